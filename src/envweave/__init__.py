@@ -1,0 +1,116 @@
+"""Isolated execution environments for agentic RL.
+
+Nothing is imported until it is used: `import envweave` alone loads no dependency.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from envweave import errors as errors
+    from envweave import examples as examples
+    from envweave import testing as testing
+    from envweave.adapters.gymnasium import from_gymnasium as from_gymnasium
+    from envweave.adapters.gymnasium import to_gymnasium as to_gymnasium
+    from envweave.adapters.pettingzoo import from_pettingzoo as from_pettingzoo
+    from envweave.adapters.pettingzoo import to_pettingzoo as to_pettingzoo
+    from envweave.api import AsyncEnv as AsyncEnv
+    from envweave.api import Env as Env
+    from envweave.api import list_envs as list_envs
+    from envweave.api import make as make
+    from envweave.api import make_async as make_async
+    from envweave.api import make_vector as make_vector
+    from envweave.api import register as register
+    from envweave.api import spec as spec
+    from envweave.codec import Bounds as Bounds
+    from envweave.codec import Spec as Spec
+    from envweave.environment import Environment as Environment
+    from envweave.environment import MultiAgentEnvironment as MultiAgentEnvironment
+    from envweave.errors import EnvWeaveError as EnvWeaveError
+    from envweave.registry import EnvSpec as EnvSpec
+    from envweave.registry import Registry as Registry
+    from envweave.transforms import CompositeTransform as CompositeTransform
+    from envweave.transforms import Transform as Transform
+    from envweave.types import Action as Action
+    from envweave.types import AgentEnd as AgentEnd
+    from envweave.types import AutoResetReady as AutoResetReady
+    from envweave.types import EpisodeEnd as EpisodeEnd
+    from envweave.types import LogEvent as LogEvent
+    from envweave.types import NeedAction as NeedAction
+    from envweave.types import Observation as Observation
+    from envweave.types import Request as Request
+    from envweave.types import ResetResult as ResetResult
+    from envweave.types import State as State
+    from envweave.types import StepResult as StepResult
+    from envweave.types import Task as Task
+    from envweave.types import Tasks as Tasks
+    from envweave.types import ToolCallRequest as ToolCallRequest
+    from envweave.types import ToolResult as ToolResult
+    from envweave.vector import ResetBatch as ResetBatch
+    from envweave.vector import StepBatch as StepBatch
+    from envweave.vector import VectorEnv as VectorEnv
+    from envweave.wrappers import EpisodeStatistics as EpisodeStatistics
+    from envweave.wrappers import TimeLimit as TimeLimit
+    from envweave.wrappers import Wrapper as Wrapper
+
+_HOMES = {
+    "adapters.gymnasium": ["from_gymnasium", "to_gymnasium"],
+    "adapters.pettingzoo": ["from_pettingzoo", "to_pettingzoo"],
+    "api": [
+        "AsyncEnv",
+        "Env",
+        "list_envs",
+        "make",
+        "make_async",
+        "make_vector",
+        "register",
+        "spec",
+    ],
+    "codec": ["Bounds", "Spec"],
+    "environment": ["Environment", "MultiAgentEnvironment"],
+    "errors": ["EnvWeaveError"],
+    "registry": ["EnvSpec", "Registry"],
+    "transforms": ["CompositeTransform", "Transform"],
+    "types": [
+        "Action",
+        "AgentEnd",
+        "AutoResetReady",
+        "EpisodeEnd",
+        "LogEvent",
+        "NeedAction",
+        "Observation",
+        "Request",
+        "ResetResult",
+        "State",
+        "StepResult",
+        "Task",
+        "Tasks",
+        "ToolCallRequest",
+        "ToolResult",
+    ],
+    "vector": ["ResetBatch", "StepBatch", "VectorEnv"],
+    "wrappers": ["EpisodeStatistics", "TimeLimit", "Wrapper"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_SUBPACKAGES = ["errors", "examples", "testing"]
+
+__all__ = sorted(["__version__", *_HOME_OF, *_SUBPACKAGES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"envweave.{_HOME_OF[name]}"), name)
+    elif name in _SUBPACKAGES:
+        value = importlib.import_module(f"envweave.{name}")
+    else:
+        raise AttributeError(f"module 'envweave' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

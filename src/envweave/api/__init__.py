@@ -1,0 +1,16 @@
+"""What callers use: make an environment by its ID, and talk to it."""
+
+from envweave.api.env import AsyncEnv, Env
+from envweave.api.making import make, make_async, make_vector
+from envweave.api.naming import list_envs, register, spec
+
+__all__ = [
+    "AsyncEnv",
+    "Env",
+    "list_envs",
+    "make",
+    "make_async",
+    "make_vector",
+    "register",
+    "spec",
+]

@@ -1,0 +1,81 @@
+"""Naming environments: `register`, `spec`, `list_envs`, and how an ID is resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from envweave.errors import EnvIdError, suggest
+from envweave.registry import DEFAULT_REGISTRY, EnvSpec, Registry
+from envweave.registry.plugins import RESOLVERS, load_plugin, plugin_names
+from envweave.types import Observation
+
+
+def register(
+    env_id: str,
+    factory: Callable[..., Any] | str,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    transform: Callable[[Observation], Observation] | None = None,
+    description: str = "",
+    replace: bool = False,
+    registry: Registry | None = None,
+) -> EnvSpec:
+    """Give an environment an ID, so that `make` finds it.
+
+    Args:
+        env_id: `"local://name-v0"`, or the bare name.
+        factory: A class, a function that returns an environment, or an import path
+            `"module:attribute"`.
+        kwargs: Keywords for the factory.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        description: One line for `envweave list`.
+        replace: Whether an ID that is taken may be taken over.
+        registry: Where to put it; a table of this process by default.
+
+    Raises:
+        AlreadyRegisteredError: The ID is taken.
+        EnvIdError: It is no ID that can be registered.
+    """
+    return (DEFAULT_REGISTRY if registry is None else registry).register(
+        env_id,
+        factory,
+        kwargs=kwargs,
+        max_episode_steps=max_episode_steps,
+        transform=transform,
+        description=description,
+        replace=replace,
+    )
+
+
+def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
+    """Return the recipe that an ID names, without making anything.
+
+    Raises:
+        EnvNotFoundError: Nobody answers to the ID.
+        EnvIdError: The ID is malformed, or its scheme unknown.
+    """
+    table = DEFAULT_REGISTRY if registry is None else registry
+    scheme, separator, rest = env_id.partition("://")
+    if not separator:
+        if not env_id.strip():
+            raise EnvIdError("The ID is empty. See `envweave list`.")
+        return table.get(env_id, announced=True)
+    known = plugin_names(RESOLVERS)
+    if scheme not in known:
+        hint = suggest(scheme, known)
+        raise EnvIdError(
+            f"{env_id!r} has an unknown scheme {scheme!r}.{hint} "
+            f"Known: {', '.join(f'{one}://' for one in known)}."
+        )
+    if not rest:
+        raise EnvIdError(f"{env_id!r} names nothing after '{scheme}://'.")
+    resolve: Callable[[str, Registry], EnvSpec] = load_plugin(RESOLVERS, scheme)
+    return resolve(rest, table)
+
+
+def list_envs(*, registry: Registry | None = None) -> list[EnvSpec]:
+    """Return every environment that has a name: registered here, then announced by packages."""
+    return (DEFAULT_REGISTRY if registry is None else registry).list()

@@ -1,0 +1,1 @@
+"""Where an environment runs; one module a backend, about twenty lines each."""

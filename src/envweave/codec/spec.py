@@ -1,0 +1,165 @@
+"""Specs: what values an action or an observation may take.
+
+A spec is a tree. Leaves are numbers, texts, choices and arrays (`leaves.py`); branches are
+records, lists and unions (`branches.py`). `hints.py` makes one from type hints.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from envweave.errors import SpecError, suggest
+
+
+class Mismatch(Exception):  # noqa: N818 - never leaves the codec; `Spec.check` says SpecError
+    """A value does not fit; the path grows as it travels up the tree."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path: list[str] = []
+
+    def under(self, step: str) -> Mismatch:
+        """Return this mismatch, one level further from the leaf."""
+        self.path.append(step)
+        return self
+
+    def describe(self, name: str) -> str:
+        """Return the whole sentence, for a value that the caller knows as `name`."""
+        return f"{name}{''.join(reversed(self.path))}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a number or an array, for `Annotated` in a type hint. Both ends are included.
+
+    ```python
+    force: Annotated[float, Bounds(-1, 1)]
+    board: Annotated[np.ndarray, Bounds(0, 2, shape=(3, 3), dtype="int8")]
+    ```
+    """
+
+    low: float | None = None
+    high: float | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+class Spec(ABC):
+    """What values are allowed: checks them, samples them, and describes them to others."""
+
+    @abstractmethod
+    def read(self, value: Any) -> Any:
+        """Return `value` as the author's code wants it, or raise `Mismatch`."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draw a value that fits. The same generator state draws the same value."""
+
+    @abstractmethod
+    def json_schema(self) -> dict[str, Any]:
+        """Describe the values as JSON Schema (draft 2020-12)."""
+
+    @final
+    def check(self, value: Any, name: str = "value") -> Any:
+        """Return `value`, converted where nothing is lost (a dict to its dataclass).
+
+        Raises:
+            SpecError: It does not fit; the message begins with `name` and the field's path.
+        """
+        try:
+            return self.read(value)
+        except Mismatch as mismatch:
+            raise SpecError(mismatch.describe(name)) from None
+
+    @final
+    def contains(self, value: Any) -> bool:
+        """Whether `value` fits."""
+        try:
+            self.read(value)
+        except Mismatch:
+            return False
+        return True
+
+    @final
+    def to_space(self) -> Any:
+        """Return the `gymnasium.Space` of the same values.
+
+        Raises:
+            MissingExtraError: Gymnasium is not installed.
+            SpecError: Gymnasium has no space for them.
+        """
+        from envweave.codec.spaces import to_space
+
+        return to_space(self)
+
+
+@final
+class AnySpec(Spec):
+    """Anything goes: the author gave no type."""
+
+    def read(self, value: Any) -> Any:
+        """Take every value as it is."""
+        return value
+
+    def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
+        """Refuse: nobody knows what would fit."""
+        raise SpecError(
+            "Values of an untyped spec cannot be sampled. Annotate the action parameter of "
+            "step(), or set `action_spec` on the environment."
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe anything."""
+        return {}
+
+    def __repr__(self) -> str:
+        return "AnySpec()"
+
+
+@final
+class AgentsSpec(Spec):
+    """One spec for each agent of a multi-agent environment, by agent id."""
+
+    def __init__(self, agents: Mapping[str, Spec]) -> None:
+        self.agents = dict(agents)
+
+    def __getitem__(self, agent_id: str) -> Spec:
+        try:
+            return self.agents[agent_id]
+        except KeyError:
+            hint = suggest(agent_id, self.agents)
+            raise SpecError(f"There is no agent {agent_id!r}.{hint}") from None
+
+    def read(self, value: Any) -> Any:
+        """Check a dict with any of the agents as keys."""
+        if not isinstance(value, Mapping):
+            raise Mismatch(f"{value!r} is no dict keyed by agent id")
+        read = {}
+        for agent_id, one in value.items():
+            spec = self.agents.get(agent_id)
+            if spec is None:
+                known = ", ".join(self.agents)
+                raise Mismatch(f"there is no agent {agent_id!r}; known: {known}")
+            try:
+                read[agent_id] = spec.read(one)
+            except Mismatch as mismatch:
+                raise mismatch.under(f"[{agent_id!r}]") from None
+        return read
+
+    def sample(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Draw one value for each agent."""
+        return {agent_id: spec.sample(rng) for agent_id, spec in self.agents.items()}
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe an object with the agents as properties."""
+        properties = {agent_id: spec.json_schema() for agent_id, spec in self.agents.items()}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    def __repr__(self) -> str:
+        return f"AgentsSpec({self.agents!r})"

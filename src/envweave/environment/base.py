@@ -1,0 +1,164 @@
+"""What authors write: `Environment`, and `MultiAgentEnvironment` for several agents."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envweave.codec import Spec
+from envweave.environment.interface import (
+    Interface,
+    by_agent,
+    coroutine_methods,
+    hinted_specs,
+    reset_parameters,
+)
+from envweave.errors import DefinitionError
+from envweave.types import (
+    EpisodeEnd,
+    LogEvent,
+    Observation,
+    State,
+    Tasks,
+    ToolCallRequest,
+    ToolResult,
+)
+
+logger = logging.getLogger("envweave.environment")
+
+
+class Environment(ABC):
+    """A world that an agent acts in. Subclass it, and write `reset` and `step`.
+
+    ```python
+    class CounterEnv(Environment):
+        def reset(self, *, seed: int | None = None) -> CounterObservation: ...
+        def step(self, action: CounterAction) -> CounterObservation: ...
+    ```
+
+    Both may be `async def`. Each returns an `Observation` (which carries `reward`, `done` and
+    `truncated`), a `StepResult`, or what Gymnasium returns: a tuple of two from `reset`, of
+    five from `step`, with any observation. Order of calls, seeds, ends and failures are kept
+    by the session that `make` puts around it, so the methods hold only the world itself.
+
+    Attributes:
+        deterministic: Whether the same seed, task and actions give the same episode.
+        tasks: What episodes can be about. With tasks, `reset` is always given one.
+        transform: Applied by the session to every observation, once.
+        action_spec: What actions are taken, where the hints of `step` don't say it.
+        observation_spec: What is shown, where the hints of `step` don't say it.
+    """
+
+    deterministic: bool = True
+    tasks: Tasks | None = None
+    transform: Callable[[Observation], Observation] | None = None
+    action_spec: Spec | Mapping[str, Spec] | None = None
+    observation_spec: Spec | Mapping[str, Spec] | None = None
+
+    _outbox: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
+
+    @abstractmethod
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin an episode and return its first observation.
+
+        An author's `reset` takes any subset of `task`, `seed`, `options` and `episode_id`,
+        by keyword. A caller's seed, task or options for a `reset` that does not take it is
+        refused.
+        """
+
+    @abstractmethod
+    def step(self, action: Any) -> Any:
+        """Let the agent act once. Only called while an episode is running."""
+
+    def answer(self, result: ToolResult) -> Any:
+        """Go on with the answer to a tool call that this environment emitted.
+
+        Returns what `step` returns. It is no step of the episode.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} emitted the tool call {result.call_id!r} but has no answer()"
+        )
+
+    @property
+    def state(self) -> State:
+        """What the environment is, beyond what it shows.
+
+        Where `episode_id` is `None` the session fills it in; without a `state` of the
+        author's, `step_count` too.
+        """
+        return State()
+
+    def close(self) -> Any:
+        """Free what the environment holds. Called once."""
+        return None
+
+    def emit(self, event: LogEvent | ToolCallRequest | EpisodeEnd) -> None:
+        """Say something to the caller, in the result of the call that is under way.
+
+        A `ToolCallRequest` waits for its `answer`. An `EpisodeEnd` names a reason and a blame
+        of the environment's own choosing: `EpisodeEnd("timeout", blame="agent")` for an
+        agent's endless loop, rewarded as this step says.
+        """
+        if self._outbox is not None:
+            self._outbox.append(event)
+        else:
+            logger.info("nobody listens to %s: %r", type(self).__name__, event)
+
+    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+        """Send what is emitted from now on to `outbox`. Called by the session."""
+        self._outbox = outbox
+
+    def describe(self) -> Interface:
+        """Return what a session must know. Authors need not touch it."""
+        given, shown = self.action_spec, self.observation_spec
+        if not isinstance(given, Spec) or not isinstance(shown, Spec):
+            hinted = hinted_specs(self.step, several_agents=False)
+            given = given if isinstance(given, Spec) else hinted[0]
+            shown = shown if isinstance(shown, Spec) else hinted[1]
+        return Interface(
+            reset_parameters(self.reset, type(self).__name__),
+            coroutine_methods(self),
+            given,
+            shown,
+        )
+
+
+class MultiAgentEnvironment(Environment):
+    """A world for several agents, by turns or at once; agents may come and go.
+
+    `reset` returns a dict of observations keyed by agent id, or a tuple of such a dict and a
+    dict of infos. `step` takes a dict with an action for exactly those that `to_act` named,
+    and returns a dict of observations (each carrying `reward`, `done`, `truncated`), or
+    PettingZoo's five dicts. An agent whose `done` or `truncated` is true has left. The
+    episode is over when nobody is left, or when the flags' dict says `"__all__"`.
+
+    Attributes:
+        possible_agents: All that may ever take part, in a fixed order.
+    """
+
+    possible_agents: Sequence[str] = ()
+
+    def to_act(self) -> Sequence[str] | None:
+        """Name who may act now. `None`, the default, means all that live."""
+        return None
+
+    def describe(self) -> Interface:
+        """Return what a session must know. Authors need not touch it."""
+        agents = tuple(self.possible_agents)
+        if not agents:
+            raise DefinitionError(
+                f"{type(self).__name__}.possible_agents is empty. List every agent id that may "
+                "ever take part."
+            )
+        hinted = hinted_specs(self.step, several_agents=True)
+        given = hinted[0] if self.action_spec is None else self.action_spec
+        shown = hinted[1] if self.observation_spec is None else self.observation_spec
+        return Interface(
+            reset_parameters(self.reset, type(self).__name__),
+            coroutine_methods(self),
+            by_agent(given, agents),
+            by_agent(shown, agents),
+            agents,
+        )

@@ -1,0 +1,124 @@
+"""What a session must know of an environment, looked at once, when it enters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envweave.codec import AgentsSpec, Spec, spec_from_hint
+from envweave.errors import DefinitionError
+from envweave.types import ResetResult, StepResult
+
+RESET_PARAMETERS = ("task", "seed", "options", "episode_id")
+"""What an author's `reset` may take: any subset of these, by keyword."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """How to talk to one environment.
+
+    Attributes:
+        reset_takes: Which of `RESET_PARAMETERS` its `reset` takes.
+        async_methods: Which of `reset`, `step`, `answer` and `close` are coroutines.
+        action_spec: What actions it takes; by agent where there are several.
+        observation_spec: What it shows; by agent where there are several.
+        possible_agents: All that may ever take part; `None` for one agent without a name.
+    """
+
+    reset_takes: frozenset[str]
+    async_methods: frozenset[str]
+    action_spec: Spec
+    observation_spec: Spec
+    possible_agents: tuple[str, ...] | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether driving it needs an event loop."""
+        return bool(self.async_methods)
+
+
+def reset_parameters(reset: Callable[..., Any], name: str) -> frozenset[str]:
+    """Return which of `RESET_PARAMETERS` the function takes.
+
+    Raises:
+        DefinitionError: It cannot do without a parameter that nobody will pass.
+    """
+    parameters = inspect.signature(reset).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return frozenset(RESET_PARAMETERS)
+    for parameter in parameters:
+        needed = parameter.default is parameter.empty and parameter.kind is not (
+            parameter.VAR_POSITIONAL
+        )
+        unnamed = parameter.kind is parameter.POSITIONAL_ONLY
+        if needed and (unnamed or parameter.name not in RESET_PARAMETERS):
+            raise DefinitionError(
+                f"{name}.reset() cannot do without {parameter.name!r}, which nobody passes. "
+                f"It may take any of {', '.join(RESET_PARAMETERS)} by keyword; anything else "
+                "belongs in the constructor or in `options`."
+            )
+    return frozenset(parameter.name for parameter in parameters) & frozenset(RESET_PARAMETERS)
+
+
+def coroutine_methods(environment: object) -> frozenset[str]:
+    """Return which of the four methods of an environment are coroutine functions."""
+    return frozenset(
+        name
+        for name in ("reset", "step", "answer", "close")
+        if inspect.iscoroutinefunction(getattr(environment, name, None))
+    )
+
+
+def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spec, Spec]:
+    """Return the action and observation specs that the hints of a `step` describe."""
+    return _hinted(getattr(step, "__func__", step), several_agents)
+
+
+@functools.lru_cache(maxsize=256)
+def _hinted(step: Callable[..., Any], several_agents: bool) -> tuple[Spec, Spec]:  # noqa: FBT001
+    try:
+        hints = typing.get_type_hints(step, include_extras=True)
+    except NameError as error:
+        raise DefinitionError(
+            f"The type hints of {step.__qualname__} cannot be read: {error}. Define the "
+            "class it names at the top level of a module, or set `action_spec` and "
+            "`observation_spec` on the environment."
+        ) from error
+    returned = hints.pop("return", Any)
+    names = [name for name in inspect.signature(step).parameters if name != "self"]
+    action = hints.get(names[0], Any) if names else Any
+    if several_agents:
+        action, returned = _item(action), _item(_observed(returned))
+    else:
+        returned = _observed(returned)
+    return spec_from_hint(action), spec_from_hint(returned)
+
+
+def by_agent(spec: Spec | Mapping[str, Spec], agents: tuple[str, ...]) -> Spec:
+    """Return a spec keyed by agent, from one for all or from a mapping."""
+    if isinstance(spec, AgentsSpec):
+        return spec
+    if isinstance(spec, Spec):
+        return AgentsSpec(dict.fromkeys(agents, spec))
+    return AgentsSpec(spec)
+
+
+def _observed(hint: Any) -> Any:
+    """The observation within a return hint: of a result, of a gym tuple, or itself."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (StepResult, ResetResult):
+        return arguments[0]
+    if origin is tuple:
+        return arguments[0] if len(arguments) == 5 else Any
+    return Any if hint in (None, type(None), tuple, StepResult) else hint
+
+
+def _item(hint: Any) -> Any:
+    """The value type of a dict hint."""
+    arguments = typing.get_args(hint)
+    return arguments[1] if len(arguments) == 2 else Any
+

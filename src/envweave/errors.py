@@ -1,0 +1,157 @@
+"""Every error envweave raises on purpose.
+
+    EnvWeaveError
+    ├── RegistryError           an ID, a definition or a plug-in
+    │   ├── EnvNotFoundError        (LookupError)   nobody answers to this ID
+    │   ├── EnvIdError              (ValueError)    the ID itself is malformed
+    │   ├── AlreadyRegisteredError  (ValueError)    the ID is taken
+    │   ├── DefinitionError         (TypeError)     what the ID names is no environment
+    │   └── PluginError             (ImportError)   what the ID names cannot be imported
+    ├── BackendNotFoundError        (LookupError)   no backend has this name
+    ├── MissingExtraError           (ImportError)   an optional dependency is missing
+    ├── OptionError                 (ValueError)    an option nobody knows or can honour
+    ├── CallOrderError              (RuntimeError)  the right call at the wrong time
+    │   ├── ResetNeededError                        no episode is running
+    │   ├── ToolCallOpenError                       a tool call waits for its answer
+    │   ├── BusyError                               another call is still under way
+    │   └── ClosedError                             the environment is closed
+    ├── SpecError                   (ValueError)    a value that does not fit its spec
+    │   └── ActionError                             an action that was refused
+    ├── SeedError                   (ValueError)    a seed that cannot be honoured
+    ├── TaskError                   (ValueError)    a task that cannot be had
+    └── EnvironmentFailure          (RuntimeError)  the environment's own code failed
+        ├── ResetFailedError                        in `reset`
+        ├── StateFailedError                        in `state`
+        └── BadReturnError          (TypeError)     it returned what no environment may
+
+Constructors take the message alone, so every error survives pickling.
+"""
+
+from __future__ import annotations
+
+import difflib
+import traceback
+from collections.abc import Iterable
+from pathlib import PurePath
+
+
+class EnvWeaveError(Exception):
+    """The base of every error that envweave raises on purpose."""
+
+
+class RegistryError(EnvWeaveError):
+    """An ID, or what stands behind it, is at fault."""
+
+
+class EnvNotFoundError(RegistryError, LookupError):
+    """No environment answers to this ID."""
+
+    @classmethod
+    def for_id(cls, env_id: str, known: Iterable[str]) -> EnvNotFoundError:
+        """Compose the message, with the nearest known ID."""
+        return cls(
+            f"No environment is registered as {env_id!r}.{suggest(env_id, known)} "
+            "See `envweave list`."
+        )
+
+
+class EnvIdError(RegistryError, ValueError):
+    """The ID is malformed, or its scheme is unknown."""
+
+
+class AlreadyRegisteredError(RegistryError, ValueError):
+    """The ID is taken."""
+
+
+class DefinitionError(RegistryError, TypeError):
+    """What the ID names is not something an environment can be made from."""
+
+
+class PluginError(RegistryError, ImportError):
+    """What an ID, a scheme or a backend points at cannot be imported."""
+
+
+class BackendNotFoundError(EnvWeaveError, LookupError):
+    """No backend has this name."""
+
+
+class MissingExtraError(EnvWeaveError, ImportError):
+    """An optional dependency is not installed."""
+
+    @classmethod
+    def for_extra(cls, what: str, extra: str) -> MissingExtraError:
+        """Compose the message, with the exact command that installs `extra`."""
+        return cls(f"{what} Install it with: pip install 'envweave[{extra}]'")
+
+
+class OptionError(EnvWeaveError, ValueError):
+    """An option that nobody knows, or that this backend cannot honour."""
+
+
+class CallOrderError(EnvWeaveError, RuntimeError):
+    """The right call at the wrong time. The episode, if any, is unharmed."""
+
+
+class ResetNeededError(CallOrderError):
+    """No episode is running."""
+
+
+class ToolCallOpenError(CallOrderError):
+    """The environment waits for the answer to a tool call."""
+
+
+class BusyError(CallOrderError):
+    """Another call on the same environment is still under way."""
+
+
+class ClosedError(CallOrderError):
+    """The environment has been closed."""
+
+
+class SpecError(EnvWeaveError, ValueError):
+    """A value does not fit its spec. The message begins with the path of the field."""
+
+
+class ActionError(SpecError):
+    """An action was refused. Nothing was stepped, and the episode is unharmed."""
+
+
+class SeedError(EnvWeaveError, ValueError):
+    """A seed cannot be honoured, so it is refused rather than dropped."""
+
+
+class TaskError(EnvWeaveError, ValueError):
+    """A task is unknown, or the environment takes none."""
+
+
+class EnvironmentFailure(EnvWeaveError, RuntimeError):  # noqa: N818 - names whose failure it is
+    """The environment's own code failed. `__cause__` is what it raised."""
+
+
+class ResetFailedError(EnvironmentFailure):
+    """The environment's `reset` raised. It ran once, and no episode is running."""
+
+
+class StateFailedError(EnvironmentFailure):
+    """The environment's `state` raised. The episode is unharmed."""
+
+
+class BadReturnError(EnvironmentFailure, TypeError):
+    """The environment returned something that no environment may return."""
+
+
+def suggest(wanted: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the nearest of `known`, or nothing."""
+    near = difflib.get_close_matches(wanted, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def in_words(error: BaseException) -> str:
+    """Return what was raised, and in which line of the author's code, on one line."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, EnvWeaveError):
+        return said
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return said
+    return f"{said} ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -1,0 +1,15 @@
+"""IDs, what they name, and where the plug-ins are."""
+
+from envweave.registry.definition import EnvSpec, Options, build
+from envweave.registry.plugins import load_plugin, plugin_names
+from envweave.registry.registry import DEFAULT_REGISTRY, Registry
+
+__all__ = [
+    "DEFAULT_REGISTRY",
+    "EnvSpec",
+    "Options",
+    "Registry",
+    "build",
+    "load_plugin",
+    "plugin_names",
+]

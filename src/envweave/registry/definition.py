@@ -1,0 +1,108 @@
+"""What an ID names: a recipe for environments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envweave.errors import DefinitionError, OptionError, in_words, suggest
+from envweave.registry.plugins import load_path
+from envweave.types import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """A recipe for environments of one kind.
+
+    Attributes:
+        id: The full ID, with its scheme.
+        factory: What makes one: a class, a function, or an import path `"module:attribute"`,
+            which other processes can follow.
+        kwargs: Keywords for the factory; those given to `make` come on top.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        description: One line for `envweave list`.
+    """
+
+    id: str
+    factory: Callable[..., Any] | str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    transform: Callable[[Observation], Observation] | None = None
+    description: str = ""
+
+    def load(self) -> Callable[..., Any]:
+        """Return the factory itself, importing it if it is a path.
+
+        Raises:
+            PluginError: It cannot be imported.
+            DefinitionError: It cannot be called.
+        """
+        factory = load_path(self.factory) if isinstance(self.factory, str) else self.factory
+        if not callable(factory):
+            raise DefinitionError(
+                f"{self.id!r} names {factory!r}, which makes no environments. Name a class, or "
+                "a function that returns an environment."
+            )
+        return factory
+
+    def describe(self) -> str:
+        """Return the description, or the first line of the factory's docstring."""
+        if self.description:
+            return self.description
+        return (inspect.getdoc(self.load()) or "").partition("\n")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a caller wants an environment run, apart from what it is.
+
+    Attributes:
+        autoreset: Whether an end begins the next episode.
+        timeout_s: How long one call may take.
+    """
+
+    autoreset: bool = False
+    timeout_s: float | None = None
+
+
+def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Make one environment from its recipe.
+
+    Raises:
+        OptionError: The factory does not take a keyword; it is named.
+        DefinitionError: The factory raised, or returned nothing.
+    """
+    factory = spec.load()
+    given = {**spec.kwargs, **(kwargs or {})}
+    _refuse_unknown(spec, factory, given)
+    try:
+        made = factory(**given)
+    except Exception as error:
+        raise DefinitionError(f"Making {spec.id!r} failed: {in_words(error)}") from error
+    if made is None:
+        raise DefinitionError(f"The factory of {spec.id!r} returned None, not an environment.")
+    return made
+
+
+def _refuse_unknown(spec: EnvSpec, factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return  # a builtin that cannot be looked at; it will say for itself
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    taken = [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
+    for name in given:
+        if name not in taken:
+            known = f" It takes: {', '.join(taken)}." if taken else " It takes none."
+            raise OptionError(
+                f"{name!r} is neither an option of make() nor a keyword of {spec.id!r}."
+                f"{suggest(name, taken) or known}"
+            )
+    missing = [n for n, p in parameters.items() if p.default is p.empty and n not in given]
+    missing = [n for n in missing if parameters[n].kind is not inspect.Parameter.VAR_POSITIONAL]
+    if missing:
+        raise OptionError(f"{spec.id!r} needs the keyword {missing[0]!r}: make(..., {missing[0]}=…).")

@@ -1,0 +1,70 @@
+"""Plug-ins: environments, resolvers and backends that installed packages announce.
+
+They are entry points, found by name and imported only when somebody asks for that name.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from envweave.errors import EnvWeaveError, PluginError, in_words, suggest
+
+ENVS, RESOLVERS, BACKENDS = "envweave.envs", "envweave.resolvers", "envweave.backends"
+
+
+@functools.cache
+def _announced(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names that installed packages announce in a group, sorted."""
+    return sorted(_announced(group))
+
+
+def plugin_target(group: str, name: str) -> str | None:
+    """Return where a plug-in is, as `"module:attribute"`, without importing it."""
+    point = _announced(group).get(name)
+    return None if point is None else point.value
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Import and return a plug-in.
+
+    Raises:
+        LookupError: Nobody announces it.
+        PluginError: Importing it failed; the message names the plug-in, its package and why.
+    """
+    point = _announced(group)[name]
+    package = point.dist.name if point.dist is not None else "an unknown package"
+    try:
+        return load_path(point.value)
+    except PluginError as error:
+        raise PluginError(
+            f"The plug-in {name!r} ({group}) of {package} is broken. {error}"
+        ) from error.__cause__
+
+
+def load_path(path: str) -> Any:
+    """Import `"module:attribute"`, or a module, and return it.
+
+    Raises:
+        PluginError: The module cannot be imported, or has no such attribute.
+    """
+    module_name, _, attribute = path.partition(":")
+    try:
+        found = importlib.import_module(module_name)
+    except EnvWeaveError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{module_name!r} cannot be imported: {in_words(error)}") from error
+    walked: Any = found
+    for part in attribute.split(".") if attribute else []:
+        if not hasattr(walked, part):
+            hint = suggest(part, [name for name in dir(walked) if not name.startswith("_")])
+            raise PluginError(f"{module_name!r} has no attribute {part!r}.{hint}")
+        walked = getattr(walked, part)
+    return walked

@@ -1,0 +1,101 @@
+"""The registry: IDs and the recipes they name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from envweave.errors import AlreadyRegisteredError, EnvIdError, EnvNotFoundError
+from envweave.registry.definition import EnvSpec
+from envweave.registry.plugins import ENVS, plugin_names, plugin_target
+from envweave.types import Observation
+
+LOCAL = "local://"
+
+
+@final
+class Registry:
+    """A table of IDs. Tests and libraries make their own; `register` uses a default one."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, EnvSpec] = {}
+        self._lock = threading.Lock()  # protects _specs
+
+    def register(
+        self,
+        env_id: str,
+        factory: Callable[..., Any] | str,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None,
+        transform: Callable[[Observation], Observation] | None = None,
+        description: str = "",
+        replace: bool = False,
+    ) -> EnvSpec:
+        """Name a recipe. See `envweave.register`."""
+        name = local_name(env_id)
+        spec = EnvSpec(
+            LOCAL + name,
+            factory,
+            kwargs=dict(kwargs or {}),
+            max_episode_steps=max_episode_steps,
+            transform=transform,
+            description=description,
+        )
+        with self._lock:
+            if name in self._specs and not replace:
+                raise AlreadyRegisteredError(
+                    f"{env_id!r} is registered already. Choose another name, or pass replace=True."
+                )
+            self._specs[name] = spec
+        return spec
+
+    def get(self, name: str, *, announced: bool) -> EnvSpec:
+        """Return the recipe for a name without scheme.
+
+        Args:
+            name: Such as `"counter-v0"`.
+            announced: Whether environments that installed packages announce count too.
+
+        Raises:
+            EnvNotFoundError: Nobody answers to it.
+        """
+        if name in self._specs:
+            return self._specs[name]
+        if announced:
+            target = plugin_target(ENVS, name)
+            if target is not None:
+                return EnvSpec(name, target)
+        known = [LOCAL + one for one in self._specs] + plugin_names(ENVS)
+        if announced:
+            known += list(self._specs)
+            raise EnvNotFoundError.for_id(name, known)
+        raise EnvNotFoundError.for_id(LOCAL + name, known)
+
+    def list(self) -> list[EnvSpec]:
+        """Return all recipes: what was registered here, then what packages announce."""
+        announced = [EnvSpec(n, plugin_target(ENVS, n) or "") for n in plugin_names(ENVS)]
+        return [self._specs[name] for name in sorted(self._specs)] + announced
+
+
+def local_name(env_id: str) -> str:
+    """Return the name within a `local://` or bare ID.
+
+    Raises:
+        EnvIdError: It has another scheme, or no name.
+    """
+    name = env_id.removeprefix(LOCAL)
+    if "://" in name:
+        scheme = name.partition("://")[0]
+        raise EnvIdError(
+            f"{env_id!r} cannot be registered: {scheme}:// says the definition is elsewhere. "
+            f"Use 'local://name-v0'."
+        )
+    if not name or name != name.strip() or any(character.isspace() for character in name):
+        raise EnvIdError(f"{env_id!r} is no ID. Use 'local://name-v0', without blanks.")
+    return name
+
+
+DEFAULT_REGISTRY = Registry()
+"""Where `register` puts environments unless told otherwise."""

@@ -1,0 +1,1 @@
+"""From an ID to the recipe it names; one module a scheme."""

@@ -1,0 +1,183 @@
+"""Who lives, who is asked to act, and what each agent has earned since it last acted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from envweave.codec import AgentsSpec, Mismatch, Spec
+from envweave.environment.outcome import check_parts, number, split_all
+from envweave.errors import ActionError, BadReturnError, suggest
+from envweave.session.keeping import keep
+from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One step of several agents, after the books are made up."""
+
+    observation: dict[str, Any]
+    reward: dict[str, float | None]
+    terminated: dict[str, bool]
+    truncated: dict[str, bool]
+    end: EpisodeEnd | None
+    agent_ends: tuple[AgentEnd[Any], ...]
+
+
+@final
+class AgentLedger:
+    """The books of one multi-agent episode. It decides nothing; the session reads it."""
+
+    def __init__(self, possible_agents: tuple[str, ...], action_spec: Spec) -> None:
+        assert isinstance(action_spec, AgentsSpec)
+        self._possible = frozenset(possible_agents)
+        self._specs = action_spec
+        self.asked: tuple[str, ...] = ()
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin an empty book."""
+        self._owed: dict[str, float | None] = {}  # its keys are those who live, in order
+        self._gone: set[str] = set()
+        self._seen: dict[str, Any] = {}
+        self._raw: dict[str, Any] = {}
+        self._masks: dict[str, Any] = {}
+        self.asked = ()
+
+    @property
+    def living(self) -> list[str]:
+        """Those who take part now."""
+        return list(self._owed)
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """The last observation of each that lives."""
+        return {agent: self._seen[agent] for agent in self._owed}
+
+    def read_actions(self, actions: Any) -> dict[str, Any]:
+        """Return the actions, one of exactly those asked.
+
+        Raises:
+            ActionError: One is missing, uncalled for, or does not fit.
+        """
+        if not isinstance(actions, Mapping):
+            raise ActionError(
+                f"action: {actions!r} is no dict keyed by agent id. To act now: {self._names()}."
+            )
+        for agent in actions:
+            if agent not in self.asked:
+                raise ActionError(f"action[{agent!r}]: {self._why_not(agent)}")
+        read = {}
+        for agent in self.asked:
+            if agent not in actions:
+                raise ActionError(
+                    f"action[{agent!r}]: this agent's action is missing. "
+                    f"To act now: {self._names()}."
+                )
+            try:
+                read[agent] = self._specs[agent].read(actions[agent])
+            except Mismatch as mismatch:
+                raise ActionError(mismatch.describe(f"action[{agent!r}]")) from None
+        return read
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self.asked))
+
+    def _why_not(self, agent: Any) -> str:
+        if agent in self._gone:
+            return f"this agent has left. To act now: {self._names()}."
+        if agent in self._owed:
+            return f"it is not this agent's turn. To act now: {self._names()}."
+        return f"there is no such agent.{suggest(str(agent), self.asked)} To act: {self._names()}."
+
+    def observe(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Note what each agent sees, let newcomers join, and return copies safe to hand out."""
+        shown = {}
+        for agent, observation in observations.items():
+            if agent in self._gone:
+                raise BadReturnError(f"An observation came for {agent!r}, who has left.")
+            if agent not in self._owed:
+                if agent not in self._possible:
+                    raise BadReturnError(
+                        f"An observation came for {agent!r}, who is not in possible_agents."
+                    )
+                self._owed[agent] = None
+            fresh = self._raw.get(agent) is not observation and self._raw.get(agent) is not None
+            self._raw[agent] = observation
+            shown[agent] = self._seen[agent] = observation if fresh else keep(observation)
+            info = infos.get(agent)
+            self._masks[agent] = info.get("action_mask") if isinstance(info, dict) else None
+        return shown
+
+    def settle(self, read: StepResult[dict[str, Any]], end: EpisodeEnd | None) -> Settled:
+        """Book one step: who sees what, who earned what, who leaves, and whether all is over.
+
+        Args:
+            read: What the author returned, every part keyed by agent.
+            end: The end that the environment declared itself, if it did.
+        """
+        terminated, all_terminated = split_all(read.terminated, "terminated")
+        truncated, all_truncated = split_all(read.truncated, "truncated")
+        shown = self.observe(read.observation, read.info)
+        earned = {agent: number(reward) for agent, reward in read.reward.items()}
+        for agent, info in read.info.items():
+            if isinstance(info, dict) and "reward_parts" in info:
+                check_parts(info["reward_parts"], earned.get(agent))
+        self._pay(earned)
+        if end is not None:
+            all_terminated |= end.reason == "terminated"
+            all_truncated |= end.reason != "terminated"
+        for agent in self._owed:
+            terminated[agent] = terminated.get(agent, False) or all_terminated
+            truncated[agent] = truncated.get(agent, False) or all_truncated
+        leaving = [agent for agent in self._owed if terminated[agent] or truncated[agent]]
+        agent_ends: tuple[AgentEnd[Any], ...] = ()
+        if len(leaving) == len(self._owed):
+            end = end or EpisodeEnd("terminated" if any(terminated.values()) else "truncated")
+            end.rewards = dict(self._owed)
+        else:
+            agent_ends = tuple(
+                AgentEnd(a, self._seen[a], self._owed[a], terminated[a], truncated[a])
+                for a in leaving
+            )
+            for agent in leaving:
+                del self._owed[agent]
+                self._gone.add(agent)
+        present = [agent for agent in terminated if agent in shown or agent in earned]
+        return Settled(
+            shown,
+            earned,
+            {agent: terminated[agent] for agent in present},
+            {agent: truncated[agent] for agent in present},
+            end,
+            agent_ends,
+        )
+
+    def _pay(self, rewards: Mapping[str, float | None]) -> None:
+        """Add what a step earned; what was owed to those who just acted starts anew."""
+        for agent in self.asked:
+            self._owed[agent] = None
+        self.asked = ()
+        for agent, reward in rewards.items():
+            if agent not in self._owed:
+                raise BadReturnError(f"A reward came for {agent!r}, who takes no part.")
+            if reward is not None:
+                self._owed[agent] = (self._owed[agent] or 0.0) + reward
+
+    def ask(self, agents: Iterable[str] | None) -> tuple[NeedAction[Any], ...]:
+        """Ask these to act, or with `None` all that live."""
+        asked = tuple(self._owed) if agents is None else tuple(agents)
+        for agent in asked:
+            if agent not in self._owed:
+                raise BadReturnError(f"to_act() named {agent!r}, who takes no part now.")
+        if not asked or len(set(asked)) < len(asked):
+            raise BadReturnError(
+                f"to_act() named {list(asked)!r} while {self.living!r} live; it must name "
+                "somebody, and nobody twice."
+            )
+        self.asked = asked
+        return tuple(
+            NeedAction(self._seen[agent], self._masks[agent], self._owed[agent], agent)
+            for agent in asked
+        )

@@ -1,0 +1,429 @@
+"""The rules of an episode: one environment, one state machine, no I/O.
+
+A driver asks the session for leave, runs the author's code, and tells the session how it went:
+
+    begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
+    admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
+
+With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
+`begin_next() → joined(result, outcome) | join_failed(result, error)`, so that the end and the
+new episode's start travel in one result.
+
+    FRESH ──started──▶ LIVE ◀──answer──▶ TOOL      any ──close──▶ CLOSED
+                         └──end──▶ ENDED ──started──▶ LIVE
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from envweave.codec import Mismatch
+from envweave.environment import Environment
+from envweave.environment.outcome import (
+    bad_step,
+    check_parts,
+    flag,
+    number,
+    read_agents_reset,
+    read_agents_step,
+    read_reset,
+)
+from envweave.errors import (
+    ActionError,
+    BadReturnError,
+    ClosedError,
+    ResetFailedError,
+    StateFailedError,
+    in_words,
+)
+from envweave.session.keeping import keep
+from envweave.session.ledger import AgentLedger
+from envweave.session.outbox import Outbox
+from envweave.session.phase import Phase, refusal
+from envweave.session.plan import EpisodePlan
+from envweave.transforms import apply_to_each, apply_transform
+from envweave.types import (
+    AGENT,
+    AutoResetReady,
+    Blame,
+    EpisodeEnd,
+    Event,
+    NeedAction,
+    Observation,
+    Reason,
+    ResetResult,
+    State,
+    StepResult,
+)
+
+logger = logging.getLogger("envweave.session")
+
+
+_FRESH, _LIVE, _TOOL, _ENDED, _CLOSED = Phase
+_make = object.__new__
+
+
+@final
+class Session:
+    """One environment instance with its episode rules.
+
+    Attributes:
+        phase: Where the session stands.
+        reset_due: Whether the driver owes an autoreset.
+        step_index: How many steps the episode has taken.
+        fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        autoreset: bool = False,
+        transform: Callable[[Observation], Observation] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.interface = interface = environment.describe()
+        self.autoreset = autoreset
+        self.phase = _FRESH
+        self.reset_due = False
+        self.step_index = 0
+        self._name = type(environment).__name__
+        self._plan = EpisodePlan(environment, interface.reset_takes)
+        self._own_transform = transform
+        self._transform = transform
+        self.fits: Callable[[Any], None] | None = None
+        self._outbox = Outbox()
+        self._said = self._outbox.said
+        environment.connect(self._said)
+        self._read_action = interface.action_spec.read
+        self._last: Any = None  # the last good observation
+        self._raw: Any = None  # the author's own object behind it
+        self._broken: str | None = None  # why the last reset began no episode
+        self._ledger: AgentLedger | None = None
+        self._to_act: Callable[[], Any] = lambda: None
+        if interface.possible_agents is not None:
+            self._ledger = AgentLedger(interface.possible_agents, interface.action_spec)
+            self._to_act = environment.to_act  # type: ignore[attr-defined] # several have it
+
+    # Beginning an episode
+
+    def begin(
+        self,
+        *,
+        seed: Any = None,
+        task: Any = None,
+        options: Mapping[str, Any] | None = None,
+        episode_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
+        if self.phase is _CLOSED:
+            raise ClosedError(f"reset() on {self._name}, which is closed. Make a new environment.")
+        keywords = self._plan.choose(seed=seed, task=task, options=options, episode_id=episode_id)
+        self._clear()
+        return keywords
+
+    def _clear(self) -> None:
+        self.phase = _ENDED  # if reset fails there is no episode to step
+        self.reset_due = False
+        self._broken = None
+        self._outbox.clear()
+
+    def started(self, outcome: Any) -> ResetResult[Any]:
+        """Take the outcome of the author's `reset`; the episode is live."""
+        ready, asked, events = self._start(outcome)
+        result: ResetResult[Any] = ResetResult(
+            ready.initial_obs,
+            ready.initial_info,
+            episode_id=ready.episode_id,
+            task_id=ready.task_id,
+        )
+        result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
+        return result
+
+    def _start(
+        self, outcome: Any
+    ) -> tuple[AutoResetReady[Any], tuple[NeedAction[Any], ...] | None, tuple[Event, ...]]:
+        transform = self._own_transform or self.environment.transform
+        self._transform = transform
+        ledger = self._ledger
+        read = read_reset(outcome) if ledger is None else read_agents_reset(outcome)
+        observation, info = read.observation, read.info
+        if ledger is None:
+            if transform is not None:
+                observation = apply_transform(transform, observation)
+                info = observation.metadata
+            if self.fits is not None:
+                self.fits(observation)
+            self._raw = observation
+            observation = self._last = keep(observation)
+        else:
+            if transform is not None:
+                observation = apply_to_each(transform, observation)
+                info = {agent: one.metadata for agent, one in observation.items()}
+            ledger.clear()
+            observation = ledger.observe(observation, info)
+            self._last = ledger.seen
+        _, events = self._outbox.read()
+        asked: tuple[NeedAction[Any], ...] | None = None
+        if self._outbox.open_calls:
+            asked = ()
+        elif ledger is not None:
+            asked = ledger.ask(self._to_act())
+        self.step_index = 0
+        self.phase = _TOOL if self._outbox.open_calls else _LIVE
+        if self._plan.seed is not None:
+            info = {**info, "seed": self._plan.seed}
+        plan = self._plan
+        return AutoResetReady(observation, info, plan.episode_id, plan.task_id), asked, events
+
+    def reset_failed(self, error: Exception) -> Exception:
+        """Return what to raise for an author's `reset` that failed."""
+        self.phase = _ENDED
+        self._broken = f"its last reset() failed: {in_words(error)}"
+        failure = ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
+        failure.__cause__ = error
+        return failure
+
+    # One step
+
+    def admit(self, action: Any) -> Any:
+        """Return the action as the author's `step` wants it, or refuse; nothing changes."""
+        if self.phase is not _LIVE:
+            if self.phase is _TOOL:
+                return self._outbox.admit(action, self._name)
+            raise refusal(self.phase, self._name, self._broken, autoreset=self.autoreset)
+        if self._ledger is not None:
+            return self._ledger.read_actions(action)
+        try:
+            return self._read_action(action)
+        except Mismatch as mismatch:
+            raise ActionError(mismatch.describe("action")) from None
+
+    def conclude(self, outcome: Any) -> StepResult[Any]:
+        """Take the outcome of the author's `step`."""
+        try:
+            if self._ledger is not None:
+                return self._conclude_agents(self._ledger, outcome)
+            if type(outcome) is tuple and len(outcome) == 5:
+                observation, reward, terminated, truncated, info = outcome
+                if self._transform is not None:
+                    apply_transform(self._transform, observation)  # refuses: a tuple has none
+            elif isinstance(outcome, Observation):
+                if self._transform is not None:
+                    outcome = apply_transform(self._transform, outcome)
+                observation, reward, info = outcome, outcome.reward, outcome.metadata
+                terminated, truncated = outcome.done, outcome.truncated
+            elif isinstance(outcome, StepResult):
+                observation, reward, terminated, truncated, info = self._unpack(outcome)
+            else:
+                raise bad_step(outcome)
+            if type(reward) is not float or terminated is not False or truncated is not False:
+                reward = number(reward)
+                terminated = flag(terminated, "terminated")
+                truncated = flag(truncated, "truncated")
+            if info:
+                if not isinstance(info, dict):
+                    raise BadReturnError(f"info {info!r} is not a dict.")
+                if "reward_parts" in info:
+                    check_parts(info["reward_parts"], reward)
+            elif info is None:
+                info = {}
+            if self.fits is not None:
+                self.fits(observation)
+            if self._said or terminated or truncated or self._outbox.open_calls:
+                return self._conclude_rare(observation, reward, terminated, truncated, info)
+            # An author who writes to one buffer is handed copies of it.
+            if observation is self._raw:
+                observation = keep(observation)
+            else:
+                self._raw = observation
+        except Exception as error:  # noqa: BLE001 - what the author returned, or a transform
+            return self.fail(error)
+        self._last = observation
+        self.step_index = index = self.step_index + 1
+        # The hot path: what the constructor does, without its questions.
+        result: StepResult[Any] = _make(StepResult)
+        result.observation = observation
+        result.reward = reward
+        result.terminated = False
+        result.truncated = False
+        result.info = info
+        result.end = None
+        result.ready = None
+        result.episode_id = self._plan.episode_id
+        result.step_index = index
+        result.task_id = self._plan.task_id
+        result._asked = None  # noqa: SLF001 - the session makes results
+        result._events = ()  # noqa: SLF001
+        return result
+
+    def _unpack(self, outcome: StepResult[Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Take apart a result that an author or a wrapper made."""
+        if outcome.end is not None:
+            self._said.append(outcome.end)
+        self._said.extend(outcome.events)
+        observation, reward, info = outcome.observation, outcome.reward, outcome.info
+        if self._transform is None:
+            return observation, reward, outcome.terminated, outcome.truncated, info
+        observation = apply_transform(self._transform, observation)
+        return (
+            observation,
+            observation.reward,
+            flag(outcome.terminated, "terminated") or observation.done,
+            flag(outcome.truncated, "truncated") or observation.truncated,
+            {**info, **observation.metadata},
+        )
+
+    def _conclude_rare(
+        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> StepResult[Any]:
+        """Conclude a step with an end, an event or a tool call."""
+        answers = self._outbox.answering is not None
+        end, events = self._outbox.read()
+        if end is not None and not (terminated or truncated):
+            terminated, truncated = end.reason == "terminated", end.reason != "terminated"
+        if end is None and (terminated or truncated):
+            end = EpisodeEnd("terminated" if terminated else "truncated")
+        if observation is self._raw or end is not None:
+            observation = keep(observation)  # an autoreset may write over it
+        else:
+            self._raw = observation
+        self._last = observation
+        self.step_index += not answers
+        return self._result(observation, reward, terminated, truncated, info, end, events)
+
+    def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
+        read = read_agents_step(outcome)
+        if self._transform is not None:
+            read.observation = apply_to_each(self._transform, read.observation)
+            read.reward = {agent: one.reward for agent, one in read.observation.items()}
+            read.info = {agent: one.metadata for agent, one in read.observation.items()}
+        if read.end is not None:
+            self._said.append(read.end)
+        answers = self._outbox.answering is not None
+        declared, events = self._outbox.read()
+        settled = ledger.settle(read, declared)
+        asked: tuple[NeedAction[Any], ...] = ()
+        if settled.end is None and not self._outbox.open_calls:
+            asked = ledger.ask(self._to_act())
+        self._last = ledger.seen
+        self.step_index += not answers
+        return self._result(
+            settled.observation,
+            settled.reward,
+            settled.terminated,
+            settled.truncated,
+            read.info,
+            settled.end,
+            (*events, *settled.agent_ends),
+            asked,
+        )
+
+    def _result(
+        self,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict[str, Any],
+        end: EpisodeEnd | None,
+        events: tuple[Event, ...],
+        asked: tuple[NeedAction[Any], ...] | None = None,
+    ) -> StepResult[Any]:
+        result: StepResult[Any] = StepResult(
+            *(observation, reward, terminated, truncated, info),
+            end=end,
+            episode_id=self._plan.episode_id,
+            step_index=self.step_index,
+            task_id=self._plan.task_id,
+        )
+        if end is not None:
+            self._outbox.clear()
+            self.phase = _ENDED
+            self.reset_due = self.autoreset
+        else:
+            self.phase = _TOOL if self._outbox.open_calls else _LIVE
+        result._asked = () if self.phase is _TOOL else asked  # noqa: SLF001 - its maker
+        result._events = events  # noqa: SLF001
+        return result
+
+    def fail(
+        self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
+    ) -> StepResult[Any]:
+        """End the episode by a failure: no reward, the last good observation, an owner."""
+        logger.warning(
+            "an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error
+        )
+        self.step_index += self._outbox.answering is None
+        events = tuple(said for said in self._said if not isinstance(said, EpisodeEnd))
+        end = EpisodeEnd(reason, blame, in_words(error))
+        last = keep(self._last)
+        if self._ledger is None:
+            return self._result(last, math.nan, False, True, {}, end, events)
+        nothing = dict.fromkeys(last, math.nan)
+        ended = dict.fromkeys(last, True)
+        return self._result(last, nothing, dict.fromkeys(last, False), ended, {}, end, events, ())
+
+    def abandon(self) -> None:
+        """Forget the episode: the author's code was interrupted, and nobody knows where."""
+        if self.phase is not _CLOSED:
+            self.phase = _ENDED
+            self._broken = "the last call was interrupted"
+
+    # The next episode, in the same result
+
+    def begin_next(self) -> dict[str, Any]:
+        """Return the keywords for the `reset` that an autoreset owes."""
+        keywords = self._plan.next()
+        self._clear()
+        return keywords
+
+    def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
+        """Put the start of the new episode into the result that ended the last one."""
+        try:
+            result.ready, result._asked, events = self._start(outcome)  # noqa: SLF001 - its maker
+        except Exception as error:  # noqa: BLE001 - what the author's reset returned
+            return self.join_failed(result, error)
+        result._events += events  # noqa: SLF001
+        return result
+
+    def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
+        """Tell in the result that the new episode could not begin; a reset is needed."""
+        self.phase = _ENDED
+        self._broken = f"its last reset() failed: {in_words(error)}"
+        logger.warning("the autoreset of %s failed", self._name, exc_info=error)
+        result.info = {**result.info, "reset_error": in_words(error)}
+        return result
+
+    # The rest
+
+    @property
+    def agents(self) -> list[str]:
+        """Who takes part now."""
+        return [AGENT] if self._ledger is None else self._ledger.living
+
+    def state(self) -> State:
+        """Return the author's state; what it leaves open about the episode is filled in."""
+        if self.phase is _CLOSED:
+            raise ClosedError(f"state() on {self._name}, which is closed.")
+        try:
+            state = self.environment.state
+        except Exception as error:
+            raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
+        if isinstance(state, State) and state.episode_id is None:
+            return dataclasses.replace(
+                state,
+                episode_id=self._plan.episode_id,
+                step_count=state.step_count or self.step_index,
+            )
+        return state
+
+    def close(self) -> bool:
+        """Close; return whether the author's `close` is still to be run."""
+        was_open = self.phase is not _CLOSED
+        self.phase = _CLOSED
+        return was_open

@@ -1,0 +1,40 @@
+"""The plain data that authors and callers exchange."""
+
+from envweave.types.data import Action, Observation, State
+from envweave.types.requests import (
+    AGENT,
+    AgentEnd,
+    AutoResetReady,
+    Blame,
+    EpisodeEnd,
+    LogEvent,
+    NeedAction,
+    Reason,
+    Request,
+    ToolCallRequest,
+    ToolResult,
+)
+from envweave.types.results import Event, ResetResult, StepResult
+from envweave.types.tasks import Task, Tasks
+
+__all__ = [
+    "AGENT",
+    "Action",
+    "AgentEnd",
+    "AutoResetReady",
+    "Blame",
+    "EpisodeEnd",
+    "Event",
+    "LogEvent",
+    "NeedAction",
+    "Observation",
+    "Reason",
+    "Request",
+    "ResetResult",
+    "State",
+    "StepResult",
+    "Task",
+    "Tasks",
+    "ToolCallRequest",
+    "ToolResult",
+]

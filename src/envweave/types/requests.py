@@ -1,0 +1,126 @@
+"""What an environment says to its caller: the requests of a result, and the answer to one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+ObsT = TypeVar("ObsT")
+
+AGENT = "agent"
+"""The agent id of an environment with one agent."""
+
+Reason: TypeAlias = Literal["terminated", "truncated", "error", "timeout", "lost"]
+Blame: TypeAlias = Literal["agent", "environment", "infrastructure"]
+
+
+class NeedAction(msgspec.Struct, Generic[ObsT], tag_field="type", tag="need_action"):
+    """This agent may act now, and the next `step` must bring its action.
+
+    Attributes:
+        observation: What the agent sees.
+        action_mask: Which actions are legal, if the environment says so.
+        reward: What the agent has earned since it last acted; `None` before its first action.
+        agent_id: Who is to act; `"agent"` where there is only one.
+    """
+
+    observation: ObsT
+    action_mask: Any = None
+    reward: float | None = None
+    agent_id: str = AGENT
+    type: ClassVar[str] = "need_action"
+
+
+class AgentEnd(msgspec.Struct, Generic[ObsT], tag_field="type", tag="agent_end"):
+    """This agent leaves while the episode goes on. Sent once for an agent.
+
+    Attributes:
+        agent_id: Who leaves.
+        observation: The last thing it sees.
+        reward: What it has earned since it last acted.
+        terminated: Whether the task ended for it.
+        truncated: Whether a limit ended it.
+    """
+
+    agent_id: str
+    observation: ObsT
+    reward: float | None = None
+    terminated: bool = True
+    truncated: bool = False
+    type: ClassVar[str] = "agent_end"
+
+
+class EpisodeEnd(msgspec.Struct, tag_field="type", tag="episode_end"):
+    """The episode is over. Sent exactly once an episode.
+
+    Attributes:
+        reason: What ended it.
+        blame: Who caused a failure; `None` where nothing failed.
+        cause: The failure in words.
+        rewards: With several agents, what each that stayed to the end has earned since it
+            last acted. With the rewards of its `NeedAction`s it sums to all it earned.
+    """
+
+    reason: Reason
+    blame: Blame | None = None
+    cause: str | None = None
+    rewards: dict[str, float | None] = {}
+    type: ClassVar[str] = "episode_end"
+
+    @property
+    def valid(self) -> bool:
+        """Whether the episode may be learnt from: nothing failed, or the agent caused it."""
+        return self.blame is None or self.blame == "agent"
+
+
+class AutoResetReady(msgspec.Struct, Generic[ObsT], tag_field="type", tag="auto_reset_ready"):
+    """The next episode has begun; what follows is about that one.
+
+    Attributes:
+        initial_obs: The first observation of the new episode.
+        initial_info: Its info, with the `seed` it was given.
+        episode_id: The new episode.
+        task_id: What the new episode is about.
+    """
+
+    initial_obs: ObsT
+    initial_info: dict[str, Any] = {}
+    episode_id: str | None = None
+    task_id: str | None = None
+    type: ClassVar[str] = "auto_reset_ready"
+
+
+class ToolCallRequest(msgspec.Struct, tag_field="type", tag="tool_call_request"):
+    """The environment asks its caller to run a tool.
+
+    Answer with `step(ToolResult(call_id, value))`. That is no step of the episode, and until
+    it comes every other action is refused.
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    type: ClassVar[str] = "tool_call_request"
+
+
+class LogEvent(msgspec.Struct, tag_field="type", tag="log_event"):
+    """Something the environment wants its caller to know. It asks for nothing."""
+
+    message: str
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    data: dict[str, Any] = {}
+    type: ClassVar[str] = "log_event"
+
+
+class ToolResult(msgspec.Struct):
+    """A caller's answer to a `ToolCallRequest`: a value, or an error in words."""
+
+    call_id: str
+    value: Any = None
+    error: str | None = None
+
+
+Request: TypeAlias = (
+    NeedAction[Any] | AgentEnd[Any] | EpisodeEnd | AutoResetReady[Any] | ToolCallRequest | LogEvent
+)

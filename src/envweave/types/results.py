@@ -1,0 +1,230 @@
+"""What a caller gets back: `StepResult` and `ResetResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from envweave.types.requests import (
+    AgentEnd,
+    AutoResetReady,
+    EpisodeEnd,
+    LogEvent,
+    NeedAction,
+    Request,
+    ToolCallRequest,
+)
+
+ObsT = TypeVar("ObsT")
+
+Event = AgentEnd[Any] | LogEvent | ToolCallRequest
+
+
+class StepResult(Generic[ObsT]):
+    """The outcome of one step, as the caller sees it.
+
+    Unpacks to Gymnasium's five: `observation, reward, terminated, truncated, info`. With
+    several agents, the first four are dicts keyed by agent id, and `info` holds theirs.
+
+    Attributes:
+        observation: What the environment shows now. At the end of an episode this is the
+            final observation, never the first one of the next episode.
+        reward: What the step earned; `None` means not scored yet, NaN that the step failed.
+        terminated: Whether the task ended the episode.
+        truncated: Whether a limit ended the episode. Both may be true.
+        info: What the environment says besides.
+        end: The `EpisodeEnd`, if the episode is over.
+        ready: The `AutoResetReady`, if the next episode has already begun.
+        episode_id: The episode this step belongs to.
+        step_index: Which step of the episode it was, from 1; 0 after a reset.
+        task_id: What the episode is about, if it has a task.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_events",
+        "end",
+        "episode_id",
+        "info",
+        "observation",
+        "ready",
+        "reward",
+        "step_index",
+        "task_id",
+        "terminated",
+        "truncated",
+    )
+
+    observation: ObsT
+    reward: Any
+    terminated: Any
+    truncated: Any
+    info: dict[str, Any]
+    end: EpisodeEnd | None
+    ready: AutoResetReady[ObsT] | None
+    episode_id: str | None
+    step_index: int
+    task_id: str | None
+    _asked: tuple[NeedAction[Any], ...] | None
+    _events: tuple[Event, ...]
+
+    def __init__(
+        self,
+        observation: ObsT,
+        reward: Any = None,
+        terminated: Any = False,
+        truncated: Any = False,
+        info: dict[str, Any] | None = None,
+        requests: Iterable[Request] | None = None,
+        *,
+        done: bool | None = None,
+        reward_parts: Mapping[str, float] | None = None,
+        end: EpisodeEnd | None = None,
+        episode_id: str | None = None,
+        step_index: int = 0,
+        task_id: str | None = None,
+    ) -> None:
+        if done and terminated is False and truncated is False:
+            terminated = True
+        self.observation = observation
+        self.reward = reward
+        self.terminated = terminated
+        self.truncated = truncated
+        self.info = {} if info is None else info
+        self.end = end
+        self.ready = None
+        self.episode_id = episode_id
+        self.step_index = step_index
+        self.task_id = task_id
+        self._asked = None
+        self._events = ()
+        if reward_parts is not None:
+            self.info = {**self.info, "reward_parts": dict(reward_parts)}
+        if requests is not None:
+            self._take(tuple(requests))
+        if self.end is None and (terminated is True or truncated is True):
+            self.end = EpisodeEnd("terminated" if terminated is True else "truncated")
+
+    def _take(self, requests: tuple[Request, ...]) -> None:
+        self._asked = tuple(r for r in requests if isinstance(r, NeedAction))
+        self._events = tuple(r for r in requests if isinstance(r, Event))
+        for request in requests:
+            if isinstance(request, EpisodeEnd):
+                self.end = request
+            elif isinstance(request, AutoResetReady):
+                self.ready = request
+
+    @property
+    def obs(self) -> ObsT:
+        """The same as `observation`."""
+        return self.observation
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over, however it ended."""
+        return self.end is not None or self.terminated is True or self.truncated is True
+
+    @property
+    def valid(self) -> bool:
+        """Whether the step may be learnt from: no failure, or one the agent caused."""
+        return self.end is None or self.end.valid
+
+    @property
+    def current(self) -> ObsT:
+        """What to act on next: the new episode's first observation after an autoreset."""
+        return self.observation if self.ready is None else self.ready.initial_obs
+
+    @property
+    def needs(self) -> list[NeedAction[Any]]:
+        """Who may act now, in the order the environment names them."""
+        if self._asked is not None:
+            return list(self._asked)
+        if self.ready is not None:
+            mask = self.ready.initial_info.get("action_mask")
+            return [NeedAction(self.ready.initial_obs, mask)]
+        if self.end is not None or self.terminated is True or self.truncated is True:
+            return []
+        return [NeedAction(self.observation, self.info.get("action_mask"), self.reward)]
+
+    @property
+    def events(self) -> list[Event]:
+        """What happened in the step, in order: logs, tool calls, agents that left."""
+        return list(self._events)
+
+    @property
+    def tool_calls(self) -> list[ToolCallRequest]:
+        """The tool calls that wait for an answer."""
+        return [event for event in self._events if isinstance(event, ToolCallRequest)]
+
+    @property
+    def requests(self) -> list[Request]:
+        """Everything the environment says to its caller, in the order it holds.
+
+        First what happened in the step (logs, tool calls, agents that left), then the end,
+        then the new episode, then who may act.
+        """
+        said: list[Request] = list(self._events)
+        if self.end is not None:
+            said.append(self.end)
+        if self.ready is not None:
+            said.append(self.ready)
+        return said + self.needs
+
+    @property
+    def reward_parts(self) -> dict[str, float]:
+        """What the reward is made of. The parts sum to `reward`; empty if none were named."""
+        parts: dict[str, float] = self.info.get("reward_parts") or {}
+        return parts
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Figures worth watching that are no reward."""
+        metrics: dict[str, Any] = self.info.get("metrics") or {}
+        return metrics
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.observation, self.reward, self.terminated, self.truncated, self.info)
+
+    def __len__(self) -> int:
+        return 5
+
+    def __repr__(self) -> str:
+        shown = [f"observation={self.observation!r}"]
+        if self.step_index:
+            shown += [f"reward={self.reward!r}", f"terminated={self.terminated!r}"]
+            shown += [f"truncated={self.truncated!r}"]
+        if self.info:
+            shown.append(f"info={self.info!r}")
+        if self.end is not None:
+            shown.append(f"end={self.end!r}")
+        if self.ready is not None:
+            shown.append(f"ready={self.ready!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class ResetResult(StepResult[ObsT]):
+    """The outcome of a reset: a `StepResult` with no reward, so `result.done` works after it.
+
+    Unpacks to Gymnasium's two: `observation, info`.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        observation: ObsT,
+        info: dict[str, Any] | None = None,
+        requests: Iterable[Request] | None = None,
+        *,
+        episode_id: str | None = None,
+        task_id: str | None = None,
+    ) -> None:
+        super().__init__(
+            observation, info=info, requests=requests, episode_id=episode_id, task_id=task_id
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.observation, self.info)
+
+    def __len__(self) -> int:
+        return 2

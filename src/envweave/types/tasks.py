@@ -1,0 +1,124 @@
+"""What an episode is about: `Task`, and the `Tasks` that an environment offers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from envweave.errors import TaskError, suggest
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to be done. A group of episodes (GRPO) may share it.
+
+    Attributes:
+        id: Names the task among the environment's tasks.
+        split: Which split it belongs to, such as `"train"`.
+        data: What the environment needs to pose it.
+        image: A container image the task wants to run in.
+        limits: Limits that differ from the environment's own.
+    """
+
+    id: str
+    split: str = "train"
+    data: Mapping[str, Any] = field(default_factory=dict)
+    image: str | None = None
+    limits: Mapping[str, Any] | None = None
+
+
+class Tasks:
+    """The tasks of an environment, by split: listed, or endless and made on demand.
+
+    ```python
+    Tasks({"train": [Task("a"), Task("b")], "test": [Task("c", split="test")]})
+    Tasks.endless(lambda split, index: Task(f"{split}-{index}", split, {"a": index}))
+    ```
+    """
+
+    def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
+        self._make: Callable[[str, int], Task] | None = None
+        self._splits: dict[str, list[Task]] = {name: list(tasks) for name, tasks in splits.items()}
+        if not any(self._splits.values()):
+            raise TaskError("Tasks need at least one split with at least one task.")
+        self._by_id: dict[str, Task] = {}
+        for name, tasks in self._splits.items():
+            for task in tasks:
+                if task.split != name:
+                    raise TaskError(
+                        f"Task {task.id!r} says split={task.split!r} but stands in {name!r}."
+                    )
+                if task.id in self._by_id:
+                    raise TaskError(f"Two tasks are called {task.id!r}; ids must differ.")
+                self._by_id[task.id] = task
+
+    @classmethod
+    def endless(
+        cls, make: Callable[[str, int], Task], *, splits: Iterable[str] = ("train",)
+    ) -> Tasks:
+        """Offer tasks without end: `make(split, index)` returns the task `"{split}-{index}"`."""
+        tasks = cls.__new__(cls)
+        tasks._make = make
+        tasks._splits = {name: [] for name in splits}
+        tasks._by_id = {}
+        return tasks
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits; the first is where a task is drawn from by default."""
+        return tuple(self._splits)
+
+    def length(self, split: str) -> int | None:
+        """Return how many tasks `split` has; `None` means there is no end to them."""
+        self._known(split)
+        return None if self._make else len(self._splits[split])
+
+    def split(self, name: str) -> Iterator[Task]:
+        """Go through the tasks of one split, in order."""
+        self._known(name)
+        if self._make is None:
+            return iter(self._splits[name])
+        return (self._made(name, index) for index in count())
+
+    def get(self, task_id: str) -> Task:
+        """Return the task called `task_id`.
+
+        Raises:
+            TaskError: There is no such task.
+        """
+        if self._make is not None:
+            split, _, index = task_id.rpartition("-")
+            if split in self._splits and index.isdecimal():
+                return self._made(split, int(index))
+        elif task_id in self._by_id:
+            return self._by_id[task_id]
+        raise TaskError(f"There is no task {task_id!r}.{suggest(task_id, self._by_id)}")
+
+    def draw(self, seed: int | None, split: str | None = None) -> Task:
+        """Draw a task from `split` (the first one by default); the same seed draws the same."""
+        name = self.splits[0] if split is None else split
+        self._known(name)
+        rng = random.Random(seed)  # noqa: S311 - a draw, not a secret
+        if self._make is not None:
+            return self._made(name, rng.getrandbits(31))
+        return rng.choice(self._splits[name])
+
+    def _made(self, split: str, index: int) -> Task:
+        assert self._make is not None
+        task = self._make(split, index)
+        if task.id != f"{split}-{index}":
+            raise TaskError(
+                f"make({split!r}, {index}) returned task {task.id!r}; its id must be "
+                f"'{split}-{index}', so that it can be found again."
+            )
+        return task
+
+    def _known(self, split: str) -> None:
+        if split not in self._splits:
+            raise TaskError(
+                f"There is no split {split!r}.{suggest(split, self._splits)} "
+                f"Known: {', '.join(self._splits)}."
+            )

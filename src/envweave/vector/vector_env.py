@@ -1,0 +1,230 @@
+"""`VectorEnv`: many environments of one kind behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, final
+
+import numpy as np
+
+from envweave.codec import Spec
+from envweave.environment import Interface
+from envweave.errors import (
+    ActionError,
+    ClosedError,
+    DefinitionError,
+    EnvWeaveError,
+    OptionError,
+    ResetNeededError,
+    SeedError,
+)
+from envweave.session.seeds import read_seed
+from envweave.types import ResetResult, State, StepResult, Task, Tasks
+from envweave.vector.actions import action_rows
+from envweave.vector.batch import ResetBatch, StepBatch
+from envweave.vector.columns import Layout, layout_of
+
+
+class BatchTransport(Protocol):
+    """What a `VectorEnv` needs of whatever steps its environments."""
+
+    interface: Interface
+    tasks: Tasks | None
+
+    def require(self, fits: Callable[[Any], None]) -> None:
+        """Refuse, from now on, observations that don't fit the columns."""
+
+    def reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> list[ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        ...
+
+    def admit(self, index: int, action: Any) -> None:
+        """Refuse an action that would be refused, before anybody is stepped."""
+
+    def step(self, actions: Sequence[Any]) -> list[StepResult[Any]]:
+        """Step each environment once."""
+        ...
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
+
+@final
+class VectorEnv:
+    """Many environments of one kind, stepped together. Made by `make_vector`.
+
+    ```python
+    batch = venv.reset(seed=0)
+    batch = venv.step(policy(batch.current))
+    target = batch.reward + gamma * batch.bootstrap * value(batch.successor)
+    ```
+    """
+
+    def __init__(self, transport: BatchTransport, num_envs: int) -> None:
+        if transport.interface.possible_agents is not None:
+            transport.close()
+            raise DefinitionError(
+                "make_vector steps environments with one agent. Step an environment with "
+                "several agents through make()."
+            )
+        self._transport = transport
+        self._layout: Layout | None = None
+        self._now: list[StepResult[Any]] = []
+        self._idle: set[int] = set(range(num_envs))
+        self._is_closed = False
+        self.num_envs = num_envs
+
+    @property
+    def action_spec(self) -> Spec:
+        """What one environment's action may be."""
+        return self._transport.interface.action_spec
+
+    @property
+    def observation_spec(self) -> Spec:
+        """What one environment shows."""
+        return self._transport.interface.observation_spec
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self._transport.tasks
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        task: Task | str | Sequence[Task | str | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+        ids: Sequence[int] | None = None,
+    ) -> ResetBatch:
+        """Begin an episode in every environment, or in those of `ids`.
+
+        Args:
+            seed: Environment i gets `seed + i`; a sequence gives one an environment.
+            task: One for all, or one an environment.
+            options: Passed to every reset.
+            ids: Which environments; the first reset is of all.
+
+        Raises:
+            ResetFailedError: An environment's `reset` raised; it is named by its number.
+        """
+        self._open("reset")
+        chosen = list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
+        if len(set(chosen)) < len(chosen) or not all(0 <= i < self.num_envs for i in chosen):
+            raise OptionError(
+                f"ids={chosen!r} must be different numbers from 0 to {self.num_envs - 1}."
+            )
+        if not self._now and len(chosen) < self.num_envs:
+            raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
+        results = self._transport.reset(
+            chosen, self._seeds(seed, chosen), self._tasks_for(task, chosen), options
+        )
+        started = dict(zip(chosen, results, strict=True))
+        failed = {i: error for i, error in started.items() if isinstance(error, Exception)}
+        self._idle = (self._idle - set(started)) | set(failed)
+        fine = {i: r for i, r in started.items() if isinstance(r, StepResult)}
+        if failed and len(fine) + len(self._now) < self.num_envs:
+            self._idle = set(range(self.num_envs))  # there is no row to show for some
+        elif fine:
+            self._now = [fine[i] if i in fine else self._now[i] for i in range(self.num_envs)]
+        if failed:
+            first = min(failed)
+            raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
+        layout = self._fix(self._now) if self._layout is None else self._layout
+        return ResetBatch(self._now, layout, chosen)
+
+    def _fix(self, now: list[StepResult[Any]]) -> Layout:
+        layout = layout_of(self.observation_spec, now[0].observation)
+        for result in now:
+            layout.check(result.observation)
+        self._transport.require(layout.check)
+        self._layout = layout
+        return layout
+
+    def _seeds(self, seed: Any, ids: list[int]) -> list[int | None]:
+        if seed is None:
+            return [None] * len(ids)
+        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+            return self._one_each(list(seed), ids, "seed")
+        base = read_seed(seed)
+        return [base + i for i in ids]
+
+    def _tasks_for(self, task: Any, ids: list[int]) -> list[Task | str | None]:
+        if isinstance(task, Sequence) and not isinstance(task, str):
+            return self._one_each(list(task), ids, "task")
+        return [task] * len(ids)
+
+    def _one_each(self, values: list[Any], ids: list[int], name: str) -> list[Any]:
+        if len(values) != len(ids):
+            kind: type[EnvWeaveError] = SeedError if name == "seed" else OptionError
+            raise kind(f"{name}: {len(values)} were given for {len(ids)} environments.")
+        return values
+
+    def step(self, actions: Any) -> StepBatch:
+        """Step every environment once.
+
+        Args:
+            actions: A list of actions or dicts; a dict of columns; or one array, where an
+                action has one field. If one is refused, none is stepped.
+
+        Raises:
+            ActionError: An action was refused; the message begins with its place.
+            ResetNeededError: An environment has no episode running; it is named.
+        """
+        self._open("step")
+        if self._layout is None:
+            raise ResetNeededError("step() before the first reset(). Call reset() first.")
+        if self._idle:
+            raise ResetNeededError(
+                f"step() while no episode is running in environments {sorted(self._idle)[:8]}. "
+                "Call reset(ids=[…]) first, or make the vector with autoreset=True."
+            )
+        rows = action_rows(actions, self.num_envs, self.action_spec)
+        for i, row in enumerate(rows):
+            try:
+                self._transport.admit(i, row)
+            except ActionError as error:
+                raise ActionError(f"actions[{i}]{str(error).removeprefix('action')}") from None
+        self._now = now = list(self._transport.step(rows))
+        self._idle = {i for i, result in enumerate(now) if result.done and result.ready is None}
+        return StepBatch(now, self._layout)
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        self._open("state")
+        return self._transport.state()
+
+    def close(self) -> None:
+        """Leave nothing behind. May be called twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.close()
+
+    def _open(self, call: str) -> None:
+        if self._is_closed:
+            raise ClosedError(f"{call}() on a vector environment that is closed. Make a new one.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"VectorEnv(num_envs={self.num_envs}, action_spec={self.action_spec!r})"
