@@ -106,6 +106,11 @@ class Env:
         """Who takes part now."""
         return self._transport.agents
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, task and actions give the same episode."""
+        return self._transport.interface.deterministic
+
     def __enter__(self) -> Self:
         return self
 
@@ -188,6 +193,11 @@ class AsyncEnv:
     def agents(self) -> list[str]:
         """Who takes part now."""
         return self._transport.agents
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, task and actions give the same episode."""
+        return self._transport.interface.deterministic
 
     async def __aenter__(self) -> Self:
         return self

@@ -52,6 +52,8 @@ def _spec(hint: Any, enclosing: tuple[type, ...]) -> Spec:
 
 
 def _class(cls: Any, bounds: Bounds, enclosing: tuple[type, ...]) -> Spec:
+    if cls is Any or cls is object:
+        return AnySpec()
     if cls is int:
         low = None if bounds.low is None else int(bounds.low)
         return Integer(low, None if bounds.high is None else int(bounds.high))
@@ -65,7 +67,7 @@ def _class(cls: Any, bounds: Bounds, enclosing: tuple[type, ...]) -> Spec:
         return Choice([None])
     if cls is np.ndarray:
         return Array(bounds.shape, bounds.dtype, bounds.low, bounds.high)
-    if isinstance(cls, type) and cls is not object:
+    if isinstance(cls, type):
         if issubclass(cls, enum.Enum):
             return Choice(cls, enum=cls)
         if dataclasses.is_dataclass(cls):
@@ -90,7 +92,7 @@ def _record(cls: type, enclosing: tuple[type, ...]) -> Spec:
         or field.default_factory is not dataclasses.MISSING
     ]
     # The author's own fields come before those of the base classes, as in the constructor.
-    ordered = sorted(fields, key=lambda field: field.kw_only)
+    ordered = sorted(fields, key=lambda field: bool(field.kw_only))
     return Record(
         cls, {field.name: _spec(hints[field.name], enclosing) for field in ordered}, optional
     )

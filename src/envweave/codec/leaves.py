@@ -33,7 +33,7 @@ class Integer(Spec):
             value = int(value)
         if not self._low <= value <= self._high:
             raise Mismatch(f"{value!r} is not {_between(self.low, self.high)}")
-        return value
+        return value  # type: ignore[no-any-return] # an int by now
 
     def sample(self, rng: np.random.Generator) -> int:
         """Draw evenly; an open end lies 1,000 beyond the other one, or beyond 0."""
@@ -70,7 +70,7 @@ class Real(Spec):
             (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
         ):
             raise Mismatch(f"{value!r} is not {_between(self.low, self.high)}")
-        return value
+        return value  # type: ignore[no-any-return] # a float by now
 
     def sample(self, rng: np.random.Generator) -> float:
         """Draw evenly; an open end lies 1 beyond the other one, or beyond 0."""

@@ -25,7 +25,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): to_plain(one) for key, one in value.items()}
+        return {
+            key if isinstance(key, str) else str(key): to_plain(one) for key, one in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain(one) for one in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

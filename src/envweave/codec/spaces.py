@@ -95,9 +95,7 @@ def from_space(space: Any) -> Spec:
         case spaces.MultiBinary():
             return Array(space.shape, space.dtype, 0, 1)
         case spaces.MultiDiscrete():
-            return Array(
-                space.shape, space.dtype, space.start, space.start + space.nvec - 1
-            )
+            return Array(space.shape, space.dtype, space.start, space.start + space.nvec - 1)
         case spaces.Text():
             return Text()
         case spaces.Dict():

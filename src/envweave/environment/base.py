@@ -122,6 +122,7 @@ class Environment(ABC):
             coroutine_methods(self),
             given,
             shown,
+            deterministic=self.deterministic,
         )
 
 
@@ -161,4 +162,5 @@ class MultiAgentEnvironment(Environment):
             by_agent(given, agents),
             by_agent(shown, agents),
             agents,
+            deterministic=self.deterministic,
         )

@@ -27,6 +27,7 @@ class Interface:
         action_spec: What actions it takes; by agent where there are several.
         observation_spec: What it shows; by agent where there are several.
         possible_agents: All that may ever take part; `None` for one agent without a name.
+        deterministic: Whether the same seed, task and actions give the same episode.
     """
 
     reset_takes: frozenset[str]
@@ -34,6 +35,7 @@ class Interface:
     action_spec: Spec
     observation_spec: Spec
     possible_agents: tuple[str, ...] | None = None
+    deterministic: bool = True
 
     @property
     def is_async(self) -> bool:
@@ -121,4 +123,3 @@ def _item(hint: Any) -> Any:
     """The value type of a dict hint."""
     arguments = typing.get_args(hint)
     return arguments[1] if len(arguments) == 2 else Any
-

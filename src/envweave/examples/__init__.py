@@ -1,7 +1,45 @@
-"""Small environments to learn from, and programs that train on them."""
+"""Small environments to learn from, and programs that train on them.
+
+Nothing is imported until it is used, so a program's extras are needed only by who runs it.
+"""
 
 from __future__ import annotations
 
-from envweave.examples.counter import CounterAction, CounterEnv, CounterObservation
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CounterAction", "CounterEnv", "CounterObservation"]
+if TYPE_CHECKING:
+    from envweave.examples.counter import CounterAction as CounterAction
+    from envweave.examples.counter import CounterEnv as CounterEnv
+    from envweave.examples.counter import CounterObservation as CounterObservation
+    from envweave.examples.harvest import HarvestAction as HarvestAction
+    from envweave.examples.harvest import HarvestEnv as HarvestEnv
+    from envweave.examples.harvest import HarvestObservation as HarvestObservation
+    from envweave.examples.lineworld import LineWorldAction as LineWorldAction
+    from envweave.examples.lineworld import LineWorldEnv as LineWorldEnv
+    from envweave.examples.lineworld import LineWorldObservation as LineWorldObservation
+    from envweave.examples.tictactoe import TicTacToeAction as TicTacToeAction
+    from envweave.examples.tictactoe import TicTacToeEnv as TicTacToeEnv
+    from envweave.examples.tictactoe import TicTacToeObservation as TicTacToeObservation
+
+_HOMES = {
+    "counter": ["CounterAction", "CounterEnv", "CounterObservation"],
+    "harvest": ["HarvestAction", "HarvestEnv", "HarvestObservation"],
+    "lineworld": ["LineWorldAction", "LineWorldEnv", "LineWorldObservation"],
+    "tictactoe": ["TicTacToeAction", "TicTacToeEnv", "TicTacToeObservation"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'envweave.examples' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"envweave.examples.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -105,4 +105,6 @@ def _refuse_unknown(spec: EnvSpec, factory: Callable[..., Any], given: Mapping[s
     missing = [n for n, p in parameters.items() if p.default is p.empty and n not in given]
     missing = [n for n in missing if parameters[n].kind is not inspect.Parameter.VAR_POSITIONAL]
     if missing:
-        raise OptionError(f"{spec.id!r} needs the keyword {missing[0]!r}: make(..., {missing[0]}=…).")
+        raise OptionError(
+            f"{spec.id!r} needs the keyword {missing[0]!r}: make(..., {missing[0]}=…)."
+        )

@@ -184,12 +184,16 @@ class LoopDriver(Driver):
         episode_id: str | None = None,
     ) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
+        if self._loop.is_closed:
+            self.session.begin()  # refuses
         return self._loop.run(
             self._driver.reset(seed=seed, task=task, options=options, episode_id=episode_id)
         )
 
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `Env.step`."""
+        if self._loop.is_closed:
+            self.session.admit(action)  # refuses
         return self._loop.run(self._driver.step(action))
 
     def state(self) -> State:

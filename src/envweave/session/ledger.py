@@ -17,10 +17,9 @@ from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
 class Settled:
     """One step of several agents, after the books are made up."""
 
-    observation: dict[str, Any]
-    reward: dict[str, float | None]
-    terminated: dict[str, bool]
-    truncated: dict[str, bool]
+    parts: tuple[
+        dict[str, Any], dict[str, float | None], dict[str, bool], dict[str, bool]
+    ]  # observation, reward, terminated, truncated
     end: EpisodeEnd | None
     agent_ends: tuple[AgentEnd[Any], ...]
 
@@ -145,14 +144,9 @@ class AgentLedger:
                 del self._owed[agent]
                 self._gone.add(agent)
         present = [agent for agent in terminated if agent in shown or agent in earned]
-        return Settled(
-            shown,
-            earned,
-            {agent: terminated[agent] for agent in present},
-            {agent: truncated[agent] for agent in present},
-            end,
-            agent_ends,
-        )
+        terminated = {agent: terminated[agent] for agent in present}
+        truncated = {agent: truncated[agent] for agent in present}
+        return Settled((shown, earned, terminated, truncated), end, agent_ends)
 
     def _pay(self, rewards: Mapping[str, float | None]) -> None:
         """Add what a step earned; what was owed to those who just acted starts anew."""

@@ -33,7 +33,9 @@ class Outbox:
             self.answering = None
         end = None
         events: list[Event] = []
-        for said in self.said:
+        emitted: list[object] = list(self.said)
+        self.said.clear()
+        for said in emitted:
             if isinstance(said, EpisodeEnd):
                 end = said
             elif isinstance(said, LogEvent | ToolCallRequest):
@@ -41,12 +43,10 @@ class Outbox:
                 if isinstance(said, ToolCallRequest):
                     self.open_calls[said.call_id] = said
             else:
-                self.said.clear()
                 raise BadReturnError(
                     f"emit() was given {said!r}; it takes a LogEvent, a ToolCallRequest or an "
                     "EpisodeEnd."
                 )
-        self.said.clear()
         return end, tuple(events)
 
     def admit(self, answer: Any, name: str) -> ToolResult:

@@ -15,7 +15,6 @@ new episode's start travel in one result.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -28,9 +27,6 @@ from envweave.environment.outcome import (
     check_parts,
     flag,
     number,
-    read_agents_reset,
-    read_agents_step,
-    read_reset,
 )
 from envweave.errors import (
     ActionError,
@@ -45,9 +41,11 @@ from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
 from envweave.session.phase import Phase, refusal
 from envweave.session.plan import EpisodePlan
-from envweave.transforms import apply_to_each, apply_transform
+from envweave.session.reading import read_agents, read_agents_start, read_result, read_start
+from envweave.transforms import apply_transform
 from envweave.types import (
     AGENT,
+    AgentEnd,
     AutoResetReady,
     Blame,
     EpisodeEnd,
@@ -147,23 +145,16 @@ class Session:
     def _start(
         self, outcome: Any
     ) -> tuple[AutoResetReady[Any], tuple[NeedAction[Any], ...] | None, tuple[Event, ...]]:
-        transform = self._own_transform or self.environment.transform
-        self._transform = transform
+        transform = self._transform = self._own_transform or self.environment.transform
         ledger = self._ledger
-        read = read_reset(outcome) if ledger is None else read_agents_reset(outcome)
-        observation, info = read.observation, read.info
         if ledger is None:
-            if transform is not None:
-                observation = apply_transform(transform, observation)
-                info = observation.metadata
+            observation, info = read_start(outcome, transform)
             if self.fits is not None:
                 self.fits(observation)
             self._raw = observation
             observation = self._last = keep(observation)
         else:
-            if transform is not None:
-                observation = apply_to_each(transform, observation)
-                info = {agent: one.metadata for agent, one in observation.items()}
+            observation, info = read_agents_start(outcome, transform)
             ledger.clear()
             observation = ledger.observe(observation, info)
             self._last = ledger.seen
@@ -177,8 +168,8 @@ class Session:
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
         if self._plan.seed is not None:
             info = {**info, "seed": self._plan.seed}
-        plan = self._plan
-        return AutoResetReady(observation, info, plan.episode_id, plan.task_id), asked, events
+        ready = AutoResetReady(observation, info, self._plan.episode_id, self._plan.task_id)
+        return ready, asked, events
 
     def reset_failed(self, error: Exception) -> Exception:
         """Return what to raise for an author's `reset` that failed."""
@@ -218,7 +209,9 @@ class Session:
                 observation, reward, info = outcome, outcome.reward, outcome.metadata
                 terminated, truncated = outcome.done, outcome.truncated
             elif isinstance(outcome, StepResult):
-                observation, reward, terminated, truncated, info = self._unpack(outcome)
+                self._overhear(outcome)
+                read = read_result(outcome, self._transform)
+                observation, reward, terminated, truncated, info = read
             else:
                 raise bad_step(outcome)
             if type(reward) is not float or terminated is not False or truncated is not False:
@@ -261,25 +254,14 @@ class Session:
         result._events = ()  # noqa: SLF001
         return result
 
-    def _unpack(self, outcome: StepResult[Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """Take apart a result that an author or a wrapper made."""
+    def _overhear(self, outcome: StepResult[Any]) -> None:
+        """Take what an author put into a result of their own as emitted."""
         if outcome.end is not None:
             self._said.append(outcome.end)
-        self._said.extend(outcome.events)
-        observation, reward, info = outcome.observation, outcome.reward, outcome.info
-        if self._transform is None:
-            return observation, reward, outcome.terminated, outcome.truncated, info
-        observation = apply_transform(self._transform, observation)
-        return (
-            observation,
-            observation.reward,
-            flag(outcome.terminated, "terminated") or observation.done,
-            flag(outcome.truncated, "truncated") or observation.truncated,
-            {**info, **observation.metadata},
-        )
+        self._said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def _conclude_rare(
-        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> StepResult[Any]:
         """Conclude a step with an end, an event or a tool call."""
         answers = self._outbox.answering is not None
@@ -294,16 +276,11 @@ class Session:
             self._raw = observation
         self._last = observation
         self.step_index += not answers
-        return self._result(observation, reward, terminated, truncated, info, end, events)
+        return self._result((observation, reward, terminated, truncated, info), end, events)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
-        read = read_agents_step(outcome)
-        if self._transform is not None:
-            read.observation = apply_to_each(self._transform, read.observation)
-            read.reward = {agent: one.reward for agent, one in read.observation.items()}
-            read.info = {agent: one.metadata for agent, one in read.observation.items()}
-        if read.end is not None:
-            self._said.append(read.end)
+        read = read_agents(outcome, self._transform)
+        self._overhear(read)
         answers = self._outbox.answering is not None
         declared, events = self._outbox.read()
         settled = ledger.settle(read, declared)
@@ -312,30 +289,19 @@ class Session:
             asked = ledger.ask(self._to_act())
         self._last = ledger.seen
         self.step_index += not answers
-        return self._result(
-            settled.observation,
-            settled.reward,
-            settled.terminated,
-            settled.truncated,
-            read.info,
-            settled.end,
-            (*events, *settled.agent_ends),
-            asked,
-        )
+        events = (*events, *settled.agent_ends)
+        return self._result((*settled.parts, read.info), settled.end, events, asked)
 
     def _result(
         self,
-        observation: Any,
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        info: dict[str, Any],
+        parts: tuple[Any, Any, Any, Any, dict[str, Any]],
         end: EpisodeEnd | None,
         events: tuple[Event, ...],
         asked: tuple[NeedAction[Any], ...] | None = None,
     ) -> StepResult[Any]:
+        """Make the result of a step that was not an ordinary one, and move on."""
         result: StepResult[Any] = StepResult(
-            *(observation, reward, terminated, truncated, info),
+            *parts,
             end=end,
             episode_id=self._plan.episode_id,
             step_index=self.step_index,
@@ -355,18 +321,15 @@ class Session:
         self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
     ) -> StepResult[Any]:
         """End the episode by a failure: no reward, the last good observation, an owner."""
-        logger.warning(
-            "an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error
-        )
+        logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
         self.step_index += self._outbox.answering is None
         events = tuple(said for said in self._said if not isinstance(said, EpisodeEnd))
         end = EpisodeEnd(reason, blame, in_words(error))
         last = keep(self._last)
         if self._ledger is None:
-            return self._result(last, math.nan, False, True, {}, end, events)
-        nothing = dict.fromkeys(last, math.nan)
-        ended = dict.fromkeys(last, True)
-        return self._result(last, nothing, dict.fromkeys(last, False), ended, {}, end, events, ())
+            return self._result((last, math.nan, False, True, {}), end, events)
+        lost, running, cut = (dict.fromkeys(last, one) for one in (math.nan, False, True))
+        return self._result((last, lost, running, cut, {}), end, events, ())
 
     def abandon(self) -> None:
         """Forget the episode: the author's code was interrupted, and nobody knows where."""
@@ -407,19 +370,16 @@ class Session:
         return [AGENT] if self._ledger is None else self._ledger.living
 
     def state(self) -> State:
-        """Return the author's state; what it leaves open about the episode is filled in."""
+        """Return a copy of the author's state, with what it leaves open filled in."""
         if self.phase is _CLOSED:
             raise ClosedError(f"state() on {self._name}, which is closed.")
         try:
-            state = self.environment.state
+            state: State = keep(self.environment.state)
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
         if isinstance(state, State) and state.episode_id is None:
-            return dataclasses.replace(
-                state,
-                episode_id=self._plan.episode_id,
-                step_count=state.step_count or self.step_index,
-            )
+            state.episode_id = self._plan.episode_id
+            state.step_count = state.step_count or self.step_index
         return state
 
     def close(self) -> bool:

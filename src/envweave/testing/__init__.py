@@ -1,1 +1,41 @@
-"""To be filled."""
+"""The contract as a suite that anyone can run, and small real environments for tests."""
+
+from __future__ import annotations
+
+from envweave.testing.conformance import (
+    BackendConformance,
+    EnvironmentConformance,
+    check_backend,
+    check_environment,
+    iter_checks,
+)
+from envweave.testing.environment_checks import ENVIRONMENT_CHECKS
+from envweave.testing.outcomes import Check, CheckFailedError, CheckOutcome
+from envweave.testing.policy import RandomPolicy
+from envweave.testing.scripted import (
+    AsyncScriptedEnvironment,
+    ScriptedAction,
+    ScriptedAgents,
+    ScriptedEnvironment,
+    ScriptedObservation,
+)
+from envweave.testing.subject import Subject
+
+__all__ = [
+    "ENVIRONMENT_CHECKS",
+    "AsyncScriptedEnvironment",
+    "BackendConformance",
+    "Check",
+    "CheckFailedError",
+    "CheckOutcome",
+    "EnvironmentConformance",
+    "RandomPolicy",
+    "ScriptedAction",
+    "ScriptedAgents",
+    "ScriptedEnvironment",
+    "ScriptedObservation",
+    "Subject",
+    "check_backend",
+    "check_environment",
+    "iter_checks",
+]

@@ -50,9 +50,7 @@ class SerialTransport:
 
     def step(self, actions: Sequence[Any]) -> list[StepResult[Any]]:
         """Step each environment once."""
-        return [
-            driver.step(action) for driver, action in zip(self._drivers, actions, strict=True)
-        ]
+        return [driver.step(action) for driver, action in zip(self._drivers, actions, strict=True)]
 
     def state(self) -> list[State]:
         """Return the state of each environment."""

@@ -72,8 +72,8 @@ class StepResult(Generic[ObsT]):
         self,
         observation: ObsT,
         reward: Any = None,
-        terminated: Any = False,
-        truncated: Any = False,
+        terminated: Any = False,  # noqa: FBT002 - Gymnasium's order
+        truncated: Any = False,  # noqa: FBT002
         info: dict[str, Any] | None = None,
         requests: Iterable[Request] | None = None,
         *,

@@ -41,10 +41,10 @@ class Tasks:
 
     def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
         self._make: Callable[[str, int], Task] | None = None
+        self._by_id: dict[str, Task] = {}
         self._splits: dict[str, list[Task]] = {name: list(tasks) for name, tasks in splits.items()}
         if not any(self._splits.values()):
             raise TaskError("Tasks need at least one split with at least one task.")
-        self._by_id: dict[str, Task] = {}
         for name, tasks in self._splits.items():
             for task in tasks:
                 if task.split != name:
@@ -60,10 +60,8 @@ class Tasks:
         cls, make: Callable[[str, int], Task], *, splits: Iterable[str] = ("train",)
     ) -> Tasks:
         """Offer tasks without end: `make(split, index)` returns the task `"{split}-{index}"`."""
-        tasks = cls.__new__(cls)
+        tasks = cls({name: [make(name, 0)] for name in splits})
         tasks._make = make
-        tasks._splits = {name: [] for name in splits}
-        tasks._by_id = {}
         return tasks
 
     @property

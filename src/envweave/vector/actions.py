@@ -52,8 +52,10 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
 
 
 def _from_columns(columns: Mapping[str, Any]) -> list[Any]:
-    named = {n: c.tolist() if isinstance(c, np.ndarray) and c.ndim == 1 else list(c)
-             for n, c in columns.items()}
+    named = {
+        n: c.tolist() if isinstance(c, np.ndarray) and c.ndim == 1 else list(c)
+        for n, c in columns.items()
+    }
     lengths = {name: len(column) for name, column in named.items()}
     if len(set(lengths.values())) > 1:
         raise ActionError(f"actions: the columns differ in length: {lengths}")

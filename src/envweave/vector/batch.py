@@ -76,6 +76,7 @@ class ResetBatch(Batch):
         super().__init__(results, layout)
         self.ids: NDArray[np.int64] = np.array(ids, np.int64)
 
+
 @final
 class StepBatch(Batch):
     """The outcome of one step of many environments."""

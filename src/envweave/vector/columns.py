@@ -32,7 +32,7 @@ class Numeric:
         else:
             kinds = {"i": int, "u": int, "f": float | int, "b": bool}
             kind = kinds.get(self.dtype.kind, object)
-            same = self.shape == () and isinstance(value, kind)  # type: ignore[arg-type]
+            same = self.shape == () and isinstance(value, kind)
             same = same and (self.dtype.kind == "b" or not isinstance(value, bool))
         if not same:
             got = f"{getattr(value, 'dtype', type(value).__name__)}{getattr(value, 'shape', ())}"

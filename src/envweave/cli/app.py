@@ -1,0 +1,193 @@
+"""The root of the command: its options, its commands, and how mistakes are told."""
+
+import contextlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from envweave import __version__
+from envweave.cli import check, doctor, info, listing, output, run_command, train
+from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
+
+_HELP = """Make, inspect, check and run environments for reinforcement learning.
+
+An environment has an ID: a name that an installed package announces (counter-v0), or a scheme
+and where to look (gym://CartPole-v1, pkg://my_module:MyEnv). `envweave list` shows what is there.
+"""
+
+_EPILOG = """[bold]Examples[/bold]
+
+envweave list
+
+envweave info counter-v0
+
+envweave check pkg://my_module:MyEnv
+
+envweave run gym://CartPole-v1 --episodes 20 --seed 0
+
+envweave train lineworld --num-envs 16 --episodes 400
+
+Every command takes --json and --help.
+"""
+
+# From some release on typer brings a click of its own, so the base of its errors is found here.
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _in_paragraphs(docstring: str | None) -> str:
+    """Return a docstring without the line breaks inside its paragraphs, for the help."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+app = typer.Typer(
+    name="envweave",
+    help=_in_paragraphs(_HELP),
+    epilog=_EPILOG,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": listing.list_command,
+    "info": info.info_command,
+    "check": check.check_command,
+    "run": run_command.run_command,
+    "doctor": doctor.doctor_command,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=_in_paragraphs(_command.__doc__))(_command)
+app.add_typer(train.app, name="train")
+
+
+@dataclass
+class Settings:
+    """What the root's options say.
+
+    Attributes:
+        debug: Whether mistakes show their traceback.
+        log: Where envweave's own log goes. A failed episode is logged with its traceback, and
+            commands tell it in their own words, so without `debug` little comes through.
+    """
+
+    debug: bool = False
+    log: logging.Handler = field(default_factory=logging.StreamHandler)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"envweave {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", metavar="", help="Show tracebacks and what is logged.")
+    ] = False,
+    version: Annotated[  # noqa: ARG001 - handled by its callback
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            help="Show the version and exit.",
+            callback=_show_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    settings = context.ensure_object(Settings)
+    settings.debug = debug
+    settings.log.setLevel(logging.DEBUG if debug else logging.CRITICAL)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    _find_modules_here()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # a stand-in without an encoding
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    settings = Settings()
+    try:
+        with _logged_to(settings.log):
+            code = _invoke(arguments, settings)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_the_pipe()
+    except SystemExit as stop:  # typer and rich leave so when the reader of a pipe has gone
+        return stop.code if isinstance(stop.code, int) else 1
+    return code
+
+
+def _invoke(arguments: Sequence[str], settings: Settings) -> int:
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(
+            list(arguments), prog_name="envweave", standalone_mode=False, obj=settings
+        )
+    except _ClickError as error:
+        return _tell_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        raise
+    except EnvWeaveError as error:
+        if settings.debug:
+            raise
+        output.error_line(str(error))
+        return 1 if isinstance(error, EnvironmentFailure) else 2
+    except Exception as error:
+        if settings.debug:
+            raise
+        output.error_line(
+            f"envweave itself failed: {in_words(error)}. This is a bug; please report it, with "
+            f"what `envweave --debug {' '.join(arguments)}` prints."
+        )
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _logged_to(handler: logging.Handler) -> Iterator[None]:
+    logger = logging.getLogger("envweave")
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
+def _tell_usage(error: Exception) -> int:
+    message = error.format_message()  # type: ignore[attr-defined] # every click error has it
+    output.error_line(message)
+    context = getattr(error, "ctx", None)
+    path = "envweave" if context is None else context.command_path
+    output.console(stderr=True).print(f"See `{path} --help`.", soft_wrap=True)
+    return 2
+
+
+def _find_modules_here() -> None:
+    """Let `pkg://` find modules of the current directory, as `python -m` does."""
+    here = str(os.getcwd())  # noqa: PTH109 - as the interpreter writes it
+    if not sys.flags.safe_path and here not in sys.path[:1]:
+        sys.path.insert(0, here)
+
+
+def _leave_the_pipe() -> int:
+    """Send what is still buffered nowhere, so that the interpreter's exit is quiet too."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    return 1

@@ -1,0 +1,108 @@
+"""`envweave check`: whether an environment keeps the promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from envweave.cli import arguments, output
+
+if TYPE_CHECKING:
+    from envweave.testing import CheckOutcome
+
+_STYLES = {"passed": "green", "failed": "red", "skipped": "dim"}
+
+
+def check_command(
+    env_id: arguments.EnvId,
+    seed: Annotated[int, typer.Option(help="Where randomness begins.", min=0)] = 0,
+    episodes: Annotated[
+        int, typer.Option(help="Check so many times, with a seed more each time.", min=1)
+    ] = 1,
+    max_steps: Annotated[
+        int, typer.Option(help="How long to wait for the end of an episode.", min=1)
+    ] = 1000,
+    backend: arguments.Backend = "inproc",
+    arg: arguments.Keywords = None,
+    json: arguments.Json = False,
+) -> int:
+    """Check that an environment keeps every promise a caller relies on.
+
+    Actions are drawn at random. Exits with 1 if a promise is broken; one that says nothing
+    about this environment is skipped.
+    """
+    keywords = arguments.read_keywords(arg)
+    with output.stdout_reserved(json):
+        outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)
+    counts = Counter(outcome.status for outcome in outcomes)
+    if json:
+        output.write_json(
+            {
+                "id": env_id,
+                "backend": backend,
+                "seed": seed,
+                "episodes": episodes,
+                "max_steps": max_steps,
+                "ok": counts["failed"] == 0,
+                "counts": {status: counts[status] for status in ("passed", "failed", "skipped")},
+                "checks": outcomes,
+            }
+        )
+    else:
+        _print_outcomes(f"{env_id} on {backend}", outcomes)
+    return 1 if counts["failed"] else 0
+
+
+def _check(
+    env_id: str, seeds: range, max_steps: int, backend: str, keywords: dict[str, Any]
+) -> list[CheckOutcome]:
+    import dataclasses
+
+    from envweave.testing import ENVIRONMENT_CHECKS, iter_checks
+
+    merged: dict[str, CheckOutcome] = {}
+    with output.progress() as bar:
+        task = bar.add_task("checking", total=len(seeds) * len(ENVIRONMENT_CHECKS), note="")
+        for seed in seeds:
+            found = iter_checks(env_id, backend=backend, seed=seed, max_steps=max_steps, **keywords)
+            for outcome in found:
+                bar.update(task, advance=1, note=outcome.name.replace("_", " "))
+                if len(seeds) > 1 and outcome.detail:
+                    detail = f"with seed {seed}: {outcome.detail}"
+                    outcome = dataclasses.replace(outcome, detail=detail)
+                merged[outcome.name] = _worse(merged.get(outcome.name), outcome)
+    return list(merged.values())
+
+
+def _worse(first: CheckOutcome | None, second: CheckOutcome) -> CheckOutcome:
+    """Return what counts of two runs of one check: broken once is broken, kept beats skipped."""
+    order = ("skipped", "passed", "failed")
+    if first is None or order.index(second.status) > order.index(first.status):
+        return second
+    return first
+
+
+def _print_outcomes(title: str, outcomes: list[CheckOutcome]) -> None:
+    from rich.text import Text
+
+    where = output.console()
+    marks = {"passed": "✓", "failed": "✗", "skipped": "–"}
+    if where.options.ascii_only:
+        marks = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
+    shown = output.table("", "promise", title=title)
+    for outcome in outcomes:
+        style = _STYLES[outcome.status]
+        said = Text(outcome.promise or outcome.name.replace("_", " "))
+        if outcome.detail:
+            said.append(f"\n{outcome.detail}", style=style)
+        shown.add_row(Text(marks[outcome.status], style=style), said)
+    where.print(shown)
+    counts = Counter(outcome.status for outcome in outcomes)
+    verdict = "FAILED" if counts["failed"] else "OK"
+    where.print(
+        f"{verdict}: {counts['passed']} kept, {counts['failed']} broken, "
+        f"{counts['skipped']} do not apply",
+        style="bold red" if counts["failed"] else "bold green",
+    )

@@ -1,0 +1,142 @@
+"""Whole episodes with a random policy, and what they add up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import envweave as ew
+from envweave.errors import SpecError, in_words
+from envweave.testing import RandomPolicy
+
+Return = float | dict[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One episode that is over.
+
+    Attributes:
+        number: Which one, from 1.
+        seed: What its reset was given, if the environment takes a seed.
+        task_id: What it was about, if it had a task.
+        total: The sum of its rewards, by agent where there are several; `None` if it was not
+            scored, or is not valid.
+        length: How many steps it took.
+        valid: Whether it may be learnt from.
+        reason: What ended it.
+        blame: Who caused a failure.
+        cause: The failure in words.
+    """
+
+    number: int
+    seed: int | None
+    task_id: str | None
+    total: Return
+    length: int
+    valid: bool
+    reason: str
+    blame: str | None
+    cause: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `envweave run --json` says of it."""
+        return {
+            "episode": self.number,
+            "seed": self.seed,
+            "task_id": self.task_id,
+            "return": self.total,
+            "length": self.length,
+            "valid": self.valid,
+            "reason": self.reason,
+            "blame": self.blame,
+            "cause": self.cause,
+        }
+
+
+def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
+    """Play episodes one after the other, with random actions.
+
+    Raises:
+        SpecError: Actions of this environment cannot be drawn.
+        EnvWeaveError: The environment refused the seed, or could not be reset.
+    """
+    choose: Callable[[ew.StepResult[Any]], Any] | None = None
+    for number in range(1, episodes + 1):
+        result: ew.StepResult[Any] = env.reset(seed=seed if number == 1 else None)
+        given = result.info.get("seed")
+        if choose is None:
+            choose = RandomPolicy(env.action_spec, given if seed is None else seed)
+        task_id, total = result.task_id, None
+        while not result.done:
+            result = env.step(_draw(env.id, choose, result))
+            total = _add(total, result.reward)
+        assert result.end is not None
+        yield Finished(
+            number=number,
+            seed=given,
+            task_id=task_id,
+            total=total if result.valid else None,
+            length=result.step_index,
+            valid=result.valid,
+            reason=result.end.reason,
+            blame=result.end.blame,
+            cause=result.end.cause,
+        )
+
+
+def _draw(
+    env_id: str, choose: Callable[[ew.StepResult[Any]], Any], result: ew.StepResult[Any]
+) -> Any:
+    try:
+        return choose(result)
+    except Exception as error:
+        said = str(error) if isinstance(error, SpecError) else in_words(error)
+        raise SpecError(f"The random policy cannot act in {env_id!r}: {said}") from error
+
+
+def _add(total: Return, reward: Any) -> Return:
+    """Add a reward; `None` is not scored yet, and adds nothing."""
+    if isinstance(reward, dict):
+        sums = dict(total) if isinstance(total, dict) else {}
+        for agent, one in reward.items():
+            if one is not None:
+                sums[agent] = sums.get(agent, 0.0) + one
+        return sums
+    if reward is None:
+        return total
+    return (total if isinstance(total, float) else 0.0) + float(reward)
+
+
+def summarize(finished: Sequence[Finished], *, duration_s: float) -> dict[str, Any]:
+    """Return means over the valid episodes, and counts over all."""
+    valid = [one for one in finished if one.valid]
+    steps = sum(one.length for one in finished)
+    return {
+        "episodes": len(finished),
+        "valid": len(valid),
+        "invalid": len(finished) - len(valid),
+        "mean_return": _mean_return([one.total for one in valid]),
+        "mean_length": _mean([float(one.length) for one in valid]),
+        "steps": steps,
+        "duration_s": duration_s,
+        "steps_per_s": steps / duration_s if duration_s > 0 else None,
+        "ends": dict(sorted(Counter(one.reason for one in finished).items())),
+    }
+
+
+def _mean_return(totals: Sequence[Return]) -> Return:
+    by_agent: dict[str, list[float]] = {}
+    for total in totals:
+        if isinstance(total, dict):
+            for agent, one in total.items():
+                by_agent.setdefault(agent, []).append(one)
+    if by_agent:
+        return {agent: sum(every) / len(every) for agent, every in by_agent.items()}
+    return _mean([total for total in totals if isinstance(total, float)])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

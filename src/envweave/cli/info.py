@@ -1,0 +1,122 @@
+"""`envweave info`: what an ID names."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from envweave.cli import arguments, output
+from envweave.cli.plugins import place_of
+
+if TYPE_CHECKING:
+    from envweave.codec import Spec
+    from envweave.environment import Environment
+    from envweave.registry import EnvSpec
+    from envweave.types import Tasks
+
+
+def info_command(
+    env_id: arguments.EnvId, json: arguments.Json = False, arg: arguments.Keywords = None
+) -> None:
+    """Show what an environment is: its actions, observations, agents, tasks and how to reset it.
+
+    One is made and closed again; no episode is run.
+    """
+    import envweave as ew
+    from envweave.adapters import adopt
+    from envweave.registry import build
+
+    with output.stdout_reserved(json):
+        spec = ew.spec(env_id)
+        environment = adopt(build(spec, arguments.read_keywords(arg)))
+        with ew.make(environment) as env:  # closes it, whether its methods are async or not
+            report = _describe(spec, environment)
+            specs = {"Action": env.action_spec, "Observation": env.observation_spec}
+    if json:
+        output.write_json(report)
+        return
+    _print_report(report, specs)
+
+
+def _describe(spec: EnvSpec, environment: Environment) -> dict[str, Any]:
+    interface = environment.describe()
+    factory = spec.load()
+    return {
+        "id": spec.id,
+        "description": spec.describe(),
+        "docstring": inspect.getdoc(factory) or "",
+        "factory": place_of(spec.factory),
+        "signature": _signature(factory),
+        "kwargs": dict(spec.kwargs),
+        "max_episode_steps": spec.max_episode_steps,
+        "reset_takes": sorted(interface.reset_takes),
+        "agents": None if interface.possible_agents is None else list(interface.possible_agents),
+        "tasks": _splits(environment.tasks),
+        "deterministic": environment.deterministic,
+        "async": interface.is_async,
+        "action_schema": interface.action_spec.json_schema(),
+        "observation_schema": interface.observation_spec.json_schema(),
+    }
+
+
+def _signature(factory: Any) -> str:
+    try:
+        return ", ".join(map(str, inspect.signature(factory).parameters.values()))
+    except (TypeError, ValueError):
+        return ""  # a builtin that cannot be looked at
+
+
+def _splits(tasks: Tasks | None) -> dict[str, int | None] | None:
+    return None if tasks is None else {name: tasks.length(name) for name in tasks.splits}
+
+
+def _print_report(report: dict[str, Any], specs: dict[str, Spec]) -> None:
+    where = output.console()
+    where.print(report["id"], style="bold")
+    where.print(report["docstring"] or report["description"] or "(no description)")
+    where.print()
+    keywords = ", ".join(f"{name}={value!r}" for name, value in report["kwargs"].items())
+    limit = report["max_episode_steps"]
+    where.print(
+        output.facts(
+            [
+                ("defined in", report["factory"]),
+                ("takes", report["signature"] or "nothing"),
+                *([("given", keywords)] if keywords else []),
+                ("reset takes", ", ".join(report["reset_takes"]) or "nothing"),
+                ("agents", ", ".join(report["agents"] or ()) or "one"),
+                ("tasks", _tasks_in_words(report["tasks"])),
+                ("deterministic", "yes" if report["deterministic"] else "no"),
+                ("async", "yes" if report["async"] else "no"),
+                ("step limit", "none of its ID" if limit is None else str(limit)),
+            ]
+        )
+    )
+    for title, spec in specs.items():
+        _print_fields(title, spec)
+    where.print(f"Run it: envweave run {report['id']}", style="dim", soft_wrap=True)
+
+
+def _tasks_in_words(splits: dict[str, int | None] | None) -> str:
+    if splits is None:
+        return "none"
+    return ", ".join(
+        f"{name} ({'endless' if length is None else length})" for name, length in splits.items()
+    )
+
+
+def _print_fields(title: str, spec: Spec) -> None:
+    from envweave.cli.fields import fields_of, same_for_all
+    from envweave.codec import AgentsSpec
+
+    several = isinstance(spec, AgentsSpec) and same_for_all(spec)
+    fields = fields_of(spec)
+    shown = output.table("field", "type", "allowed", title=title + " of each agent" * several)
+    for field in fields:
+        shown.add_row(field.path or "(itself)", field.type, field.allowed or "any")
+    where = output.console()
+    where.print()
+    if fields:
+        where.print(shown)
+    else:
+        where.print(f"{title}: no fields of its own\n")

@@ -1,0 +1,118 @@
+"""How commands write: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to write. What is printed is text: brackets and colons have no meaning.
+
+    Colours appear on a terminal alone, and never with NO_COLOR.
+    """
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def table(*columns: str, title: str | None = None, numeric: Iterable[str] = ()) -> Table:
+    """Return an empty table that folds long cells rather than cut them."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+    )
+    right = set(numeric)
+    for column in columns:
+        made.add_column(
+            column, overflow="fold", justify="right" if column in right else "left", no_wrap=False
+        )
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and values, without heads."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def progress() -> Progress:
+    """Return a progress bar on stderr, which is gone when the work is done."""
+    from rich import progress as bars
+
+    where = console(stderr=True)
+    return bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("{task.fields[note]}"),
+        console=where,
+        transient=True,
+        disable=not where.is_terminal,
+    )
+
+
+def write_json(document: Any) -> None:
+    """Write one JSON document to stdout."""
+    text = json.dumps(jsonable(document), indent=2, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def jsonable(value: Any) -> Any:
+    """Return `value` as JSON can hold it. A number that JSON has no word for becomes null."""
+    from envweave.codec import to_plain
+
+    return _finite(to_plain(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+@contextlib.contextmanager
+def stdout_reserved(reserved: bool) -> Iterator[None]:
+    """With `reserved`, send what an environment prints to stderr: stdout is for one document."""
+    with contextlib.redirect_stdout(sys.stderr) if reserved else contextlib.nullcontext():
+        yield
+
+
+def error_line(message: str) -> None:
+    """Write "Error: …" to stderr, in red on a terminal, on one line."""
+    from rich.text import Text
+
+    line = Text("Error: ", style="bold red").append(" ".join(message.split()), style="red")
+    console(stderr=True).print(line, soft_wrap=True)
+
+
+def number(value: float | None) -> str:
+    """Return a figure in few digits; a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"

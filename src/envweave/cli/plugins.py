@@ -1,0 +1,69 @@
+"""What installed packages announce, each looked at without letting it break the rest."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envweave.errors import EnvWeaveError, in_words
+
+if TYPE_CHECKING:
+    from envweave.registry import EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An environment, a scheme or a backend that has a name here.
+
+    Attributes:
+        name: What callers call it.
+        description: One line, if it could be loaded and says one.
+        defined_in: Where it is, as `"module:attribute"`.
+        error: Why it cannot be loaded; `None` if it can.
+    """
+
+    name: str
+    description: str
+    defined_in: str
+    error: str | None
+
+
+def look_at_env(spec: EnvSpec) -> Found:
+    """Load an environment's factory, for its description."""
+    description, error = _attempt(spec.describe)
+    return Found(spec.id, description, place_of(spec.factory), error)
+
+
+def look_at_plugin(group: str, name: str) -> Found:
+    """Load a scheme or a backend, for the first line of its module."""
+    from envweave.registry.plugins import load_plugin, plugin_target
+
+    target = plugin_target(group, name) or ""
+
+    def describe() -> str:
+        load_plugin(group, name)
+        module = sys.modules[target.partition(":")[0]]
+        return (inspect.getdoc(module) or "").partition("\n")[0].replace("`", "")
+
+    description, error = _attempt(describe)
+    return Found(name, description, target, error)
+
+
+def place_of(factory: Callable[..., Any] | str) -> str:
+    """Return where a factory is defined, as `"module:attribute"`."""
+    if isinstance(factory, str):
+        return factory
+    owner = factory if hasattr(factory, "__qualname__") else type(factory)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _attempt(describe: Callable[[], str]) -> tuple[str, str | None]:
+    try:
+        return describe(), None
+    except EnvWeaveError as error:
+        return "", str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's module, as it is imported
+        return "", in_words(error)

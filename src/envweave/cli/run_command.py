@@ -1,0 +1,133 @@
+"""`envweave run`: episodes with a random policy."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from envweave.cli import arguments, output
+
+if TYPE_CHECKING:
+    from envweave.cli.episodes import Finished, Return
+
+
+class Policy(StrEnum):
+    """Who acts."""
+
+    random = "random"
+
+
+def run_command(
+    env_id: arguments.EnvId,
+    policy: Annotated[Policy, typer.Option(help="Who acts.")] = Policy.random,
+    episodes: Annotated[int, typer.Option(help="How many episodes to run.", min=1)] = 10,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Makes the run repeatable. Left out, one is drawn.", min=0),
+    ] = None,
+    max_steps: Annotated[
+        int, typer.Option(help="Truncate every episode after so many steps.", min=1)
+    ] = 1000,
+    backend: arguments.Backend = "inproc",
+    arg: arguments.Keywords = None,
+    json: arguments.Json = False,
+) -> int:
+    """Run episodes and show what they return, how long they take and how they end.
+
+    Several agents act by turns or at once, as the environment asks. An episode that the
+    environment or the machine broke counts apart, never as a return of 0, and the exit code
+    is 1.
+    """
+    keywords = arguments.read_keywords(arg)
+    began_s = time.perf_counter()
+    with output.stdout_reserved(json):
+        finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
+    duration_s = time.perf_counter() - began_s
+    from envweave.cli.episodes import summarize
+
+    summary = summarize(finished, duration_s=duration_s)
+    if json:
+        output.write_json(
+            {
+                "id": env_id,
+                "policy": policy.value,
+                "backend": backend,
+                "seed": finished[0].seed,
+                "max_steps": max_steps,
+                "episodes": [one.as_json() for one in finished],
+                "summary": summary,
+            }
+        )
+    else:
+        _print_episodes(f"{env_id}, {policy.value} policy", finished)
+        _print_summary(summary, finished[0].seed if seed is None else None)
+    return 1 if summary["invalid"] else 0
+
+
+def _play(
+    env_id: str,
+    episodes: int,
+    seed: int | None,
+    max_steps: int,
+    backend: str,
+    keywords: dict[str, Any],
+) -> list[Finished]:
+    import envweave as ew
+    from envweave.cli.episodes import play
+
+    own_limit = ew.spec(env_id).max_episode_steps
+    limit = max_steps if own_limit is None else min(own_limit, max_steps)
+    finished: list[Finished] = []
+    with (
+        ew.make(env_id, backend=backend, max_episode_steps=limit, **keywords) as env,
+        output.progress() as bar,
+    ):
+        task = bar.add_task("running", total=episodes, note="")
+        for one in play(env, episodes=episodes, seed=seed):
+            finished.append(one)
+            bar.update(task, advance=1, note=f"last return {_in_words(one.total)}")
+    return finished
+
+
+def _print_episodes(title: str, finished: list[Finished]) -> None:
+    from rich.text import Text
+
+    columns = ["episode", "return", "length", "end"]
+    if any(one.task_id is not None for one in finished):
+        columns.append("task")
+    shown = output.table(*columns, title=title, numeric=("episode", "return", "length"))
+    for one in finished:
+        end = Text(one.reason, style="" if one.valid else "red")
+        if one.blame is not None:
+            end.append(f" (by {one.blame})")
+        if one.cause is not None:
+            end.append(f"\n{one.cause}")
+        row: list[str | Text] = [str(one.number), _in_words(one.total), str(one.length), end]
+        shown.add_row(*row, *([one.task_id or "–"] if "task" in columns else []))
+    output.console().print(shown)
+
+
+def _print_summary(summary: dict[str, Any], drawn_seed: int | None) -> None:
+    counted = str(summary["episodes"])
+    if summary["invalid"]:
+        counted += f", of which {summary['invalid']} not valid (left out of the means)"
+    rows = [
+        ("episodes", counted),
+        ("mean return", _in_words(summary["mean_return"])),
+        ("mean length", output.number(summary["mean_length"])),
+        ("ends", ", ".join(f"{reason} {times}" for reason, times in summary["ends"].items())),
+        ("steps", f"{summary['steps']} in {summary['duration_s']:.2f} s"),
+        ("steps/s", f"{summary['steps_per_s']:,.0f}"),
+    ]
+    if drawn_seed is not None:
+        rows.append(("seed", f"{drawn_seed} (repeat with --seed {drawn_seed})"))
+    output.console().print(output.facts(rows))
+
+
+def _in_words(total: Return) -> str:
+    if isinstance(total, dict):
+        return ", ".join(f"{agent} {output.number(one)}" for agent, one in total.items()) or "–"
+    return output.number(total)

@@ -1,0 +1,22 @@
+"""`envweave train`: the training programs among the examples."""
+
+import typer
+
+app = typer.Typer(help="Train a policy on one of the examples.")
+
+# The program reads its own options, so that both ways to start it take the same ones.
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.callback(invoke_without_command=True)
+def _train(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("lineworld", context_settings=_PASS_ON, add_help_option=False)
+def train_lineworld(context: typer.Context) -> int:
+    """Learn to walk LineWorld by policy gradient; needs numpy alone, and takes seconds."""
+    from envweave.examples.train_lineworld_pg import main
+
+    return main(context.args)

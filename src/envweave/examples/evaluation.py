@@ -1,0 +1,66 @@
+"""How well a policy does: whole episodes on seeds that training never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+import envweave as ew
+
+Policy: TypeAlias = Callable[[Any], NDArray[Any]]
+"""From the columns of a batch's `current` to one action an environment."""
+
+FIRST_SEED = 2**32
+"""Seeds of evaluation begin here; a session's own stream stays below 2**31."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy reached.
+
+    Attributes:
+        success: The share of episodes that succeeded, from 0 to 1.
+        mean_return: The mean of the episodes' returns, not discounted.
+        episodes: How many there were.
+    """
+
+    success: float
+    mean_return: float
+    episodes: int
+
+
+def evaluate(venv: ew.VectorEnv, policy: Policy, episodes: int) -> Evaluation:
+    """Run `episodes` episodes, every one to its end and with a seed of its own.
+
+    The vector must reset itself (`autoreset=True`). Of each environment only the first episode
+    after a reset counts: counting whichever ends first would favour short ones.
+
+    Raises:
+        EnvironmentFailure: An episode failed, so that it says nothing about the policy.
+    """
+    returns: list[float] = []
+    successes: list[float] = []
+    while len(returns) < episodes:
+        first = FIRST_SEED + len(returns)
+        batch: ew.ResetBatch | ew.StepBatch = venv.reset(seed=first)
+        earned = np.zeros(venv.num_envs)
+        ends: dict[int, ew.StepResult[Any]] = {}
+        while len(ends) < venv.num_envs:
+            batch = venv.step(policy(batch.current))
+            running = [i for i in range(venv.num_envs) if i not in ends]
+            earned[running] += batch.reward[running]
+            ends |= {i: _usable(batch[i]) for i in running if batch[i].done}
+        counted = range(min(venv.num_envs, episodes - len(returns)))
+        returns += [float(earned[i]) for i in counted]
+        successes += [float(ends[i].metrics["success"]) for i in counted]
+    return Evaluation(float(np.mean(successes)), float(np.mean(returns)), episodes)
+
+
+def _usable(result: ew.StepResult[Any]) -> ew.StepResult[Any]:
+    if result.end is not None and not result.end.valid:
+        raise ew.errors.EnvironmentFailure(f"An evaluation episode failed: {result.end.cause}")
+    return result

@@ -1,0 +1,316 @@
+"""The promises that a backend keeps, shown with environments that do as they are told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from envweave.api import Env
+from envweave.errors import (
+    ActionError,
+    ResetFailedError,
+    ResetNeededError,
+    SeedError,
+    TaskError,
+    ToolCallOpenError,
+)
+from envweave.testing.outcomes import Check, refuses, require
+from envweave.testing.scripted import ScriptedObservation, ScriptedState
+from envweave.types import AgentEnd, EpisodeEnd, LogEvent, NeedAction, ToolResult
+
+SCRIPTED = "pkg://envweave.testing.scripted:ScriptedEnvironment"
+AGENTS = "pkg://envweave.testing.scripted:ScriptedAgents"
+NOTHING: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class BackendSubject:
+    """A backend under test.
+
+    Attributes:
+        make: `make` with the backend chosen; takes an ID and keywords.
+        scripted: Which environment follows the scripts.
+    """
+
+    make: Callable[..., Env]
+    scripted: str = SCRIPTED
+
+    def script(self, *entries: dict[str, Any], **options: Any) -> Env:
+        """Make an environment that follows these entries."""
+        return self.make(self.scripted, script=list(entries), **options)
+
+
+def a_failing_step_ends_the_episode_with_an_owner(subject: BackendSubject) -> None:
+    """A step that raises ends the episode as the environment's error, and pays nothing."""
+    with subject.script({"reward": 1.0}, {"raise": "out of tea"}) as env:
+        env.reset(seed=1)
+        good = env.step({"text": "before"})
+
+        result = env.step({"text": "now"})
+
+        end = result.end
+        require(end is not None and end.reason == "error", f"The end is {end!r}.")
+        assert end is not None
+        require(end.blame == "environment", f"The blame is {end.blame!r}.")
+        require("out of tea" in (end.cause or ""), f"The cause is not told: {end.cause!r}.")
+        require(math.isnan(result.reward), f"A failure was paid {result.reward!r}.")
+        require(not result.valid, "A failed step counts as valid.")
+        require(
+            result.observation == good.observation,
+            f"{result.observation!r} is not the last good observation, {good.observation!r}.",
+        )
+        refuses(lambda: env.step(NOTHING), ResetNeededError, "step() after a failure")
+        require(env.reset().observation.at == 0, "No new episode after a failure.")
+
+
+def a_failure_under_autoreset_begins_a_new_episode(subject: BackendSubject) -> None:
+    """With autoreset a failed episode is followed by a new one, in the same result."""
+    with subject.script({"raise": "out of tea"}, autoreset=True) as env:
+        env.reset(seed=1)
+
+        result = env.step(NOTHING)
+
+        require(not result.valid and result.ready is not None, f"The result is {result!r}.")
+        require(result.current.at == 0, f"`current` is {result.current!r}.")
+
+
+def a_failing_reset_runs_once_and_tells_why(subject: BackendSubject) -> None:
+    """A reset that raises is run once, its cause is shown, and the next one may work."""
+    with subject.make(subject.scripted, fail_resets=[0]) as env:
+        refusal = refuses(lambda: env.reset(), ResetFailedError, "A reset that raises")
+
+        require("was told to fail" in str(refusal), f"The cause is not shown: {refusal}")
+        refuses(lambda: env.step(NOTHING), ResetNeededError, "step() after a failed reset()")
+        env.reset()
+        require(_state(env).resets == 2, f"The reset ran {_state(env).resets - 1} times.")
+
+
+def a_failed_autoreset_is_told_and_asks_for_a_reset(subject: BackendSubject) -> None:
+    """An autoreset that raises leaves the last step whole, and says that a reset is needed."""
+    entries = [{"reward": 5.0}]
+    with subject.make(subject.scripted, script=entries, fail_resets=[1], autoreset=True) as env:
+        env.reset()
+
+        result = env.step(NOTHING)
+
+        require(result.reward == 5.0 and result.valid, f"The last step is harmed: {result!r}.")
+        require(result.ready is None and not result.needs, f"It goes on: {result.requests!r}.")
+        require("reset_error" in result.info, f"The failure is not told: {result.info!r}.")
+        refusal = refuses(lambda: env.step(NOTHING), ResetNeededError, "step() without an episode")
+        require("was told to fail" in str(refusal), f"The cause is not shown: {refusal}")
+
+
+def the_agents_own_fault_is_a_valid_outcome(subject: BackendSubject) -> None:
+    """What the agent caused has a reason and a blame, and is paid as the environment says."""
+    with subject.script({"reward": -1.0, "end": ["timeout", "agent"]}) as env:
+        env.reset()
+
+        result = env.step(NOTHING)
+
+        require(result.end == EpisodeEnd("timeout", "agent"), f"The end is {result.end!r}.")
+        require(result.reward == -1.0 and result.valid, f"It was paid {result.reward!r}.")
+        require(result.truncated and not result.terminated, "The flags don't follow the reason.")
+
+
+def both_flags_may_be_true(subject: BackendSubject) -> None:
+    """`terminated` and `truncated` are stored as they are; the reason is then `terminated`."""
+    with subject.script({"terminated": True, "truncated": True}) as env:
+        env.reset()
+
+        result = env.step(NOTHING)
+
+        require(result.terminated and result.truncated and result.done, f"{result!r}")
+        require(result.end is not None and result.end.reason == "terminated", f"{result.end!r}")
+
+
+def a_reward_of_none_means_not_scored_yet(subject: BackendSubject) -> None:
+    """`None` stays `None`; it is no 0."""
+    with subject.script({}, {"reward": 0.0}) as env:
+        env.reset()
+
+        rewards = [env.step(NOTHING).reward, env.step(NOTHING).reward]
+
+        require(rewards[0] is None and rewards[1] == 0.0, f"The rewards came as {rewards!r}.")
+
+
+def wrong_reward_parts_are_the_environments_fault(subject: BackendSubject) -> None:
+    """Parts that don't sum to the reward end the episode as an error."""
+    right = {"reward": 3.0, "info": {"reward_parts": {"a": 1.0, "b": 2.0}}}
+    wrong = {"reward": 4.0, "info": {"reward_parts": {"a": 1.0, "b": 2.0}}}
+    with subject.script(right, wrong) as env:
+        env.reset()
+
+        results = [env.step(NOTHING), env.step(NOTHING)]
+
+        require(results[0].reward_parts == {"a": 1.0, "b": 2.0}, f"{results[0].reward_parts!r}")
+        require(not results[1].valid, f"Wrong parts were taken: {results[1]!r}.")
+
+
+def logs_travel_with_the_step(subject: BackendSubject) -> None:
+    """What is emitted in a step stands first in its requests."""
+    with subject.script({"log": "hello"}, {}) as env:
+        env.reset()
+
+        said = env.step(NOTHING).requests
+
+        require(said[0] == LogEvent("hello"), f"The requests begin with {said[0]!r}.")
+        require(isinstance(said[-1], NeedAction), f"The requests end with {said[-1]!r}.")
+
+
+def a_tool_call_waits_for_its_answer(subject: BackendSubject) -> None:
+    """While a tool call is open nothing else is taken, and the answer is no step."""
+    with subject.script({"tool": "search"}, {"reward": 1.0}) as env:
+        env.reset()
+
+        asked = env.step(NOTHING)
+
+        call = asked.tool_calls[0]
+        require((call.name, call.arguments) == ("search", {"at": 1}), f"The call is {call!r}.")
+        require(not asked.needs, f"Somebody is asked to act: {asked.needs!r}.")
+        refuses(lambda: env.step(NOTHING), ToolCallOpenError, "An action while a tool call waits")
+        refuses(lambda: env.step(ToolResult("no-such-call")), ToolCallOpenError, "A wrong call_id")
+        answered = env.step(ToolResult(call.call_id, {"found": 3}))
+        require(answered.step_index == 1, f"The answer counts as step {answered.step_index}.")
+        require("found" in answered.observation.text, f"The answer was lost: {answered!r}.")
+        require(env.step(NOTHING).step_index == 2, "The episode did not go on.")
+
+
+def an_answer_nobody_asked_for_is_refused(subject: BackendSubject) -> None:
+    """A `ToolResult` without an open call is no action."""
+    with subject.script({"reward": 1.0}) as env:
+        env.reset()
+
+        refuses(lambda: env.step(ToolResult("call-1")), ActionError, "An uncalled-for answer")
+
+
+def a_task_reaches_the_environment(subject: BackendSubject) -> None:
+    """A task is found by its id, shown in the result, or refused; without one it is drawn."""
+    with subject.script({}) as env:
+        chosen = env.reset(task="third")
+        state = _state(env)
+        drawn = [env.reset(seed=9).task_id, env.reset(seed=9).task_id]
+
+        require(chosen.task_id == state.task == "third", f"{chosen.task_id!r}, {state.task!r}")
+        require(drawn[0] in ("first", "second"), f"Drawn from the wrong split: {drawn[0]!r}.")
+        require(drawn[0] == drawn[1], f"The same seed drew {drawn}.")
+        refusal = refuses(lambda: env.reset(task="thrid"), TaskError, "An unknown task")
+        require("third" in str(refusal), f"The nearest task is not named: {refusal}")
+
+
+def options_and_names_reach_the_environment(subject: BackendSubject) -> None:
+    """Options and the caller's episode id arrive as given."""
+    with subject.script({}) as env:
+        result = env.reset(options={"text": "given"}, episode_id="mine")
+
+        require(result.observation.text == "given", f"The options were lost: {result!r}.")
+        require(result.episode_id == "mine", f"The id became {result.episode_id!r}.")
+        require(env.state().episode_id == "mine", f"state() names {env.state().episode_id!r}.")
+
+
+def a_wrong_type_is_refused_by_its_path(subject: BackendSubject) -> None:
+    """A field of the wrong type is refused by its path, as a dict and as an object."""
+    with subject.script({}) as env:
+        env.reset()
+
+        refusal = refuses(lambda: env.step({"number": "one"}), ActionError, "A text as a number")
+
+        require("action.number" in str(refusal), f"The path is not told: {refusal}")
+        refusal = refuses(lambda: env.step({"nmuber": 1}), ActionError, "A misspelt field")
+        require("'number'" in str(refusal), f"The nearest field is not named: {refusal}")
+        require(_state(env).calls == 0, "A refused action reached the environment.")
+
+
+def no_environment_return_value_crashes_the_caller(subject: BackendSubject) -> None:
+    """Nonsense returned from `step` is the environment's error, told in words."""
+    for nonsense in (None, 3, "text", [1, 2], {"observation": 1}):
+        with subject.script({"returns": nonsense}) as env:
+            env.reset()
+
+            result = env.step(NOTHING)
+
+            end = result.end
+            require(
+                end is not None and end.blame == "environment" and bool(end.cause),
+                f"step() returned {nonsense!r}, and the end is {end!r}.",
+            )
+
+
+def agents_may_come_and_go(subject: BackendSubject) -> None:
+    """One joins, one leaves early with its last reward, and the turn order is the script's."""
+    script = [
+        {"rewards": {"a": 1.0, "b": 10.0}, "act": ["b"]},
+        {"rewards": {"a": 2.0, "b": 20.0}, "join": ["c"], "leave": ["a"], "act": ["c"]},
+        {"rewards": {"b": 30.0, "c": 300.0}},
+    ]
+    with subject.make(
+        AGENTS, agents=["a", "b"], possible_agents=["a", "b", "c"], first=["a"], script=script
+    ) as env:
+        start = env.reset()
+        first = env.step({"a": NOTHING})
+        second = env.step({"b": NOTHING})
+        last = env.step({"c": NOTHING})
+
+        asked = [[n.agent_id for n in result.needs] for result in (start, first, second, last)]
+        require(asked == [["a"], ["b"], ["c"], []], f"Asked were {asked}.")
+        require(first.needs[0].reward == 10.0, f"'b' was carried {first.needs[0].reward!r}.")
+        left = [event for event in second.events if isinstance(event, AgentEnd)]
+        require(
+            left == [AgentEnd("a", ScriptedObservation(2, "a", reward=2.0, done=True), 3.0)],
+            f"The early leaver was told {left!r}.",
+        )
+        rewards = last.end.rewards if last.end else None
+        require(rewards == {"b": 50.0, "c": 300.0}, f"At the end were owed {rewards!r}.")
+
+
+def a_failure_among_agents_is_nobodys_reward(subject: BackendSubject) -> None:
+    """With several agents a failure pays nobody, and everybody sees the last good observation."""
+    with subject.make(AGENTS, script=[{"rewards": {"a": 1.0}}, {"raise": "no more"}]) as env:
+        env.reset()
+        good = env.step({"a": NOTHING, "b": NOTHING})
+
+        result = env.step({"a": NOTHING, "b": NOTHING})
+
+        require(result.done and not result.valid, f"The result is {result!r}.")
+        require(all(map(math.isnan, result.reward.values())), f"Paid was {result.reward!r}.")
+        require(result.observation == good.observation, f"Shown was {result.observation!r}.")
+
+
+def a_seed_nobody_takes_is_refused(subject: BackendSubject) -> None:
+    """A seed for an environment that takes none is refused, and nothing was reset."""
+    with subject.make("pkg://envweave.testing.scripted:SeedlessEnvironment") as env:
+        refuses(lambda: env.reset(seed=1), SeedError, "A seed that nobody takes")
+
+        require("seed" not in env.reset().info, "A seed is shown, but none was taken.")
+
+
+def _state(env: Env) -> ScriptedState:
+    state = env.state()
+    assert isinstance(state, ScriptedState)
+    return state
+
+
+BACKEND_CHECKS: list[Check[BackendSubject]] = [
+    Check(run)
+    for run in (
+        a_failing_step_ends_the_episode_with_an_owner,
+        a_failure_under_autoreset_begins_a_new_episode,
+        a_failing_reset_runs_once_and_tells_why,
+        a_failed_autoreset_is_told_and_asks_for_a_reset,
+        the_agents_own_fault_is_a_valid_outcome,
+        both_flags_may_be_true,
+        a_reward_of_none_means_not_scored_yet,
+        wrong_reward_parts_are_the_environments_fault,
+        logs_travel_with_the_step,
+        a_tool_call_waits_for_its_answer,
+        an_answer_nobody_asked_for_is_refused,
+        a_task_reaches_the_environment,
+        options_and_names_reach_the_environment,
+        a_wrong_type_is_refused_by_its_path,
+        no_environment_return_value_crashes_the_caller,
+        agents_may_come_and_go,
+        a_failure_among_agents_is_nobodys_reward,
+        a_seed_nobody_takes_is_refused,
+    )
+]

@@ -1,0 +1,128 @@
+"""The checks as functions to call, and as pytest classes to inherit."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from envweave.api import Env, make
+from envweave.registry import Registry
+from envweave.testing.backend_checks import BACKEND_CHECKS, SCRIPTED, BackendSubject
+from envweave.testing.environment_checks import ENVIRONMENT_CHECKS
+from envweave.testing.outcomes import Check, CheckOutcome, NotApplicable, run_each
+from envweave.testing.subject import Subject
+
+
+def iter_checks(
+    env: Any,
+    *,
+    backend: str = "inproc",
+    seed: int = 0,
+    max_steps: int = 1000,
+    registry: Registry | None = None,
+    **kwargs: Any,
+) -> Iterator[CheckOutcome]:
+    """Check every promise that an environment keeps, and tell each outcome as it is known.
+
+    Args:
+        env: An ID or a class; the checks make many of them.
+        backend: Where to run it.
+        seed: Where randomness begins.
+        max_steps: How long to wait for an episode's end.
+        registry: Where to look up the ID.
+        **kwargs: Passed to the environment's constructor.
+
+    Raises:
+        EnvWeaveError: The environment cannot be made at all.
+    """
+
+    def open_env(*, autoreset: bool = False) -> Env:
+        return make(env, backend=backend, autoreset=autoreset, registry=registry, **kwargs)
+
+    with open_env() as one:
+        deterministic = one.deterministic
+    subject = Subject(open_env, seed=seed, deterministic=deterministic, max_steps=max_steps)
+    yield from run_each(ENVIRONMENT_CHECKS, subject)
+
+
+def check_environment(env: Any, **options: Any) -> list[CheckOutcome]:
+    """Check every promise that an environment keeps. Takes what `iter_checks` takes."""
+    return list(iter_checks(env, **options))
+
+
+def check_backend(backend: str) -> list[CheckOutcome]:
+    """Check every promise that a backend keeps."""
+    return list(run_each(BACKEND_CHECKS, _backend_subject(backend, SCRIPTED)))
+
+
+class EnvironmentConformance:
+    """Inherit it, and pytest checks your environment against every promise.
+
+    ```python
+    class TestCounterEnv(EnvironmentConformance):
+        def make_environment(self) -> CounterEnv:
+            return CounterEnv(done_at=3)
+
+        def episode(self) -> Iterable[CounterAction]:
+            return [CounterAction(delta=1)] * 3
+    ```
+    """
+
+    backend = "inproc"
+
+    def make_environment(self) -> Any:
+        """Return a fresh environment."""
+        raise NotImplementedError("make_environment() must return a fresh environment")
+
+    def episode(self) -> Iterable[Any] | None:
+        """Return actions that lead from a reset to an end; `None` draws them at random."""
+        return None
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Make one test a promise."""
+        if "promise" in metafunc.fixturenames:
+            names = [check.name for check in ENVIRONMENT_CHECKS]
+            metafunc.parametrize("promise", ENVIRONMENT_CHECKS, ids=names)
+
+    def test_keeps(self, promise: Check[Subject]) -> None:
+        """Run one check."""
+        episode = None if self.episode() is None else lambda: self.episode() or ()
+
+        def open_env(*, autoreset: bool = False) -> Env:
+            return make(self.make_environment, backend=self.backend, autoreset=autoreset)
+
+        with open_env() as one:
+            deterministic = one.deterministic
+        _run(promise, Subject(open_env, episode, deterministic=deterministic))
+
+
+class BackendConformance:
+    """Inherit it, name a backend, and pytest checks it against every promise."""
+
+    backend = "inproc"
+    scripted = SCRIPTED
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Make one test a promise."""
+        if "promise" in metafunc.fixturenames:
+            names = [check.name for check in BACKEND_CHECKS]
+            metafunc.parametrize("promise", BACKEND_CHECKS, ids=names)
+
+    def test_keeps(self, promise: Check[BackendSubject]) -> None:
+        """Run one check."""
+        _run(promise, _backend_subject(self.backend, self.scripted))
+
+
+def _run(check: Check[Any], subject: Any) -> None:
+    try:
+        check.run(subject)
+    except NotApplicable as reason:
+        raise unittest.SkipTest(str(reason)) from None
+
+
+def _backend_subject(backend: str, scripted: str) -> BackendSubject:
+    def make_on(env_id: str, **options: Any) -> Env:
+        return make(env_id, backend=backend, **options)
+
+    return BackendSubject(make_on, scripted)

@@ -1,0 +1,402 @@
+"""The promises that every environment keeps, on every backend."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+
+from envweave.codec import Spec
+from envweave.codec.branches import Record
+from envweave.errors import (
+    ActionError,
+    ClosedError,
+    OptionError,
+    ResetNeededError,
+    SeedError,
+    SpecError,
+)
+from envweave.session.keeping import keep
+from envweave.testing.agent_checks import AGENT_CHECKS
+from envweave.testing.equality import same
+from envweave.testing.outcomes import Check, NotApplicable, refuses, require
+from envweave.testing.subject import Subject
+from envweave.types import AutoResetReady, EpisodeEnd, NeedAction, StepResult
+
+
+def an_episode_can_be_played(subject: Subject) -> None:
+    """An episode can be played with actions that fit, and nothing fails on the way."""
+    with subject.opened() as env:
+        played = subject.play(env)
+
+        end = played.last.end
+        require(
+            end is None or end.valid,
+            f"The episode ended as {end!r}." if end else "",
+        )
+
+
+def step_before_reset_is_refused(subject: Subject) -> None:
+    """A step before the first reset is refused with what to do."""
+    with subject.opened() as env:
+        action = subject.any_action(env)
+
+        refusal = refuses(lambda: env.step(action), ResetNeededError, "step() before reset()")
+
+        require("reset()" in str(refusal), f"The refusal does not say what to do: {refusal}")
+
+
+def step_after_the_end_is_refused(subject: Subject) -> None:
+    """A step after the end, without autoreset, is refused with what to do."""
+    with subject.opened() as env:
+        played = subject.play(env, until_end=True)
+
+        refusal = refuses(
+            lambda: env.step(played.actions[-1]), ResetNeededError, "step() at an end"
+        )
+
+        require("reset()" in str(refusal), f"The refusal does not say what to do: {refusal}")
+
+
+def every_result_says_what_happens_next(subject: Subject) -> None:
+    """Every result asks somebody to act, or waits for a tool, or says the episode is over."""
+    with subject.opened() as env:
+        for result in subject.play(env).results:
+            ends = [r for r in result.requests if isinstance(r, EpisodeEnd)]
+            asked = [r for r in result.requests if isinstance(r, NeedAction)]
+            require(
+                len(ends) == (1 if result.done else 0),
+                f"Step {result.step_index} is done={result.done} with {len(ends)} EpisodeEnd.",
+            )
+            require(
+                bool(asked or result.tool_calls) != result.done,
+                f"Step {result.step_index} is done={result.done} and asks {len(asked)} to act.",
+            )
+
+
+def an_episode_ends_exactly_once(subject: Subject) -> None:
+    """Over several episodes with autoreset, each end is told once, and each has a new id."""
+    with subject.opened(autoreset=True) as env:
+        result = subject.start(env)
+        choose = subject.policy(env)
+        ended: list[str | None] = []
+        for _ in range(subject.max_steps):
+            try:
+                result = env.step(choose(result))
+            except NotApplicable:
+                break
+            if result.end is not None:
+                ended.append(result.episode_id)
+                require(
+                    len([r for r in result.requests if isinstance(r, EpisodeEnd)]) == 1,
+                    f"Episode {result.episode_id} said more than once that it is over.",
+                )
+            if len(ended) == 3:
+                break
+        if not ended:
+            raise NotApplicable(f"No episode ended within {subject.max_steps} steps.")
+        require(len(set(ended)) == len(ended), f"Episode ids came twice: {ended}.")
+
+
+def the_final_observation_survives_an_autoreset(subject: Subject) -> None:
+    """The last observation is the final one, with autoreset as without."""
+    if not subject.deterministic or not subject.takes_seed:
+        raise NotApplicable("Two episodes of this environment cannot be compared.")
+    with subject.opened() as env:
+        plain = subject.play(env, until_end=True)
+    with subject.opened(autoreset=True) as env:
+        joined = subject.play(env, until_end=True)
+
+        subject.same_episode(plain, joined, "With autoreset the episode differs")
+
+
+def an_autoreset_travels_in_the_last_result(subject: Subject) -> None:
+    """The end, the new start and who acts next come in this order in one result."""
+    with subject.opened(autoreset=True) as env:
+        last = subject.play(env, until_end=True).last
+        kinds: list[Any] = [type(r) for r in last.requests if not hasattr(r, "level")]
+        kinds = [kind for kind in kinds if kind in (EpisodeEnd, AutoResetReady, NeedAction)]
+
+        require(
+            kinds[:3] == [EpisodeEnd, AutoResetReady, NeedAction] and last.ready is not None,
+            f"The last result says {[kind.__name__ for kind in kinds]}; expected EpisodeEnd, "
+            f"AutoResetReady, NeedAction. {last.info.get('reset_error', '')}",
+        )
+        require(
+            last.ready is not None and same(last.current, last.ready.initial_obs),
+            "`current` is not the new episode's first observation.",
+        )
+
+
+def flags_and_reason_agree(subject: Subject) -> None:
+    """`terminated` and `truncated` say the same as the reason, and `done` follows from them."""
+    with subject.opened() as env:
+        for result in subject.play(env).results:
+            flags = [_any(result.terminated), _any(result.truncated)]
+            if result.end is None:
+                over = [_all(result, "terminated"), _all(result, "truncated")]
+                require(not any(over), f"{flags} without an EpisodeEnd at {result.step_index}.")
+                continue
+            expected = flags[0] if result.end.reason == "terminated" else flags[1]
+            require(
+                expected and result.done,
+                f"The reason is {result.end.reason!r} with terminated={result.terminated!r}, "
+                f"truncated={result.truncated!r}, done={result.done}.",
+            )
+
+
+def an_unknown_field_is_refused(subject: Subject) -> None:
+    """An action with a misspelt field is refused by its path, never taken with a default."""
+    with subject.opened() as env:
+        record = _record(env.action_spec, env.possible_agents)
+        result = subject.start(env)
+        wrong = {"no_such_field_": 1}
+
+        refusal = refuses(
+            lambda: env.step(_for_all(result, wrong, env.possible_agents)),
+            ActionError,
+            f"The action {wrong!r}",
+        )
+
+        require(
+            "no_such_field_" in str(refusal),
+            f"The refusal does not name the field of {record.cls.__name__}: {refusal}",
+        )
+
+
+def a_refused_action_leaves_the_episode_unharmed(subject: Subject) -> None:
+    """An action of the wrong type is refused, and the episode goes on as if nothing was."""
+    if not subject.deterministic or not subject.takes_seed:
+        raise NotApplicable("Two episodes of this environment cannot be compared.")
+    nonsense = object()
+    with subject.opened() as env:
+        plain = subject.play(env)
+        if env.action_spec.contains(nonsense):
+            raise NotApplicable("The environment takes any object as an action.")
+    with subject.opened() as env:
+        results: list[StepResult[Any]] = [subject.start(env)]
+        for action in plain.actions:
+            refuses(lambda: env.step(nonsense), ActionError, "An object() as action")
+            results.append(env.step(action))
+        bothered = type(plain)(plain.actions, results)
+
+        subject.same_episode(plain, bothered, "After a refused action the episode differs")
+
+
+def a_seed_is_honoured_or_refused(subject: Subject) -> None:
+    """A seed is taken and shown in `info`, or refused; so are options and nonsense."""
+    with subject.opened() as env:
+        try:
+            result = env.reset(seed=subject.seed)
+        except SeedError:
+            require("seed" not in env.reset().info, "A seed is shown, but none was taken.")
+            return
+        require(
+            result.info.get("seed") == subject.seed,
+            f"reset(seed={subject.seed}) shows info['seed']={result.info.get('seed')!r}.",
+        )
+        refuses(lambda: env.reset(seed="seven"), SeedError, "seed='seven'")  # type: ignore[arg-type]
+        refuses(lambda: env.reset(seed=-1), SeedError, "seed=-1")
+
+
+def the_same_seed_gives_the_same_episode(subject: Subject) -> None:
+    """Same seed and actions, same results, whatever happened in between."""
+    if not subject.deterministic:
+        raise NotApplicable("The environment declares deterministic=False.")
+    if not subject.takes_seed:
+        raise NotApplicable("The environment takes no seed.")
+    with subject.opened() as env:
+        first = subject.play(env)
+        again = subject.play(env)
+    with subject.opened() as other:
+        afresh = subject.play(other)
+
+        subject.same_episode(first, again, "The second episode with the same seed differs")
+        subject.same_episode(first, afresh, "A fresh environment with the same seed differs")
+
+
+def sessions_share_no_randomness(subject: Subject) -> None:
+    """Two environments side by side, and a caller's own draws, don't disturb each other."""
+    if not subject.deterministic or not subject.takes_seed:
+        raise NotApplicable("Two episodes of this environment cannot be compared.")
+    with subject.opened() as env:
+        alone = subject.play(env)
+    before = random.getstate(), np.random.get_state()
+    try:
+        with subject.opened() as left, subject.opened() as right:
+            rows: list[list[StepResult[Any]]] = [[subject.start(left)], [subject.start(right)]]
+            for action in alone.actions:
+                random.random()  # noqa: S311 - stirs the global state
+                np.random.random()
+                rows[0].append(left.step(action))
+                rows[1].append(right.step(action))
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+    for row in rows:
+        subject.same_episode(
+            alone, type(alone)(alone.actions, row), "Beside another session the episode differs"
+        )
+
+
+def later_episodes_have_seeds_of_their_own(subject: Subject) -> None:
+    """Each episode after a seeded one gets a seed from the same stream, shown in `info`."""
+    if not subject.takes_seed:
+        raise NotApplicable("The environment takes no seed.")
+    with subject.opened() as env:
+        streams = []
+        for _ in range(2):
+            seeds = [subject.start(env).info["seed"]]
+            seeds += [env.reset().info["seed"] for _ in range(3)]
+            streams.append(seeds)
+
+        require(len(set(streams[0])) == 4, f"Seeds come twice in one stream: {streams[0]}.")
+        require(streams[0] == streams[1], f"The stream of a seed differs: {streams}.")
+
+
+def options_are_taken_or_refused(subject: Subject) -> None:
+    """Options for a reset that takes none are refused, not dropped."""
+    with subject.opened() as env:
+        try:
+            env.reset(options={})
+        except OptionError as refusal:
+            require(str(refusal), "The refusal says nothing.")
+
+
+def observations_fit_their_spec(subject: Subject) -> None:
+    """What the environment shows is what its hints or its spec say."""
+    with subject.opened() as env:
+        for result in subject.play(env).results:
+            try:
+                env.observation_spec.check(result.observation, "observation")
+            except SpecError as error:
+                require(False, f"After step {result.step_index}: {error}")  # noqa: FBT003
+
+
+def observations_do_not_change_later(subject: Subject) -> None:
+    """An observation once handed out stays as it was."""
+    with subject.opened() as env:
+        result = subject.start(env)
+        choose = subject.policy(env)
+        shown = [(0, result.observation, keep(result.observation))]
+        while not result.done and len(shown) < subject.max_steps:
+            result = env.step(choose(result))
+            shown.append((result.step_index, result.observation, keep(result.observation)))
+        subject.start(env)
+
+        for index, observation, copy in shown:
+            require(
+                same(observation, copy),
+                f"The observation of step {index} was {copy!r} and became {observation!r}. "
+                "Return a fresh object, or a copy.",
+            )
+
+
+def state_names_the_episode(subject: Subject) -> None:
+    """`state()` names the running episode and counts its steps."""
+    with subject.opened() as env:
+        result = subject.start(env)
+        before = env.state()
+        result = env.step(subject.first_action(env, result))
+        after = env.state()
+
+        require(after.episode_id, f"state() names no episode: {after!r}.")
+        require(
+            (before.step_count, after.step_count) == (0, 1),
+            f"state() counts {before.step_count} and then {after.step_count}; expected 0 and 1.",
+        )
+
+
+def reward_parts_sum_to_the_reward(subject: Subject) -> None:
+    """Where a reward names its parts, they sum to it."""
+    with subject.opened() as env:
+        seen = False
+        for result in subject.play(env).steps:
+            if result.reward_parts and isinstance(result.reward, float):
+                seen = True
+                total = sum(result.reward_parts.values())
+                require(
+                    abs(total - result.reward) <= 1e-6 * max(1.0, abs(total)),
+                    f"The parts {result.reward_parts} sum to {total}, not to {result.reward}.",
+                )
+        if not seen:
+            raise NotApplicable("No reward named its parts.")
+
+
+def close_may_be_called_twice(subject: Subject) -> None:
+    """A second close does nothing, and every other call is refused from then on."""
+    env = subject.open(autoreset=False)
+    subject.start(env)
+    action = subject.any_action(env)
+
+    env.close()
+    env.close()
+
+    refuses(lambda: env.step(action), ClosedError, "step() after close()")
+    refuses(lambda: env.reset(), ClosedError, "reset() after close()")
+
+
+def close_leaves_no_thread_behind(subject: Subject) -> None:
+    """After close no thread that the environment started is left."""
+    before = set(threading.enumerate())
+    with subject.opened() as env:
+        subject.play(env)
+
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(timeout=5.0)
+    left = [thread for thread in left if thread.is_alive()]
+    require(not left, f"Threads are left: {left}.")
+
+
+def _record(spec: Spec, agents: tuple[str, ...] | None) -> Record:
+    one = spec[agents[0]] if agents else spec  # type: ignore[index] # an AgentsSpec by then
+    if not isinstance(one, Record):
+        raise NotApplicable("Its actions have no fields.")
+    return one
+
+
+def _for_all(result: StepResult[Any], action: Any, agents: tuple[str, ...] | None) -> Any:
+    return {need.agent_id: action for need in result.needs} if agents else action
+
+
+def _any(flag: Any) -> bool:
+    return any(flag.values()) if isinstance(flag, dict) else bool(flag)
+
+
+def _all(result: StepResult[Any], name: str) -> bool:
+    flag = getattr(result, name)
+    # With several agents one may be done while the episode goes on.
+    return False if isinstance(flag, dict) else bool(flag)
+
+
+ENVIRONMENT_CHECKS: list[Check[Subject]] = [
+    Check(run)
+    for run in (
+        an_episode_can_be_played,
+        step_before_reset_is_refused,
+        step_after_the_end_is_refused,
+        every_result_says_what_happens_next,
+        an_episode_ends_exactly_once,
+        the_final_observation_survives_an_autoreset,
+        an_autoreset_travels_in_the_last_result,
+        flags_and_reason_agree,
+        an_unknown_field_is_refused,
+        a_refused_action_leaves_the_episode_unharmed,
+        a_seed_is_honoured_or_refused,
+        the_same_seed_gives_the_same_episode,
+        sessions_share_no_randomness,
+        later_episodes_have_seeds_of_their_own,
+        options_are_taken_or_refused,
+        observations_fit_their_spec,
+        observations_do_not_change_later,
+        state_names_the_episode,
+        reward_parts_sum_to_the_reward,
+        close_may_be_called_twice,
+        close_leaves_no_thread_behind,
+        *AGENT_CHECKS,
+    )
+]

@@ -1,0 +1,30 @@
+"""Whether two observations are the same, whatever they are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def same(left: Any, right: Any) -> bool:
+    """Compare by value and type: NaN equals NaN, arrays by dtype, shape and content."""
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        if type(left) is not type(right) or left.dtype != right.dtype:
+            return False
+        return np.array_equal(left, right, equal_nan=left.dtype.kind in "fc")
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if dataclasses.is_dataclass(left) and not isinstance(left, type):
+        if type(left) is not type(right):
+            return False
+        names = [field.name for field in dataclasses.fields(left)]
+        return all(same(getattr(left, name), getattr(right, name)) for name in names)
+    return bool(left == right)

@@ -1,0 +1,62 @@
+"""A policy for environments nobody knows: random, within the specs and the masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from envweave.codec import AgentsSpec, Spec
+from envweave.codec.branches import Record
+from envweave.codec.leaves import Choice, Integer
+from envweave.types import NeedAction, StepResult, ToolResult
+
+
+@final
+class RandomPolicy:
+    """Draws an action for everyone who is asked; the same seed draws the same.
+
+    An action mask is honoured where the action is one bounded number or choice, or a record
+    with one such field.
+    """
+
+    def __init__(self, action_spec: Spec, seed: int | None = None) -> None:
+        self._spec = action_spec
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, result: StepResult[Any]) -> Any:
+        """Return what to pass to `step` next; an open tool call is answered with nothing.
+
+        Raises:
+            SpecError: Actions of this environment cannot be drawn.
+        """
+        if result.tool_calls:
+            return ToolResult(result.tool_calls[0].call_id)
+        if isinstance(self._spec, AgentsSpec):
+            return {
+                need.agent_id: self._draw(self._spec[need.agent_id], need) for need in result.needs
+            }
+        return self._draw(self._spec, result.needs[0])
+
+    def _draw(self, spec: Spec, need: NeedAction[Any]) -> Any:
+        if need.action_mask is None:
+            return spec.sample(self._rng)
+        legal = np.flatnonzero(np.asarray(need.action_mask))
+        if len(legal) == 0:
+            return spec.sample(self._rng)
+        if isinstance(spec, Record):
+            own = [name for name in spec.fields if name != "metadata"]
+            if len(own) == 1 and (choices := _choices(spec.fields[own[0]])) is not None:
+                return spec.cls(**{own[0]: choices[int(self._rng.choice(legal))]})
+        elif (choices := _choices(spec)) is not None:
+            return choices[int(self._rng.choice(legal))]
+        return spec.sample(self._rng)
+
+
+def _choices(spec: Spec) -> Sequence[Any] | None:
+    if isinstance(spec, Choice):
+        return spec.values
+    if isinstance(spec, Integer) and spec.low is not None and spec.high is not None:
+        return range(spec.low, spec.high + 1)
+    return None

@@ -1,0 +1,256 @@
+"""Small real environments that do as they are told.
+
+Their scripts are plain data, so that any backend can make them:
+`make("pkg://envweave.testing.scripted:ScriptedEnvironment", script=[…])`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from envweave.environment import Environment, MultiAgentEnvironment
+from envweave.types import (
+    Action,
+    Blame,
+    EpisodeEnd,
+    LogEvent,
+    Observation,
+    Reason,
+    State,
+    Task,
+    Tasks,
+    ToolCallRequest,
+    ToolResult,
+)
+
+
+@dataclass
+class ScriptedAction(Action):
+    """Something to send along."""
+
+    number: int = 0
+    text: str = ""
+
+
+@dataclass
+class ScriptedObservation(Observation):
+    """What was sent, where the script stands, and a number drawn from the episode's seed."""
+
+    at: int
+    text: str = ""
+    noise: float = 0.0
+
+
+@dataclass
+class ScriptedState(State):
+    """How often each method was called, over all episodes."""
+
+    resets: int = 0
+    calls: int = 0
+    task: str | None = None
+
+
+class ScriptedEnvironment(Environment):
+    """Follows a script, one entry a step; after the last entry the episode terminates.
+
+    An entry is a dict with any of: `reward`, `terminated`, `truncated`, `info`, `raise` (a
+    message), `log` (a message), `tool` (a name to call), `end` (a reason and a blame),
+    `returns` (a value returned as it is).
+
+    Args:
+        script: What each step does.
+        fail_resets: Which resets raise, counted from 0.
+    """
+
+    tasks = Tasks({"train": [Task("first"), Task("second")], "test": [Task("third", "test")]})
+
+    def __init__(
+        self, script: Sequence[Mapping[str, Any]] = (), *, fail_resets: Sequence[int] = ()
+    ) -> None:
+        self.script = list(script) or [{"reward": 1.0}, {"reward": 2.0}, {"reward": 3.0}]
+        self._fail_resets = frozenset(fail_resets)
+        self._state = ScriptedState()
+        self._rng = random.Random(0)  # noqa: S311 - a script, not a secret
+        self._at = 0
+
+    def reset(
+        self,
+        *,
+        task: Task,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        episode_id: str | None = None,
+    ) -> ScriptedObservation:
+        """Go back to the first entry."""
+        resets = self._state.resets
+        self._state.resets += 1
+        if resets in self._fail_resets:
+            raise OSError(f"reset {resets} was told to fail")
+        self._state.episode_id, self._state.step_count = episode_id, 0
+        self._state.task = task.id
+        self._rng = random.Random(seed)  # noqa: S311
+        self._at = 0
+        return ScriptedObservation(0, str((options or {}).get("text", "")), self._rng.random())
+
+    def step(self, action: ScriptedAction) -> ScriptedObservation:
+        """Do what the next entry says."""
+        self._state.calls += 1
+        entry = self.script[self._at]
+        self._at += 1
+        self._state.step_count += 1
+        if "log" in entry:
+            self.emit(LogEvent(entry["log"]))
+        if "tool" in entry:
+            self.emit(ToolCallRequest(f"call-{self._at}", entry["tool"], {"at": self._at}))
+        if "raise" in entry:
+            raise ValueError(entry["raise"])
+        if "returns" in entry:
+            return entry["returns"]  # type: ignore[no-any-return] # whatever the script wants
+        if "end" in entry:
+            reason, blame = entry["end"]
+            assert reason in get_args(Reason)
+            assert blame in get_args(Blame)
+            self.emit(EpisodeEnd(reason, blame))
+        over = self._at >= len(self.script) and not entry.get("truncated") and "tool" not in entry
+        return ScriptedObservation(
+            self._at,
+            action.text,
+            self._rng.random(),
+            reward=entry.get("reward"),
+            done=entry.get("terminated", over and "end" not in entry),
+            truncated=entry.get("truncated", False),
+            metadata=dict(entry.get("info", {})),
+        )
+
+    def answer(self, result: ToolResult) -> ScriptedObservation:
+        """Show the answer; the reward is 0.5, the end comes if the script is over."""
+        self._state.calls += 1
+        return ScriptedObservation(
+            self._at, f"{result.value!r}", reward=0.5, done=self._at >= len(self.script)
+        )
+
+    @property
+    def state(self) -> ScriptedState:
+        """How often each method was called."""
+        return self._state
+
+
+class SeedlessEnvironment(Environment):
+    """Takes no seed, and every step is its last."""
+
+    def reset(self) -> ScriptedObservation:
+        """Begin."""
+        return ScriptedObservation(0)
+
+    def step(self, action: ScriptedAction) -> ScriptedObservation:
+        """End."""
+        return ScriptedObservation(1, action.text, reward=1.0, done=True)
+
+
+class AsyncScriptedEnvironment(Environment):
+    """A `ScriptedEnvironment` with coroutines for methods."""
+
+    tasks = ScriptedEnvironment.tasks
+
+    def __init__(
+        self, script: Sequence[Mapping[str, Any]] = (), *, fail_resets: Sequence[int] = ()
+    ) -> None:
+        self._inner = ScriptedEnvironment(script, fail_resets=fail_resets)
+        self.closed = 0
+
+    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+        """Connect the script as well."""
+        self._inner.connect(outbox)
+
+    async def reset(
+        self,
+        *,
+        task: Task,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        episode_id: str | None = None,
+    ) -> ScriptedObservation:
+        """Go back to the first entry."""
+        return self._inner.reset(task=task, seed=seed, options=options, episode_id=episode_id)
+
+    async def step(self, action: ScriptedAction) -> ScriptedObservation:
+        """Do what the next entry says."""
+        return self._inner.step(action)
+
+    async def answer(self, result: ToolResult) -> ScriptedObservation:
+        """Show the answer."""
+        return self._inner.answer(result)
+
+    @property
+    def state(self) -> ScriptedState:
+        """How often each method was called."""
+        return self._inner.state
+
+    async def close(self) -> None:
+        """Count the calls."""
+        self.closed += 1
+
+
+class ScriptedAgents(MultiAgentEnvironment):
+    """Several agents who follow a script, one entry a step.
+
+    An entry is a dict with any of `rewards` (by agent), `leave` (agents whose part ends),
+    `join` (agents who come), `act` (who acts next), `cut` (the episode is truncated), `raise`.
+    After the last entry everybody terminates.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[str] = ("a", "b"),
+        script: Sequence[Mapping[str, Any]] = (),
+        *,
+        possible_agents: Sequence[str] | None = None,
+        first: Sequence[str] | None = None,
+    ) -> None:
+        self.possible_agents = list(possible_agents or agents)
+        self._begin = list(agents)
+        self._first = None if first is None else list(first)
+        self.script = list(script) or [
+            {"rewards": {agents[0]: 1.0}},
+            {"rewards": {agents[-1]: 2.0}},
+        ]
+        self._living: list[str] = []
+        self._act: list[str] | None = None
+        self._at = 0
+
+    def reset(self, *, seed: int | None = None) -> dict[str, ScriptedObservation]:
+        """Let everybody start."""
+        self._at, self._living, self._act = 0, list(self._begin), self._first
+        noise = random.Random(seed).random()  # noqa: S311
+        return {agent: ScriptedObservation(0, agent, noise) for agent in self._living}
+
+    def to_act(self) -> list[str] | None:
+        """Name who the script says."""
+        return self._act
+
+    def step(self, actions: dict[str, ScriptedAction]) -> dict[str, ScriptedObservation]:
+        """Do what the next entry says."""
+        entry = self.script[self._at]
+        self._at += 1
+        if "raise" in entry:
+            raise ValueError(entry["raise"])
+        self._living += entry.get("join", ())
+        over = self._at >= len(self.script)
+        leave = set(self._living) if over else set(entry.get("leave", ()))
+        rewards = entry.get("rewards", {})
+        shown = {
+            agent: ScriptedObservation(
+                self._at,
+                actions[agent].text if agent in actions else agent,
+                reward=rewards.get(agent),
+                done=agent in leave and not entry.get("cut"),
+                truncated=bool(agent in leave and entry.get("cut")),
+            )
+            for agent in self._living
+        }
+        self._living = [agent for agent in self._living if agent not in leave]
+        self._act = entry.get("act")
+        return shown

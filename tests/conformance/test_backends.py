@@ -1,0 +1,14 @@
+"""Every backend keeps every promise, for environments of either colour."""
+
+from __future__ import annotations
+
+from envweave.testing import BackendConformance
+
+
+class TestInproc(BackendConformance):
+    backend = "inproc"
+
+
+class TestInprocWithCoroutines(BackendConformance):
+    backend = "inproc"
+    scripted = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"
