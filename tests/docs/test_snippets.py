@@ -1,38 +1,93 @@
-"""Every snippet of the README and of the documentation runs, and prints what it says.
+"""Every snippet runs and prints what it says: in the README, on the pages, and in docstrings.
 
 A page is one session at a keyboard, in an empty directory. Its blocks run in order:
 
 - `python` runs in the page's one namespace; with a `title="name.py"` it is written to that file;
 - `text` right below a `python` block is what that block prints;
-- `console` holds commands after `$ `, and what they print, if the page shows it.
+- `console` holds commands after `$ `, and what they print, if the page shows it; a line `...`
+  stands for lines left out, and `# exits with 1` after a command for its exit code.
 """
 
+import ast
 import contextlib
-import importlib
+import doctest
+import importlib.util
 import io
 import itertools
 import os
+import pkgutil
+import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import types
+import typing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from fences import Fence, read_fences
 
+import envweave as ew
 from envweave.registry import DEFAULT_REGISTRY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
+)
 
 RUN = {
-    "envweave": [sys.executable, "-c", "from envweave.cli import main; main()"],
+    "envweave": [sys.executable, "-m", "envweave.cli"],
     "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"],
     "python": [sys.executable],
 }
-INSTALLS_OR_TAKES_LONG = {"pip", "uv", "git", "cd", "./dev", "scripts/check", "source"}
+INSTALLS_OR_TAKES_LONG = {"pip", "uv", "source", "pytest", "./dev"}
+
+
+@dataclass(frozen=True)
+class Fence:
+    """One block between fences.
+
+    Attributes:
+        language: The word after the opening fence; empty if there is none.
+        title: The file that the block is the content of, if it says so.
+        rest: Whatever else stands after the opening fence.
+        code: What is between the fences, without their indentation.
+        line: The line of the opening fence, from 1.
+        follows: Whether only blank lines lie between this block and the one before.
+    """
+
+    language: str
+    title: str | None
+    rest: str
+    code: str
+    line: int
+    follows: bool
+
+
+def read_fences(text: str) -> list[Fence]:
+    """Return the fenced blocks of a Markdown text, in order."""
+    fences: list[Fence] = []
+    lines = iter(enumerate(text.splitlines(), start=1))
+    follows = False
+    for number, line in lines:
+        opening = re.match(r"^( *)(`{3,})([\w-]*) *(?:title=\"([^\"]+)\")? *(.*)$", line)
+        if opening is None:
+            follows = follows and not line.strip()
+            continue
+        indent, ticks, language, title, rest = opening.groups()
+        inner = itertools.takewhile(lambda pair, end=indent + ticks: pair[1].rstrip() != end, lines)
+        code = textwrap.dedent("\n".join(line for _, line in inner)) + "\n"
+        fences.append(Fence(language, title, rest, code, number, follows))
+        follows = True
+    return fences
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 @pytest.fixture
@@ -49,35 +104,35 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_snippets_of_a_page_run_and_print_what_it_says(
     page: Path, keyboard: types.ModuleType
 ) -> None:
     fences = read_fences(page.read_text(encoding="utf-8"))
 
     for fence, below in itertools.zip_longest(fences, fences[1:]):
+        place = f"{name_of(page)}:{fence.line}"
         if fence.language == "python" and fence.title:
             Path(fence.title).write_text(fence.code, encoding="utf-8")
             importlib.invalidate_caches()
         elif fence.language == "python":
             printed = type_in(fence, page, keyboard)
             if below is not None and below.language == "text" and below.follows:
-                assert lines_of(printed) == lines_of(below.code), f"{page}:{below.line}"
+                assert lines_of(printed) == lines_of(below.code), place
         elif fence.language == "console":
             for command, expected in commands_of(fence):
-                printed = type_command(command, f"{page}:{fence.line}")
-                if expected:
-                    assert lines_of(printed) == expected, f"{page}:{fence.line}: {command}"
+                printed = type_command(command, place)
+                assert is_shown(printed, expected), f"{place}: {command}\n{printed}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_block_of_a_page_escapes_the_tests(page: Path) -> None:
     fences = read_fences(page.read_text(encoding="utf-8"))
 
     unknown = [
-        f"{page}:{fence.line}: {fence.language} {fence.rest}"
+        f"{name_of(page)}:{fence.line}: {fence.language} {fence.rest}"
         for fence in fences
-        if fence.language not in {"python", "console", "text", "toml", "json"} or fence.rest
+        if fence.language not in {"python", "console", "text", "toml"} or fence.rest
     ]
 
     assert unknown == []
@@ -100,14 +155,14 @@ def commands_of(fence: Fence) -> Iterator[tuple[str, list[str]]]:
         yield lines[start][2:], lines_of("\n".join(lines[start + 1 : stop]))
 
 
-def type_command(command: str, place: str) -> str:
+def type_command(command: str, place: str) -> str | None:
     words = shlex.split(command, comments=True)
-    if words[0] in INSTALLS_OR_TAKES_LONG:
-        return ""
+    if words[0] in INSTALLS_OR_TAKES_LONG and words != ["pytest", "-q", words[-1]]:
+        return None
     assert words[0] in RUN, f"{place}: nobody knows how to run {words[0]!r}"
     done = subprocess.run(
         [*RUN[words[0]], *words[1:]],
-        env={**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": "."},
+        env={**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -115,9 +170,74 @@ def type_command(command: str, place: str) -> str:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
+    told = re.search(r"# exits with (\d+)$", command)
+    assert done.returncode == (int(told[1]) if told else 0), f"{place}: {command}\n{done.stdout}"
     return done.stdout
+
+
+def is_shown(printed: str | None, expected: list[str]) -> bool:
+    if printed is None or not expected:
+        return True
+    pattern = "".join(
+        r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n" for line in expected
+    )
+    return re.fullmatch(pattern, "\n".join(lines_of(printed)) + "\n") is not None
 
 
 def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def docstrings_of(module: str) -> Iterator[tuple[int, str]]:
+    """Return the docstrings in a module's source, each with the line of what it describes."""
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text
+
+
+EXAMPLES = [
+    pytest.param(module, fence.code, id=f"{module}:{line}")
+    for module in MODULES
+    for line, text in docstrings_of(module)
+    for fence in read_fences(text)
+    if fence.language == "python"
+]
+
+
+@pytest.fixture
+def words() -> Iterator[dict[str, object]]:
+    """What an example in a docstring may use without saying where it is from."""
+    libraries = (typing, ew.testing, ew.examples, ew)
+    public = {name: getattr(lib, name) for lib in libraries for name in lib.__all__}
+    with ew.make_vector("counter-v0", num_envs=2, autoreset=True) as venv:
+        yield {
+            **public,
+            "ew": ew,
+            "np": np,
+            "venv": venv,
+            "policy": lambda current: [{"delta": 1}] * len(current["value"]),
+            "value": lambda successor: np.zeros(len(successor["value"])),
+            "gamma": 0.9,
+            "__name__": "an_example",
+        }
+
+
+@pytest.mark.parametrize(("module", "code"), EXAMPLES)
+def test_an_example_in_a_docstring_runs(
+    module: str, code: str, words: dict[str, object], keyboard: types.ModuleType
+) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        # Hints of classes that the example leaves out are never evaluated.
+        exec(compile(f"from __future__ import annotations\n{code}", module, "exec"), words)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_doctest_prints_what_it_says(module: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(module))
+
+    assert outcome.failed == 0

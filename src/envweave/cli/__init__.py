@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "The envweave command needs its extra. Install it with: pip install 'envweave[cli]'\n"
         )
         return 1
-    from envweave.cli.app import run
+    try:
+        from envweave.cli.app import run
 
-    return run(sys.argv[1:] if arguments is None else arguments)
+        return run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # before or after the command itself, which handles its own
+        return 130

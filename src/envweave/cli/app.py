@@ -1,9 +1,9 @@
 """The root of the command: its options, its commands, and how mistakes are told."""
 
 import contextlib
-import inspect
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,15 +40,9 @@ Every command takes --json and --help.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-def _in_paragraphs(docstring: str | None) -> str:
-    """Return a docstring without the line breaks inside its paragraphs, for the help."""
-    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
 app = typer.Typer(
     name="envweave",
-    help=_in_paragraphs(_HELP),
+    help=output.reflow(_HELP),
     epilog=_EPILOG,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,7 +57,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "doctor": doctor.doctor_command,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, help=_in_paragraphs(_command.__doc__))(_command)
+    app.command(_name, help=output.reflow(_command.__doc__ or ""))(_command)
 app.add_typer(train.app, name="train")
 
 
@@ -150,8 +144,8 @@ def _invoke(arguments: Sequence[str], settings: Settings) -> int:
         if settings.debug:
             raise
         output.error_line(
-            f"envweave itself failed: {in_words(error)}. This is a bug; please report it, with "
-            f"what `envweave --debug {' '.join(arguments)}` prints."
+            f"Unexpected {in_words(error)}. To see where it comes from: "
+            f"envweave --debug {shlex.join(arguments)} (and if that is envweave, please report it)"
         )
         return 1
     return code if isinstance(code, int) else 0
@@ -180,9 +174,10 @@ def _tell_usage(error: Exception) -> int:
 
 def _find_modules_here() -> None:
     """Let `pkg://` find modules of the current directory, as `python -m` does."""
-    here = str(os.getcwd())  # noqa: PTH109 - as the interpreter writes it
-    if not sys.flags.safe_path and here not in sys.path[:1]:
-        sys.path.insert(0, here)
+    with contextlib.suppress(FileNotFoundError):  # the directory was removed under our feet
+        here = os.getcwd()  # noqa: PTH109 - as the interpreter writes it
+        if not sys.flags.safe_path and here not in sys.path[:1]:
+            sys.path.insert(0, here)
 
 
 def _leave_the_pipe() -> int:

@@ -17,12 +17,13 @@ _STYLES = {"passed": "green", "failed": "red", "skipped": "dim"}
 
 def check_command(
     env_id: arguments.EnvId,
-    seed: Annotated[int, typer.Option(help="Where randomness begins.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Where randomness begins.", metavar="N", min=0)] = 0,
     episodes: Annotated[
-        int, typer.Option(help="Check so many times, with a seed more each time.", min=1)
+        int,
+        typer.Option(help="Check so many times, with a seed more each time.", metavar="N", min=1),
     ] = 1,
     max_steps: Annotated[
-        int, typer.Option(help="How long to wait for the end of an episode.", min=1)
+        int, typer.Option(help="How long to wait for the end of an episode.", metavar="N", min=1)
     ] = 1000,
     backend: arguments.Backend = "inproc",
     arg: arguments.Keywords = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class Finished:
         total: The sum of its rewards, by agent where there are several; `None` if it was not
             scored, or is not valid.
         length: How many steps it took.
+        duration_s: How long it took, with its reset.
         valid: Whether it may be learnt from.
         reason: What ended it.
         blame: Who caused a failure.
@@ -36,6 +38,7 @@ class Finished:
     task_id: str | None
     total: Return
     length: int
+    duration_s: float
     valid: bool
     reason: str
     blame: str | None
@@ -49,6 +52,7 @@ class Finished:
             "task_id": self.task_id,
             "return": self.total,
             "length": self.length,
+            "duration_s": self.duration_s,
             "valid": self.valid,
             "reason": self.reason,
             "blame": self.blame,
@@ -65,6 +69,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
     """
     choose: Callable[[ew.StepResult[Any]], Any] | None = None
     for number in range(1, episodes + 1):
+        began_s = time.perf_counter()
         result: ew.StepResult[Any] = env.reset(seed=seed if number == 1 else None)
         given = result.info.get("seed")
         if choose is None:
@@ -80,6 +85,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
             task_id=task_id,
             total=total if result.valid else None,
             length=result.step_index,
+            duration_s=time.perf_counter() - began_s,
             valid=result.valid,
             reason=result.end.reason,
             blame=result.end.blame,
@@ -110,8 +116,9 @@ def _add(total: Return, reward: Any) -> Return:
     return (total if isinstance(total, float) else 0.0) + float(reward)
 
 
-def summarize(finished: Sequence[Finished], *, duration_s: float) -> dict[str, Any]:
+def summarize(finished: Sequence[Finished]) -> dict[str, Any]:
     """Return means over the valid episodes, and counts over all."""
+    duration_s = sum(one.duration_s for one in finished)
     valid = [one for one in finished if one.valid]
     steps = sum(one.length for one in finished)
     return {

@@ -61,9 +61,12 @@ def _describe(spec: EnvSpec, environment: Environment) -> dict[str, Any]:
 
 def _signature(factory: Any) -> str:
     try:
-        return ", ".join(map(str, inspect.signature(factory).parameters.values()))
+        signature = inspect.signature(factory, eval_str=True)
+    except NameError:
+        signature = inspect.signature(factory)  # a hint whose name is for type checkers alone
     except (TypeError, ValueError):
         return ""  # a builtin that cannot be looked at
+    return ", ".join(map(str, signature.parameters.values()))
 
 
 def _splits(tasks: Tasks | None) -> dict[str, int | None] | None:
@@ -73,7 +76,8 @@ def _splits(tasks: Tasks | None) -> dict[str, int | None] | None:
 def _print_report(report: dict[str, Any], specs: dict[str, Spec]) -> None:
     where = output.console()
     where.print(report["id"], style="bold")
-    where.print(report["docstring"] or report["description"] or "(no description)")
+    docstring = report["docstring"] or report["description"] or "(no description)"
+    where.print(output.reflow(docstring))
     where.print()
     keywords = ", ".join(f"{name}={value!r}" for name, value in report["kwargs"].items())
     limit = report["max_episode_steps"]
@@ -88,7 +92,7 @@ def _print_report(report: dict[str, Any], specs: dict[str, Spec]) -> None:
                 ("tasks", _tasks_in_words(report["tasks"])),
                 ("deterministic", "yes" if report["deterministic"] else "no"),
                 ("async", "yes" if report["async"] else "no"),
-                ("step limit", "none of its ID" if limit is None else str(limit)),
+                *([] if limit is None else [("step limit", str(limit))]),
             ]
         )
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -109,8 +111,21 @@ def error_line(message: str) -> None:
     """Write "Error: …" to stderr, in red on a terminal, on one line."""
     from rich.text import Text
 
-    line = Text("Error: ", style="bold red").append(" ".join(message.split()), style="red")
+    line = Text("Error: ", style="bold red").append(_joined(message), style="red")
     console(stderr=True).print(line, soft_wrap=True)
+
+
+def reflow(text: str) -> str:
+    """Return a docstring without the line breaks inside its paragraphs; other blocks stay."""
+    blocks = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        block if re.search(r"^(\s|```|[-*|+>#]|\d+\. )", block, re.MULTILINE) else _joined(block)
+        for block in blocks
+    )
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
 
 
 def number(value: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,14 +21,16 @@ class Policy(StrEnum):
 
 def run_command(
     env_id: arguments.EnvId,
-    policy: Annotated[Policy, typer.Option(help="Who acts.")] = Policy.random,
-    episodes: Annotated[int, typer.Option(help="How many episodes to run.", min=1)] = 10,
+    policy: Annotated[Policy, typer.Option(help="Who acts.", metavar="random")] = Policy.random,
+    episodes: Annotated[
+        int, typer.Option(help="How many episodes to run.", metavar="N", min=1)
+    ] = 10,
     seed: Annotated[
         int | None,
-        typer.Option(help="Makes the run repeatable. Left out, one is drawn.", min=0),
+        typer.Option(help="Makes the run repeatable. Left out, one is drawn.", metavar="N", min=0),
     ] = None,
     max_steps: Annotated[
-        int, typer.Option(help="Truncate every episode after so many steps.", min=1)
+        int, typer.Option(help="Truncate every episode after so many steps.", metavar="N", min=1)
     ] = 1000,
     backend: arguments.Backend = "inproc",
     arg: arguments.Keywords = None,
@@ -41,14 +42,12 @@ def run_command(
     environment or the machine broke counts apart, never as a return of 0, and the exit code
     is 1.
     """
-    keywords = arguments.read_keywords(arg)
-    began_s = time.perf_counter()
-    with output.stdout_reserved(json):
-        finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
-    duration_s = time.perf_counter() - began_s
     from envweave.cli.episodes import summarize
 
-    summary = summarize(finished, duration_s=duration_s)
+    keywords = arguments.read_keywords(arg)
+    with output.stdout_reserved(json):
+        finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
+    summary = summarize(finished)
     if json:
         output.write_json(
             {
@@ -98,7 +97,9 @@ def _print_episodes(title: str, finished: list[Finished]) -> None:
     columns = ["episode", "return", "length", "end"]
     if any(one.task_id is not None for one in finished):
         columns.append("task")
-    shown = output.table(*columns, title=title, numeric=("episode", "return", "length"))
+    several = any(isinstance(one.total, dict) for one in finished)
+    numeric = ("episode", "length") if several else ("episode", "return", "length")
+    shown = output.table(*columns, title=title, numeric=numeric)
     for one in finished:
         end = Text(one.reason, style="" if one.valid else "red")
         if one.blame is not None:

@@ -19,4 +19,4 @@ def train_lineworld(context: typer.Context) -> int:
     """Learn to walk LineWorld by policy gradient; needs numpy alone, and takes seconds."""
     from envweave.examples.train_lineworld_pg import main
 
-    return main(context.args)
+    return main(context.args, prog="envweave train lineworld")

@@ -243,6 +243,7 @@ class _Run:
             "episode",
             episode=number,
             success=success,
+            truncated=result.truncated,
             length=result.step_index,
             env=i,
             **{"return": round(earned, 6) if result.valid else None},

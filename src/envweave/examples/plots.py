@@ -16,7 +16,7 @@ from envweave.examples.run_log import read_run_log
 PICTURE = "metrics.png"
 
 # From the palette of Okabe and Ito, which colour-blind readers can tell apart.
-BLUE, GREEN, GREY = "#0072B2", "#009E73", "#6b6b6b"
+BLUE, GREEN, ORANGE, VERMILLION, GREY = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#5f5f5f"
 
 
 def draw(run_dir: Path) -> Path:
@@ -40,64 +40,87 @@ def draw(run_dir: Path) -> Path:
     run = next((line for line in log if line["type"] == "run"), {})
     reached = {line["policy"]: line for line in log if line["type"] == "evaluation"}
 
-    figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(8.4, 6.6), dpi=150, layout="constrained", facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True)
-    figure.suptitle(_title(run, reached), x=0.015, ha="left", fontsize=13, fontweight="bold")
-    window = max(1, min(40, len(episodes) // 4))
-    _panel(above, episodes, "return", window, BLUE, reached.get("random"))
-    _panel(below, episodes, "success", window, GREEN, reached.get("random"))
-    above.set_title(_setting(run), loc="left", fontsize=9, color=GREY)
+    _dots(above, episodes)
+    _curve(above, episodes, "return", BLUE, reached)
+    _curve(below, episodes, "success", GREEN, reached)
+    figure.suptitle(_title(run, reached) + "\n", fontsize=13, fontweight="bold")
+    figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
     above.set_ylabel("return of an episode")
     below.set_ylabel("share of success")
-    below.set_ylim(-0.08, 1.08)
+    below.set_ylim(-0.04, 1.06)
     below.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-    below.set_xlabel("episode")
+    below.set_xlabel("episode, in the order they began")
     path = run_dir / PICTURE
     figure.savefig(path)
     return path
 
 
-def _panel(
+def _dots(axes: Any, episodes: list[dict[str, Any]]) -> None:
+    """Every episode, by how it ended: told apart by colour and by shape."""
+    looks = {
+        "reached the goal": (BLUE, "o", 0.45),
+        "ran out of steps": (ORANGE, "^", 0.75),
+        "went to the wrong end": (VERMILLION, "x", 0.75),
+    }
+    for end, (colour, marker, alpha) in looks.items():
+        chosen = [line for line in episodes if _how_it_ended(line) == end]
+        axes.scatter(
+            [line["episode"] for line in chosen],
+            [line["return"] for line in chosen],
+            s=16,
+            color=colour,
+            marker=marker,
+            alpha=alpha,
+            linewidths=1.2 if marker == "x" else 0,
+            label=end,
+            zorder=2,
+        )
+
+
+def _how_it_ended(episode: dict[str, Any]) -> str:
+    if episode["success"]:
+        return "reached the goal"
+    return "ran out of steps" if episode["truncated"] else "went to the wrong end"
+
+
+def _curve(
     axes: Any,
     episodes: list[dict[str, Any]],
     name: str,
-    window: int,
     colour: str,
-    random_policy: dict[str, Any] | None,
+    reached: dict[str, dict[str, Any]],
 ) -> None:
-    """One figure over episodes: each as a dot, their moving average, the random policy."""
+    """One figure over episodes: its moving average, beside what evaluation found."""
     numbers = np.array([line["episode"] for line in episodes])
     values = np.array([line[name] for line in episodes], np.float64)
-    # Successes lie on two lines only; without jitter a hundred dots would look like one.
-    jitter = np.random.default_rng(0).uniform(-0.035, 0.035, len(values))
-    shown = values + jitter if name == "success" else values
-    axes.scatter(
-        numbers, shown, s=9, color=colour, alpha=0.28, linewidths=0, label="one episode", zorder=2
-    )
-    axes.plot(
-        numbers,
-        moving_average(values, window),
-        color=colour,
-        linewidth=2.4,
-        label=f"mean of the last {window}",
-        zorder=3,
-    )
-    if random_policy is not None:
-        level = random_policy[name]
-        shown_level = f"{level:.0%}".replace("%", " %") if name == "success" else f"{level:+.2f}"
-        axes.axhline(
-            level,
-            color=GREY,
-            linestyle=(0, (5, 3)),
-            linewidth=1.4,
-            label=f"random policy ({shown_level})",
-            zorder=1,
-        )
+    window = max(1, min(40, len(values) // 4))
+    # A mean of two or three episodes says nothing, so the line begins a little later.
+    start = window // 2
+    average = moving_average(values, window)[start:]
+    label = f"mean of the last {window}"
+    axes.plot(numbers[start:], average, color=colour, linewidth=2.4, label=label, zorder=3)
+    lines = {"random": ("random policy", (0, (5, 3))), "trained": ("trained, greedy", (0, (1, 2)))}
+    for policy, (label, style) in lines.items():
+        if policy in reached:
+            level = reached[policy][name]
+            shown = f"{level * 100:.0f} %" if name == "success" else f"{level:+.2f}"
+            axes.axhline(
+                level,
+                color=GREY if policy == "random" else "black",
+                linestyle=style,
+                linewidth=1.5,
+                label=f"{label}: {shown}",
+                zorder=1 if policy == "random" else 4,
+            )
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(0, numbers[-1] + 1)
-    legend = axes.legend(loc="center right", fontsize=9, framealpha=0.92, edgecolor="#dddddd")
+    axes.set_xlim(0, numbers[-1] * 1.005 + 1)
+    legend = axes.legend(
+        loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelspacing=0.7
+    )
     for handle in legend.legend_handles:
         handle.set_alpha(1.0)
 

@@ -121,6 +121,10 @@ class ActorCritic:
         chances: Array = weights / weights.sum(axis=1, keepdims=True)
         return chances
 
+    def value(self, features: Array) -> Array:
+        """Return the return to expect from each row, as the critic has it."""
+        return self._critic(features)[:, 0]
+
     def sample(self, features: Array, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw a choice for each row."""
         passed = self.probabilities(features).cumsum(axis=1) < rng.random((len(features), 1))
@@ -136,7 +140,7 @@ class ActorCritic:
         """Learn from a rollout: one step for the actor, one for the critic."""
         seen, chosen = np.concatenate(rollout.seen), np.concatenate(rollout.chosen)
         valid = np.concatenate(rollout.valid)
-        values = self._critic(seen)[:, 0]
+        values = self.value(seen)
         advantage = np.concatenate(self._advantages(rollout, values))
         rows = max(1, int(valid.sum()))
 
@@ -158,7 +162,7 @@ class ActorCritic:
         return Update(float(entropy.mean()), float((error**2).sum() / rows))
 
     def _advantages(self, rollout: Rollout, values: Array) -> list[Array]:
-        following = self._critic(np.concatenate(rollout.successor))[:, 0]
+        following = self.value(np.concatenate(rollout.successor))
         shape = (len(rollout.seen), -1)
         values, following = values.reshape(shape), following.reshape(shape)
         later: Any = 0.0

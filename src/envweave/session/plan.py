@@ -30,6 +30,7 @@ class EpisodePlan:
         self._prefix = secrets.token_hex(6)
         self._base: int | None = None
         self._k = -1
+        self._begun = -1
         self.seed: int | None = None
         self.task_id: str | None = None
         self.episode_id: str | None = None
@@ -88,6 +89,7 @@ class EpisodePlan:
         self, task: Task | None, options: Mapping[str, Any] | None, episode_id: str | None
     ) -> dict[str, Any]:
         self._k += 1
+        self._begun += 1
         if "seed" in self._takes:
             if self._base is None:
                 self._base = draw_seed()
@@ -95,7 +97,7 @@ class EpisodePlan:
         if task is None and self._tasks is not None:
             task = self._tasks.draw(self.seed)
         self.task_id = None if task is None else task.id
-        self.episode_id = f"{self._prefix}-{self._k}" if episode_id is None else episode_id
+        self.episode_id = f"{self._prefix}-{self._begun}" if episode_id is None else episode_id
         values = {
             "task": task,
             "seed": self.seed,

@@ -300,6 +300,8 @@ class Session:
         asked: tuple[NeedAction[Any], ...] | None = None,
     ) -> StepResult[Any]:
         """Make the result of a step that was not an ordinary one, and move on."""
+        if end is not None and not end.valid:
+            parts = (parts[0], _unpaid(parts[1]), *parts[2:])
         result: StepResult[Any] = StepResult(
             *parts,
             end=end,
@@ -327,9 +329,9 @@ class Session:
         end = EpisodeEnd(reason, blame, in_words(error))
         last = keep(self._last)
         if self._ledger is None:
-            return self._result((last, math.nan, False, True, {}), end, events)
-        lost, running, cut = (dict.fromkeys(last, one) for one in (math.nan, False, True))
-        return self._result((last, lost, running, cut, {}), end, events, ())
+            return self._result((last, None, False, True, {}), end, events)
+        unpaid, running, cut = (dict.fromkeys(last, one) for one in (None, False, True))
+        return self._result((last, unpaid, running, cut, {}), end, events, ())
 
     def abandon(self) -> None:
         """Forget the episode: the author's code was interrupted, and nobody knows where."""
@@ -387,3 +389,8 @@ class Session:
         was_open = self.phase is not _CLOSED
         self.phase = _CLOSED
         return was_open
+
+
+def _unpaid(reward: Any) -> Any:
+    """A failure is never a reward, of 0 or of anything."""
+    return dict.fromkeys(reward, math.nan) if isinstance(reward, dict) else math.nan

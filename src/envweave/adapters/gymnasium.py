@@ -1,0 +1,124 @@
+"""Gymnasium's environments as ours, and ours as Gymnasium's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from envweave.adapters.outward import open_env
+from envweave.codec.spaces import from_space, gymnasium_module
+from envweave.environment import Environment, Interface
+from envweave.environment.interface import reset_parameters
+from envweave.errors import DefinitionError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+def is_foreign(candidate: Any) -> bool:
+    """Whether this is an environment of Gymnasium's, one or a vector of them."""
+    try:
+        from gymnasium import Env
+        from gymnasium.vector import VectorEnv
+    except ImportError:
+        return False
+    return isinstance(candidate, Env | VectorEnv)
+
+
+def from_gymnasium(env: gymnasium.Env[Any, Any]) -> Environment:
+    """Return a Gymnasium environment as an `Environment`.
+
+    Its spaces become specs, its `reset` takes `seed` and `options`, and what its `step` returns
+    is passed on untouched. `info["action_mask"]` is shown in `NeedAction`. Float actions beyond
+    a `Box` are left to the environment, as in Gymnasium; a wrong shape or dtype is refused.
+
+    Raises:
+        MissingExtraError: Gymnasium is not installed.
+        DefinitionError: It is no single Gymnasium environment, or has no spaces.
+    """
+    gymnasium = gymnasium_module()
+    if not isinstance(env, gymnasium.Env):
+        many = isinstance(env, gymnasium.vector.VectorEnv)
+        why = (
+            "a vector of environments; pass what makes one of them to make_vector()"
+            if many
+            else "no gymnasium.Env"
+        )
+        raise DefinitionError(f"{type(env).__name__} cannot be adapted: it is {why}.")
+    return FromGymnasium(env)
+
+
+@final
+class FromGymnasium(Environment):
+    """A Gymnasium environment, as an `Environment`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+        name = type(env.unwrapped).__name__
+        for space in ("action_space", "observation_space"):
+            if getattr(env, space, None) is None:
+                raise DefinitionError(f"{name} has no {space}. Set it in its constructor.")
+        self.action_spec = from_space(env.action_space)
+        self.observation_spec = from_space(env.observation_space)
+        self.deterministic = env.spec is None or not env.spec.nondeterministic
+        self._takes = reset_parameters(env.reset, name) & {"seed", "options"}
+        # Bound here, so that a step costs no further call.
+        self.step = env.step  # type: ignore[method-assign]
+
+    def reset(self, **given: Any) -> Any:
+        """Begin an episode, with `seed` and `options` where the environment takes them."""
+        return self.env.reset(**given)
+
+    def step(self, action: Any) -> Any:
+        """Replaced by the environment's own."""
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def describe(self) -> Interface:
+        """Describe the environment by its spaces."""
+        assert self.action_spec is not None
+        assert self.observation_spec is not None
+        return Interface(self._takes, frozenset(), self.action_spec, self.observation_spec)
+
+
+def to_gymnasium(
+    env: Any, *, render_mode: str | None = None, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
+    """Return an environment of ours as a `gymnasium.Env`.
+
+    The spaces come from the specs (see `Spec.to_space`): a dataclass becomes a `Dict` of the
+    author's own fields, without `reward`, `done`, `truncated` and `metadata`, and a `Literal`
+    the index of its value. A reward that is not scored yet becomes NaN. A seed that the
+    environment cannot honour is refused, and so are options, unless they are empty.
+
+    Args:
+        env: An ID, an environment object, a class, or an `Env` made without `autoreset`.
+            From an ID or a class it can be made again, so that it has a `spec`.
+        render_mode: `"ansi"`, to let `render` return the last observation as text.
+        **kwargs: Passed to `make`.
+
+    Raises:
+        MissingExtraError: Gymnasium is not installed.
+        SpecError: Gymnasium has no space for a part of an action or observation.
+        DefinitionError: It has several agents.
+        OptionError: A render mode or a keyword that nobody knows.
+
+    While stepping, it raises what `Env` raises, and `EnvironmentFailure` for an episode that
+    failed: such an episode has no reward to hand out.
+    """
+    gymnasium_module()
+    from envweave.adapters.gymnasium_out import AsGymnasium, spec_of
+
+    opened = open_env(env, kwargs)
+    try:
+        adapted = AsGymnasium(opened, render_mode)
+    except Exception:
+        if opened is not env:
+            opened.close()
+        raise
+    if isinstance(env, str | type):
+        adapted.spec = spec_of(
+            opened.id, lambda **more: to_gymnasium(env, **{**kwargs, **more}), render_mode
+        )
+    return adapted

@@ -1,0 +1,93 @@
+"""An `Env` as a `gymnasium.Env`. Imported only where Gymnasium is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, final
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from envweave.adapters.outward import (
+    check_result,
+    decode_action,
+    encode_observation,
+    to_reward,
+    with_mask,
+)
+from envweave.codec.space_values import bridge
+from envweave.errors import DefinitionError, OptionError
+
+
+@final
+class AsGymnasium(gymnasium.Env[Any, Any]):
+    """An environment of ours, as Gymnasium's. See `to_gymnasium`."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}  # type: ignore[misc] # theirs is an instance variable
+
+    def __init__(self, env: Any, render_mode: str | None) -> None:
+        if env.possible_agents is not None:
+            raise DefinitionError(
+                f"{env.id!r} has several agents, a gymnasium.Env has one. Use to_pettingzoo()."
+            )
+        if render_mode not in (None, "ansi"):
+            raise OptionError(
+                f"render_mode={render_mode!r} is not known here; observations are shown as text. "
+                "Use 'ansi' or None."
+            )
+        self._env = env
+        self._actions = bridge(env.action_spec, "action")
+        self._observations = bridge(env.observation_spec, "observation")
+        self.action_space = self._actions.space
+        self.observation_space = self._observations.space
+        numbered = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self._number_of_actions = int(self.action_space.n) if numbered else None
+        self.render_mode = render_mode
+        self._shown: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        result = self._env.reset(seed=seed, options=options or None)
+        check_result(result, self._env.id)
+        return self._show(result.observation), self._tell(result.info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act once."""
+        result = self._env.step(decode_action(self._actions.decode, action, "action"))
+        check_result(result, self._env.id)
+        return (
+            self._show(result.observation),
+            to_reward(result.reward),
+            result.terminated,
+            result.truncated,
+            self._tell(result.info),
+        )
+
+    def _show(self, observation: Any) -> Any:
+        self._shown = observation
+        return encode_observation(self._observations.encode, observation, "observation")
+
+    def _tell(self, info: dict[str, Any]) -> dict[str, Any]:
+        return with_mask(info, info.get("action_mask"), self._number_of_actions)
+
+    def render(self) -> str | None:  # type: ignore[override] # theirs may be a list too
+        """Return the last observation as text, or with no render mode nothing."""
+        return None if self.render_mode is None else repr(self._shown)
+
+    def close(self) -> None:
+        """Close the environment. May be called twice."""
+        self._env.close()
+
+    def __repr__(self) -> str:
+        return f"AsGymnasium({self._env!r})"
+
+
+def spec_of(env_id: str, make_again: Callable[..., Any], render_mode: str | None) -> EnvSpec:
+    """Return Gymnasium's recipe for an environment, under a name that Gymnasium allows."""
+    name = re.sub(r"[^\w.-]+", "_", env_id.removeprefix("local://"))
+    kwargs = {} if render_mode is None else {"render_mode": render_mode}
+    return EnvSpec(f"envweave/{name}", make_again, kwargs=kwargs)

@@ -1,0 +1,119 @@
+"""The environment inside an adapter that leads out of envweave, and what its results may say.
+
+Gymnasium and PettingZoo have fewer words than a `StepResult`. What they cannot say is raised
+here, and never turned into a reward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from envweave.codec import Mismatch
+from envweave.errors import (
+    ActionError,
+    BadReturnError,
+    EnvironmentFailure,
+    OptionError,
+    ToolCallOpenError,
+)
+from envweave.registry.plugins import load_path
+from envweave.types import StepResult
+
+
+def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return the `Env` that `env` is, or that `make(env, **kwargs)` makes of it.
+
+    Raises:
+        OptionError: It would reset itself, or keywords came for what is made already.
+    """
+    # By name, as plug-ins are loaded: `make` stands above the adapters.
+    api = load_path("envweave.api")
+    if kwargs.get("autoreset"):
+        raise OptionError(
+            "autoreset=True cannot be honoured here: in Gymnasium and PettingZoo the caller "
+            "resets. Leave it out."
+        )
+    if not isinstance(env, api.Env):
+        return api.make(env, **kwargs)
+    if kwargs:
+        raise OptionError(
+            f"{next(iter(kwargs))!r} came too late: {env!r} is made already. Give it to make()."
+        )
+    return env
+
+
+def check_result(result: StepResult[Any], name: str) -> None:
+    """Refuse a result that the other library has no words for.
+
+    Raises:
+        EnvironmentFailure: The step failed, so it has no reward.
+        ToolCallOpenError: The environment asks its caller to run a tool.
+        OptionError: The environment resets itself.
+    """
+    if result.end is not None:
+        if not result.valid:
+            raise EnvironmentFailure(
+                f"The episode of {name} ended by {result.end.reason} (blame: {result.end.blame}): "
+                f"{result.end.cause}. It earned no reward; call reset()."
+            )
+        if result.ready is not None:
+            raise OptionError(
+                f"{name} was made with autoreset=True, but in Gymnasium and PettingZoo the "
+                "caller resets. Make it without."
+            )
+    for call in result.tool_calls:
+        raise ToolCallOpenError(
+            f"{name} asks its caller to run {call.name}(), for which Gymnasium and PettingZoo "
+            "have no words. Use envweave.make()."
+        )
+
+
+def encode_observation(encode: Callable[[Any], Any], observation: Any, name: str) -> Any:
+    """Return the space's value for an observation.
+
+    Raises:
+        BadReturnError: The environment showed something else than it announced.
+    """
+    try:
+        return encode(observation)
+    except Mismatch as mismatch:
+        raise BadReturnError(
+            f"{mismatch.describe(name)}, which the observation space does not allow."
+        ) from None
+
+
+def decode_action(decode: Callable[[Any], Any], action: Any, name: str) -> Any:
+    """Return the environment's action for a value of the action space.
+
+    Raises:
+        ActionError: It does not fit.
+    """
+    try:
+        return decode(action)
+    except Mismatch as mismatch:
+        raise ActionError(mismatch.describe(name)) from None
+
+
+def to_reward(reward: float | None) -> float:
+    """Return a reward as a number: NaN where it is not scored yet."""
+    return math.nan if reward is None else reward
+
+
+def with_mask(info: Mapping[str, Any], mask: Any, number_of_actions: int | None) -> dict[str, Any]:
+    """Return a fresh info, its action mask in the form that `Discrete.sample` takes.
+
+    Args:
+        info: What the environment says besides.
+        mask: Which actions are legal, or `None`.
+        number_of_actions: How many the mask is about, where the actions are numbered.
+    """
+    if mask is None:
+        return dict(info)
+    array = np.array(mask)
+    if array.shape == (number_of_actions,) and array.dtype.kind in "biuf":
+        mask = array.astype(np.int8)
+    return {**info, "action_mask": mask}

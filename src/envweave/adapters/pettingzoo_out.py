@@ -1,0 +1,281 @@
+"""An `Env` of several agents as PettingZoo's `ParallelEnv` or `AECEnv`.
+
+Imported only where PettingZoo is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import pettingzoo
+from gymnasium import spaces
+
+from envweave.adapters.outward import (
+    check_result,
+    decode_action,
+    encode_observation,
+    to_reward,
+    with_mask,
+)
+from envweave.codec import AgentsSpec
+from envweave.codec.space_values import bridge
+from envweave.errors import DefinitionError, OptionError, ResetNeededError
+from envweave.types import AgentEnd, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One result in PettingZoo's terms, for those who were there and those who came.
+
+    Attributes:
+        agents: Who takes part from now on.
+        asked: Who may act now.
+    """
+
+    observations: dict[str, Any]
+    rewards: dict[str, float]
+    terminations: dict[str, bool]
+    truncations: dict[str, bool]
+    infos: dict[str, dict[str, Any]]
+    agents: list[str]
+    asked: list[str]
+
+
+@final
+class Inside:
+    """The environment inside, spoken to in PettingZoo's terms."""
+
+    def __init__(self, env: Any) -> None:
+        if env.possible_agents is None:
+            raise DefinitionError(f"{env.id!r} has one agent without a name. Use to_gymnasium().")
+        self._env = env
+        self.name: str = env.id
+        self.possible_agents: list[str] = list(env.possible_agents)
+        given, shown = env.action_spec, env.observation_spec
+        assert isinstance(given, AgentsSpec)
+        assert isinstance(shown, AgentsSpec)
+        self._given = {a: bridge(given[a], f"action[{a!r}]") for a in self.possible_agents}
+        self._shown = {a: bridge(shown[a], f"observation[{a!r}]") for a in self.possible_agents}
+        self.action_spaces = {agent: one.space for agent, one in self._given.items()}
+        self.observation_spaces = {agent: one.space for agent, one in self._shown.items()}
+        self._seen: dict[str, Any] = {}
+        self._agents: list[str] = []
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Turn:
+        """Begin an episode."""
+        try:
+            result = self._env.reset(seed=seed, options=options or None)
+        except OptionError:  # refused before anything ran: it takes no options
+            result = self._env.reset(seed=seed)
+        self._seen = {}
+        self._agents = []
+        return self._tell(result)
+
+    def step(self, actions: dict[str, Any]) -> Turn:
+        """Act, with decoded actions of exactly those asked."""
+        return self._tell(self._env.step(actions))
+
+    def decode(self, agent: str, action: Any) -> Any:
+        """Return an agent's action as the environment wants it."""
+        return decode_action(self._given[agent].decode, action, f"action[{agent!r}]")
+
+    def observe(self, agent: str) -> Any:
+        """Return what an agent saw last."""
+        name = f"observation[{agent!r}]"
+        return encode_observation(self._shown[agent].encode, self._seen[agent], name)
+
+    def _tell(self, result: StepResult[Any]) -> Turn:
+        check_result(result, self.name)
+        ends = {one.agent_id: one for one in result.events if isinstance(one, AgentEnd)}
+        needs = {need.agent_id: need for need in result.needs}
+        self._seen |= {agent: end.observation for agent, end in ends.items()}
+        self._seen |= result.observation
+        self._seen |= {agent: need.observation for agent, need in needs.items()}
+        before, self._agents = self._agents, [] if result.done else list(self._env.agents)
+        # After a reset there are no rewards and flags yet.
+        rewards = result.reward or {}
+        concerned = before + [agent for agent in self._agents if agent not in before]
+        flags = {agent: _flags(agent, result, ends.get(agent)) for agent in concerned}
+        return Turn(
+            {agent: self.observe(agent) for agent in concerned},
+            {agent: to_reward(rewards.get(agent, 0.0)) for agent in concerned},
+            {agent: terminated for agent, (terminated, _) in flags.items()},
+            {agent: truncated for agent, (_, truncated) in flags.items()},
+            {agent: self._inform(agent, result.info, needs.get(agent)) for agent in concerned},
+            list(self._agents),
+            list(needs),
+        )
+
+    def _inform(self, agent: str, infos: dict[str, Any], need: Any) -> dict[str, Any]:
+        info = infos.get(agent) or {}
+        space = self.action_spaces[agent]
+        number = int(space.n) if isinstance(space, spaces.Discrete) else None
+        return with_mask(info, None if need is None else need.action_mask, number)
+
+    def text(self) -> str:
+        """Return what each agent saw last, a line each."""
+        return "\n".join(f"{agent}: {self._seen[agent]!r}" for agent in self._agents)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def _flags(agent: str, result: StepResult[Any], end: AgentEnd[Any] | None) -> tuple[bool, bool]:
+    """Whether the task, and whether a limit, ended the episode for this agent."""
+    if end is not None:
+        return end.terminated, end.truncated
+    if result.end is None:
+        return False, False
+    terminated, truncated = result.terminated.get(agent, False), result.truncated.get(agent, False)
+    if terminated or truncated:
+        return terminated, truncated
+    return result.end.reason == "terminated", result.end.reason != "terminated"
+
+
+@final
+class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):
+    """An environment of ours where all act at once, as PettingZoo's. See `to_pettingzoo`."""
+
+    def __init__(self, env: Any) -> None:
+        self._inside = inside = Inside(env)
+        self.metadata = {"name": inside.name, "render_modes": ["ansi"]}
+        self.render_mode = "ansi"
+        self.possible_agents = inside.possible_agents
+        self.observation_spaces = inside.observation_spaces
+        self.action_spaces = inside.action_spaces
+        self.agents = []
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what an agent sees."""
+        return self._inside.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what an agent does."""
+        return self._inside.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Begin an episode."""
+        turn = self._inside.reset(seed, options)
+        self._take(turn)
+        return turn.observations, turn.infos
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[
+        dict[str, Any],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Let every agent act."""
+        known = self._inside.action_spaces
+        # An agent that nobody knows is refused inside, by name.
+        turn = self._inside.step(
+            {a: self._inside.decode(a, one) if a in known else one for a, one in actions.items()}
+        )
+        self._take(turn)
+        return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
+
+    def _take(self, turn: Turn) -> None:
+        self.agents = turn.agents
+        waiting = [agent for agent in turn.agents if agent not in turn.asked]
+        if waiting:
+            raise DefinitionError(
+                f"{self._inside.name} asks only {', '.join(map(repr, turn.asked))} to act while "
+                f"{', '.join(map(repr, waiting))} must wait; PettingZoo's parallel API asks "
+                "everybody. Use to_pettingzoo(..., api='aec')."
+            )
+
+    def render(self) -> str:
+        """Return what each agent saw last, as text."""
+        return self._inside.text()
+
+    def close(self) -> None:
+        """Close the environment. May be called twice."""
+        self._inside.close()
+
+
+@final
+class AsAEC(pettingzoo.AECEnv[str, Any, Any]):
+    """An environment of ours, as PettingZoo's by turns. See `to_pettingzoo`."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self._inside = inside = Inside(env)
+        self.metadata = {
+            "name": inside.name,
+            "render_modes": ["ansi"],
+            "is_parallelizable": False,
+        }
+        self.render_mode = "ansi"
+        self.possible_agents = inside.possible_agents
+        self.observation_spaces = inside.observation_spaces
+        self.action_spaces = inside.action_spaces
+        self.agents = []
+        self._asked: list[str] = []
+        self._given: dict[str, Any] = {}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what an agent sees."""
+        return self._inside.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what an agent does."""
+        return self._inside.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin an episode."""
+        turn = self._inside.reset(seed, options)
+        self._cumulative_rewards = {}
+        self._skip_agent_selection = None
+        self._take(turn)
+
+    def observe(self, agent: str) -> Any:
+        """Return what an agent saw last."""
+        return self._inside.observe(agent)
+
+    def step(self, action: Any) -> None:
+        """Take the action of the selected agent; when all asked have acted, the step is taken."""
+        if not self.agents:
+            raise ResetNeededError(
+                f"step() on {self._inside.name} with no episode running. Call reset() first."
+            )
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        self._given[agent] = self._inside.decode(agent, action)
+        self._cumulative_rewards[agent] = 0.0
+        waiting = [one for one in self._asked if one not in self._given]
+        if waiting:
+            self._clear_rewards()
+            self.agent_selection = waiting[0]
+            return
+        self._take(self._inside.step(self._given))
+
+    def _take(self, turn: Turn) -> None:
+        # Those who left stay listed until their empty last action.
+        self.agents = list(turn.observations)
+        self.rewards = turn.rewards
+        self.terminations = turn.terminations
+        self.truncations = turn.truncations
+        self.infos = turn.infos
+        self._given, self._asked = {}, turn.asked
+        for agent in self.agents:
+            self._cumulative_rewards.setdefault(agent, 0.0)
+        self._accumulate_rewards()
+        self.agent_selection = turn.asked[0] if turn.asked else self.agents[0]
+        self._deads_step_first()
+
+    def render(self) -> str:
+        """Return what each agent saw last, as text."""
+        return self._inside.text()
+
+    def close(self) -> None:
+        """Close the environment. May be called twice."""
+        self._inside.close()

@@ -1,0 +1,269 @@
+"""Values on their way between a spec and its Gymnasium space.
+
+A `Bridge` is built once from a spec, so that a step asks no questions about types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from gymnasium import spaces
+
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real, Text
+from envweave.codec.space_spec import AnyText, SpaceSpec
+from envweave.codec.spaces import shown_fields
+from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec
+from envweave.errors import SpecError, suggest
+
+_INT64 = np.iinfo(np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A spec's Gymnasium space, and the way of its values there and back.
+
+    Attributes:
+        space: The space of the values that the spec allows.
+        encode: Returns the space's value for one of the spec's, sharing nothing with it.
+            Raises `Mismatch` where the value does not fit the spec.
+        decode: Returns the spec's value for one of the space's. Raises `Mismatch` where the
+            value does not fit.
+    """
+
+    space: spaces.Space[Any]
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def bridge(spec: Spec, name: str = "value") -> Bridge:
+    """Return the bridge of a spec, which the caller knows as `name`.
+
+    Raises:
+        SpecError: Gymnasium has no space for a part of it, which is named.
+    """
+    match spec:
+        case SpaceSpec(space=space):
+            return Bridge(space, spec.read, spec.read)
+        case Boolean():
+            return _by_index(spec, [False, True])
+        case Choice(values=values):
+            return _by_index(spec, values)
+        case Integer():
+            return _integer(spec, name)
+        case Real():
+            return _real(spec)
+        case Text(binary=False):
+            return Bridge(AnyText(), spec.read, spec.read)
+        case Array(shape=shape, dtype=dtype) if shape is not None and dtype is not None:
+            if dtype.kind in "biuf":
+                return _array(spec, shape, dtype)
+        case Listing(item=item):
+            return _listing(bridge(item, f"{name}[…]"))
+        case Fixed(items=items):
+            return _fixed([bridge(one, f"{name}[{i}]") for i, one in enumerate(items)])
+        case Dictionary(fields=fields) if fields is not None:
+            return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in fields.items()})
+        case AgentsSpec(agents=agents):
+            return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in agents.items()})
+        case Record():
+            return _record(spec, name)
+        case Either(options=options):
+            return _either([bridge(option, name) for option in options])
+    raise SpecError(
+        f"{name}: {spec!r} has no Gymnasium space. Annotate it with a number, a bool, a Literal, "
+        "text, or an array with Bounds(shape=…, dtype=…), or set the spec on the environment."
+    )
+
+
+def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
+    index = Integer(0, len(values) - 1)
+    # 1 == True, so a value is known by its type as well.
+    index_of = {(type(value), value): np.int64(i) for i, value in enumerate(values)}
+
+    def encode(value: Any) -> np.int64:
+        value = spec.read(value)
+        return index_of[type(value), value]
+
+    return Bridge(spaces.Discrete(len(values)), encode, lambda i: values[index.read(i)])
+
+
+def _integer(spec: Integer, name: str) -> Bridge:
+    low = _INT64.min if spec.low is None else spec.low
+    high = _INT64.max if spec.high is None else spec.high
+    if low < _INT64.min or high > _INT64.max:
+        raise SpecError(f"{name}: {spec!r} has no Gymnasium space; it reaches beyond int64.")
+    if spec.low is not None and spec.high is not None and high - low < _INT64.max:
+        discrete = spaces.Discrete(high - low + 1, start=low)
+        return Bridge(discrete, lambda value: np.int64(spec.read(value)), spec.read)
+
+    def encode(value: Any) -> np.ndarray[Any, Any]:
+        read = spec.read(value)
+        if not _INT64.min <= read <= _INT64.max:
+            raise Mismatch(f"{read!r} does not fit into int64")
+        return np.array(read, np.int64)
+
+    return Bridge(spaces.Box(low, high, (), np.int64), encode, spec.read)
+
+
+def _real(spec: Real) -> Bridge:
+    low = -np.inf if spec.low is None else spec.low
+    high = np.inf if spec.high is None else spec.high
+    box = spaces.Box(low, high, (), np.float64)
+    return Bridge(box, lambda value: np.array(spec.read(value), np.float64), spec.read)
+
+
+def _array(spec: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bridge:
+    has_items = bool(shape) and all(shape)
+    if dtype.kind == "b":
+        bits = Array(shape, np.int8, 0, 1)
+        binary = spaces.MultiBinary(shape) if has_items else spaces.Box(0, 1, shape, np.int8)
+        return Bridge(
+            binary,
+            lambda value: np.array(spec.read(value), np.int8),
+            lambda value: bits.read(value).astype(bool),
+        )
+
+    def encode(value: Any) -> np.ndarray[Any, Any]:
+        return np.array(spec.read(value), dtype)
+
+    # Bounds given as plain numbers: a `Box` of 0 and 1 has arrays, and stays one.
+    bounds_are_plain = np.ndim(spec.low) == 0 and np.ndim(spec.high) == 0
+    if has_items and dtype == np.int8 and bounds_are_plain and (spec.low, spec.high) == (0, 1):
+        return Bridge(spaces.MultiBinary(shape), encode, spec.read)
+    if has_items and dtype == np.int64 and spec.low is not None and spec.high is not None:
+        low, high = (np.broadcast_to(end, shape).astype(np.int64) for end in (spec.low, spec.high))
+        if np.all(high.astype(float) - low.astype(float) < 2.0**62):
+            counts = spaces.MultiDiscrete(high - low + 1, start=low)
+            return Bridge(counts, encode, spec.read)
+    ends = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
+    low = np.full(shape, ends[0] if spec.low is None else spec.low, dtype)
+    high = np.full(shape, ends[1] if spec.high is None else spec.high, dtype)
+    return Bridge(spaces.Box(low, high, shape, dtype.type), encode, spec.read)
+
+
+def _listing(item: Bridge) -> Bridge:
+    def encode(value: Any) -> tuple[Any, ...]:
+        return tuple(_each(value, None, lambda _, one: item.encode(one)))
+
+    def decode(value: Any) -> list[Any]:
+        return _each(value, None, lambda _, one: item.decode(one))
+
+    return Bridge(spaces.Sequence(item.space), encode, decode)
+
+
+def _fixed(items: Sequence[Bridge]) -> Bridge:
+    def encode(value: Any) -> tuple[Any, ...]:
+        return tuple(_each(value, len(items), lambda i, one: items[i].encode(one)))
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        return tuple(_each(value, len(items), lambda i, one: items[i].decode(one)))
+
+    return Bridge(spaces.Tuple([item.space for item in items]), encode, decode)
+
+
+def _each(values: Any, length: int | None, turn: Callable[[int, Any], Any]) -> list[Any]:
+    if not isinstance(values, list | tuple) or length not in (None, len(values)):
+        wanted = "a list" if length is None else f"a tuple of {length}"
+        raise Mismatch(f"{values!r} is not {wanted}")
+    turned = []
+    for index, one in enumerate(values):
+        try:
+            turned.append(turn(index, one))
+        except Mismatch as mismatch:
+            raise mismatch.under(f"[{index}]") from None
+    return turned
+
+
+def _keyed(fields: Mapping[str, Bridge]) -> Bridge:
+    def encode(value: Any) -> dict[str, Any]:
+        return _turn_keys(value, fields, lambda key, one: fields[key].encode(one))
+
+    def decode(value: Any) -> dict[str, Any]:
+        return _turn_keys(value, fields, lambda key, one: fields[key].decode(one))
+
+    return Bridge(spaces.Dict({key: one.space for key, one in fields.items()}), encode, decode)
+
+
+def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Mismatch(f"{value!r} is not a dict")
+    for key in value:
+        if key not in known:
+            raise Mismatch(f"unknown key.{suggest(str(key), known)}").under(f"[{key!r}]")
+    turned = {}
+    for key in known:
+        if key not in value:
+            raise Mismatch("this key is missing").under(f"[{key!r}]")
+        try:
+            turned[key] = turn(key, value[key])
+        except Mismatch as mismatch:
+            raise mismatch.under(f"[{key!r}]") from None
+    return turned
+
+
+def _record(spec: Record, name: str) -> Bridge:
+    has_default = {
+        field.name
+        for field in dataclasses.fields(spec.cls)
+        if field.default is not dataclasses.MISSING
+        or field.default_factory is not dataclasses.MISSING
+    }
+    fields = {
+        field: bridge(one, f"{name}.{field}")
+        for field, one in shown_fields(spec).items()
+        # What may hold anything and need not be given is left out, as `metadata` is.
+        if not (field in has_default and _is_anything(one))
+    }
+
+    def encode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, spec.cls):
+            value = spec.read(value)
+        encoded = {}
+        for field, one in fields.items():
+            try:
+                encoded[field] = one.encode(getattr(value, field))
+            except Mismatch as mismatch:
+                raise mismatch.under(f".{field}") from None
+        return encoded
+
+    def decode(value: Any) -> Any:
+        return spec.read(_turn_keys(value, fields, lambda key, one: fields[key].decode(one)))
+
+    return Bridge(spaces.Dict({key: one.space for key, one in fields.items()}), encode, decode)
+
+
+def _is_anything(spec: Spec) -> bool:
+    return isinstance(spec, AnySpec) or (isinstance(spec, Dictionary) and spec.fields is None)
+
+
+def _either(options: Sequence[Bridge]) -> Bridge:
+    index = Integer(0, len(options) - 1)
+
+    def encode(value: Any) -> tuple[np.int64, Any]:
+        reasons = []
+        for i, option in enumerate(options):
+            try:
+                return np.int64(i), option.encode(value)
+            except Mismatch as mismatch:
+                reasons.append(mismatch.describe("").lstrip(": "))
+        raise Mismatch("; or ".join(dict.fromkeys(reasons)))
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise Mismatch(f"{value!r} is not a pair of an option's number and its value")
+        try:
+            option = options[index.read(value[0])]
+        except Mismatch as mismatch:
+            raise mismatch.under("[0]") from None
+        try:
+            return option.decode(value[1])
+        except Mismatch as mismatch:
+            raise mismatch.under("[1]") from None
+
+    return Bridge(spaces.OneOf([option.space for option in options]), encode, decode)

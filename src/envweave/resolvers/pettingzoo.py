@@ -1,0 +1,99 @@
+"""`pettingzoo://classic/tictactoe_v3`: what PettingZoo has registered.
+
+`?api=aec` or `?api=parallel` chooses the form, and so does `make(..., api=…)`. Left out, it is
+the parallel one where PettingZoo has it. An environment of another package is
+`pkg://module:parallel_env`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from envweave.adapters.pettingzoo import pettingzoo_module
+from envweave.errors import (
+    EnvIdError,
+    EnvNotFoundError,
+    MissingExtraError,
+    OptionError,
+    suggest,
+)
+from envweave.registry import EnvSpec, Registry
+
+_FORMS = ("parallel", "aec")
+
+
+def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+    """Return the recipe of a PettingZoo ID.
+
+    Raises:
+        MissingExtraError: PettingZoo is not installed.
+        EnvNotFoundError: PettingZoo knows no such environment.
+        EnvIdError: What follows the `?` is not understood.
+    """
+    name, _, query = rest.partition("?")
+    _forms_of(name)
+    chosen = dict(parse_qsl(query, keep_blank_values=True))
+    if query and (set(chosen) != {"api"} or chosen["api"] not in _FORMS):
+        raise EnvIdError(
+            f"'pettingzoo://{rest}': {query!r} is not understood. "
+            "Use '?api=parallel' or '?api=aec'; anything else is a keyword of make()."
+        )
+    return EnvSpec(
+        f"pettingzoo://{rest}",
+        f"{__name__}:make_environment",
+        kwargs={"name": name, **chosen},
+        description=f"PettingZoo's {name}",
+    )
+
+
+def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
+    """Make a PettingZoo environment, with any keyword that it takes.
+
+    Raises:
+        OptionError: It has no such form.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    pettingzoo = pettingzoo_module()
+    forms = _forms_of(name)
+    api = forms[0] if api is None else api
+    if api not in forms:
+        raise OptionError(
+            f"'pettingzoo://{name}' has no form api={api!r}. It has: {', '.join(forms)}."
+        )
+    try:
+        return pettingzoo.make(api, name, **keywords)
+    except pettingzoo.env_registry.exceptions.FailedToImport as error:
+        family = name.partition("/")[0]
+        raise MissingExtraError(
+            f"'pettingzoo://{name}' needs a package that is not installed: {error.__cause__}. "
+            f"Install it with: pip install 'pettingzoo[{family}]'"
+        ) from error
+
+
+def _forms_of(name: str) -> list[str]:
+    """Return in which forms PettingZoo has an environment, the parallel one first."""
+    pettingzoo = pettingzoo_module()
+    if not hasattr(pettingzoo, "aec_registry"):
+        raise MissingExtraError.for_extra(
+            f"'pettingzoo://{name}' needs PettingZoo 1.27 or newer.", "pettingzoo"
+        )
+    forms = []
+    for api in _FORMS:
+        try:
+            pettingzoo.spec(api, name)
+        except pettingzoo.env_registry.exceptions.PettingZooRegistryError:
+            continue
+        forms.append(api)
+    if not forms:
+        known = {
+            "_v".join(one.rsplit("-v", 1)): None
+            for table in (pettingzoo.parallel_registry, pettingzoo.aec_registry)
+            for one in table
+        }
+        hint = suggest(name, known).replace("'", "'pettingzoo://", 1)
+        raise EnvNotFoundError(
+            f"PettingZoo knows no environment {name!r}.{hint} pettingzoo.pprint_registry() lists "
+            "all it knows; one of another package is 'pkg://module:parallel_env'."
+        )
+    return forms

@@ -1,0 +1,175 @@
+"""`envweave info`."""
+
+from __future__ import annotations
+
+import json
+
+RICH = '''
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Literal
+
+import numpy as np
+
+import envweave as ew
+
+
+class Gear(Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclass
+class Drive(ew.Action):
+    force: Annotated[float, ew.Bounds(-1, 1)]
+    gear: Gear
+    note: str | None = None
+    path: list[int] | None = None
+
+
+@dataclass
+class Road(ew.Observation):
+    view: Annotated[np.ndarray, ew.Bounds(0, 255, shape=(8, 8), dtype="uint8")]
+    speed: Annotated[float, ew.Bounds(0)]
+    side: Literal["left", "right"] = "left"
+
+
+class RoadEnv(ew.Environment):
+    """Drive along a road.
+
+    It is long,
+    and winding.
+    """
+
+    deterministic = False
+    tasks = ew.Tasks(
+        {"train": [ew.Task("a"), ew.Task("b")], "test": [ew.Task("c", split="test")]}
+    )
+
+    def __init__(self, lanes: int, rain: bool = False) -> None:
+        print("made with", lanes)
+        self.closed = False
+
+    async def reset(self, *, task: ew.Task, seed: int | None = None) -> Road:
+        return Road(np.zeros((8, 8), np.uint8), 0.0)
+
+    async def step(self, action: Drive) -> Road:
+        return Road(np.zeros((8, 8), np.uint8), 0.0, reward=1.0, done=True)
+
+    async def close(self) -> None:
+        print("closed")
+
+
+class Untyped:
+    def reset(self):
+        return 0, {}
+
+    def step(self, action):
+        return 0, float("nan"), True, False, {}
+'''
+
+
+def test_an_environment_is_told_in_words(envweave, here):
+    (here / "road_env.py").write_text(RICH)
+
+    ran = envweave("info", "pkg://road_env:RoadEnv", "--arg", "lanes=2")
+
+    assert ran.code == 0
+    for told in (
+        "Drive along a road. It is long, and winding.",
+        "defined in road_env:RoadEnv",
+        "takes lanes: int, rain: bool = False",
+        "reset takes seed, task",
+        "agents one",
+        "tasks train (2), test (1)",
+        "deterministic no",
+        "async yes",
+        "force float -1 to 1",
+        "gear choice 'low', 'high'",
+        "note str or None any",
+        "path list of int or None any",
+        "view array 8×8 uint8 0 to 255",
+        "speed float at least 0",
+        "side choice 'left', 'right'",
+        "made with 2",
+        "closed",
+    ):
+        assert told in ran.text
+    assert "metadata" not in ran.text
+
+
+def test_the_json_has_the_schemas_and_nothing_else_on_stdout(envweave, here):
+    (here / "road_env.py").write_text(RICH)
+
+    ran = envweave("info", "pkg://road_env:RoadEnv", "--arg", "lanes=2", "--json")
+
+    told = json.loads(ran.stdout)
+    assert told.pop("action_schema")["properties"]["force"] == {
+        "type": "number",
+        "minimum": -1,
+        "maximum": 1,
+    }
+    assert told.pop("observation_schema")["title"] == "Road"
+    assert told == {
+        "id": "pkg://road_env:RoadEnv",
+        "description": "Drive along a road.",
+        "docstring": "Drive along a road.\n\nIt is long,\nand winding.",
+        "factory": "road_env:RoadEnv",
+        "signature": "lanes: int, rain: bool = False",
+        "kwargs": {},
+        "max_episode_steps": None,
+        "reset_takes": ["seed", "task"],
+        "agents": None,
+        "tasks": {"train": 2, "test": 1},
+        "deterministic": False,
+        "async": True,
+    }
+    assert "made with 2" in ran.stderr
+
+
+def test_a_keyword_that_is_missing_is_named(envweave, here):
+    (here / "road_env.py").write_text(RICH)
+
+    ran = envweave("info", "pkg://road_env:RoadEnv")
+
+    assert ran.code == 2
+    assert "'lanes'" in ran.stderr
+
+
+def test_a_keyword_that_nobody_takes_is_refused(envweave):
+    ran = envweave("info", "counter-v0", "--arg", "done_att=5")
+
+    assert ran.code == 2
+    assert "Did you mean 'done_at'?" in ran.stderr
+
+
+def test_agents_with_the_same_spec_are_told_once(envweave):
+    ran = envweave("info", "tictactoe-v0")
+
+    assert "agents x, o" in ran.text
+    assert "Action of each agent" in ran.text
+    assert ran.text.count("cell int 0 to 8") == 1
+
+
+def test_the_json_names_the_agents(envweave):
+    ran = envweave("info", "tictactoe-v0", "--json")
+
+    told = json.loads(ran.stdout)
+    assert told["agents"] == ["x", "o"]
+    assert set(told["action_schema"]["properties"]) == {"x", "o"}
+
+
+def test_an_untyped_environment_takes_anything(envweave, here):
+    (here / "road_env.py").write_text(RICH)
+
+    ran = envweave("info", "pkg://road_env:Untyped")
+
+    assert ran.code == 0
+    assert "(itself) anything any" in ran.text
+
+
+def test_a_module_that_is_not_there_is_told(envweave):
+    ran = envweave("info", "pkg://no_such_module:Env")
+
+    assert ran.code == 2
+    assert "'no_such_module' cannot be imported" in ran.stderr

@@ -1,0 +1,89 @@
+"""`envweave list`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from envweave.cli import main
+
+
+def announce(here: Path, entry_points: str) -> None:
+    """Lay out an installed package that announces plug-ins."""
+    info = here / "thirdparty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thirdparty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_every_named_environment_is_listed_with_what_it_is_and_where(envweave):
+    ran = envweave("list")
+
+    assert ran.code == 0
+    assert "counter-v0 Count up to" in ran.text
+    assert "envweave.examples.counter:CounterEnv" in ran.text
+    assert "pkg://" in ran.text
+    assert "inproc" in ran.text
+
+
+def test_lines_fit_into_80_columns(envweave):
+    ran = envweave("list")
+
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+
+
+def test_the_json_list_names_environments_schemes_and_backends(envweave):
+    ran = envweave("list", "--json")
+
+    listed = json.loads(ran.stdout)
+    assert set(listed) == {"environments", "schemes", "backends"}
+    counter = next(one for one in listed["environments"] if one["name"] == "counter-v0")
+    assert counter == {
+        "name": "counter-v0",
+        "description": "Count up to `done_at`; every step earns what it added.",
+        "defined_in": "envweave.examples.counter:CounterEnv",
+        "error": None,
+    }
+    assert "local" in [one["name"] for one in listed["schemes"]]
+    assert "inproc" in [one["name"] for one in listed["backends"]]
+
+
+def test_a_broken_plugin_is_listed_with_its_error_beside_the_sound_ones(process, here):
+    announce(
+        here,
+        "[envweave.envs]\nbroken-v0 = broken_module:Env\nquitting-v0 = quitting_module:Env\n"
+        "[envweave.backends]\nfar = far_module\n",
+    )
+    (here / "broken_module.py").write_text("import no_such_library\n")
+    (here / "quitting_module.py").write_text("import sys\nsys.exit(3)\n")
+
+    ran = process("list", "--json", PYTHONPATH=str(here))
+
+    listed = json.loads(ran.stdout)
+    errors = {one["name"]: one["error"] for one in listed["environments"] + listed["backends"]}
+    assert ran.code == 0
+    assert "No module named 'no_such_library'" in errors["broken-v0"]
+    assert "SystemExit: 3" in errors["quitting-v0"]
+    assert "thirdparty" in errors["far"]
+    assert errors["counter-v0"] is None
+    assert errors["inproc"] is None
+
+
+def test_what_a_plugin_prints_on_import_does_not_reach_the_json(process, here):
+    announce(here, "[envweave.envs]\nloud-v0 = loud_module:Env\n")
+    (here / "loud_module.py").write_text("print('hello')\nclass Env:\n    '''Loud.'''\n")
+
+    ran = process("list", "--json", PYTHONPATH=str(here))
+
+    listed = json.loads(ran.stdout)["environments"]
+    assert next(one["description"] for one in listed if one["name"] == "loud-v0") == "Loud."
+    assert "hello" in ran.stderr
+
+
+def test_main_reads_the_arguments_of_the_process_by_default(monkeypatch, capsys, here):
+    monkeypatch.setattr("sys.argv", ["envweave", "--version"])
+
+    code = main()
+
+    assert code == 0
+    assert capsys.readouterr().out.startswith("envweave ")

@@ -1,0 +1,57 @@
+"""`envweave train`."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_train_alone_lists_what_can_be_trained(envweave):
+    ran = envweave("train")
+
+    assert ran.code == 0
+    assert "lineworld" in ran.text
+
+
+def test_options_reach_the_training_program(envweave, here):
+    ran = envweave(
+        *("train", "lineworld", "--episodes", "8", "--num-envs", "4", "--seed", "3"),
+        *("--evaluation-episodes", "4", "--run-dir", "run", "--json"),
+    )
+
+    told = json.loads(ran.stdout)
+    assert ran.code == 0
+    assert told["seed"] == 3
+    assert told["episodes"] == 8
+    assert (here / "run" / "metrics.jsonl").exists()
+
+
+def test_without_json_the_curve_is_shown(envweave, here):
+    ran = envweave(
+        *("train", "lineworld", "--episodes", "8", "--num-envs", "4"),
+        *("--evaluation-episodes", "4", "--run-dir", "run"),
+    )
+
+    assert ran.code == 0
+    assert "trained policy" in ran.text
+
+
+def test_its_help_is_that_of_the_training_program(envweave):
+    ran = envweave("train", "lineworld", "--help")
+
+    assert ran.code == 0
+    assert ran.stdout.startswith("usage: envweave train lineworld")
+    assert "--run-dir" in ran.stdout
+
+
+def test_a_bad_option_is_refused(envweave):
+    ran = envweave("train", "lineworld", "--episodes", "none")
+
+    assert ran.code == 2
+    assert "--episodes" in ran.stderr
+
+
+def test_an_unknown_training_names_the_nearest(envweave):
+    ran = envweave("train", "linewrld")
+
+    assert ran.code == 2
+    assert "'lineworld'" in ran.stderr

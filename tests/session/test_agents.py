@@ -1,0 +1,167 @@
+"""Several agents: who acts, who earns, who leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import envweave as ew
+from envweave.errors import ActionError
+from envweave.testing import ScriptedAgents
+
+
+def agents(*script: dict[str, Any], **options: Any) -> ew.Env:
+    return ew.make(ScriptedAgents(options.pop("who", ["a", "b"]), script, **options))
+
+
+def test_all_that_live_act_at_once_by_default() -> None:
+    env = agents()
+
+    result = env.reset()
+
+    assert [need.agent_id for need in result.needs] == ["a", "b"]
+    assert env.agents == ["a", "b"]
+
+
+def test_only_the_player_to_move_is_asked_and_the_other_is_refused_by_name() -> None:
+    env = agents({"act": ["b"]}, {}, first=["a"])
+    result = env.reset()
+    assert [need.agent_id for need in result.needs] == ["a"]
+
+    with pytest.raises(ActionError, match=r"action\['b'\]: it is not this agent's turn"):
+        env.step({"b": {}})
+    with pytest.raises(ActionError, match=r"action\['a'\]: this agent's action is missing"):
+        env.step({})
+    with pytest.raises(ActionError, match=r"action\['zed'\]: there is no such agent"):
+        env.step({"a": {}, "zed": {}})
+
+    assert [need.agent_id for need in env.step({"a": {}}).needs] == ["b"]
+
+
+def test_a_bad_field_is_named_with_its_agent() -> None:
+    env = agents()
+    env.reset()
+
+    with pytest.raises(ActionError, match=r"action\['b'\]\.number: 'x' is not an int"):
+        env.step({"a": {}, "b": {"number": "x"}})
+
+
+def test_a_need_carries_what_was_earned_since_the_agent_last_acted() -> None:
+    env = agents(
+        {"rewards": {"a": 1.0}, "act": ["b"]},
+        {"rewards": {"a": 2.0, "b": 5.0}, "act": ["a"]},
+        {"rewards": {"a": 4.0}},
+        first=["a"],
+    )
+    env.reset()
+
+    first = env.step({"a": {}})
+    second = env.step({"b": {}})
+    last = env.step({"a": {}})
+
+    assert [need.reward for need in first.needs] == [None]
+    assert [need.reward for need in second.needs] == [3.0]
+    assert last.end.rewards == {"a": 4.0, "b": 5.0}
+
+
+def test_an_early_leaver_gets_its_last_observation_reward_and_flags_once() -> None:
+    env = agents({"rewards": {"a": 1.0, "b": 2.0}}, {"rewards": {"a": 3.0}, "leave": ["a"]}, {}, {})
+    env.reset()
+    env.step({"a": {}, "b": {}})
+
+    left = env.step({"a": {"text": "bye"}, "b": {}})
+    after = env.step({"b": {}})
+
+    ends = [event for event in left.events if isinstance(event, ew.AgentEnd)]
+    assert [(end.agent_id, end.observation.text, end.reward) for end in ends] == [("a", "bye", 3.0)]
+    assert (ends[0].terminated, ends[0].truncated, left.done) == (True, False, False)
+    assert left.terminated == {"a": True, "b": False}
+    assert after.events == []
+    with pytest.raises(ActionError, match="this agent has left"):
+        env.step({"a": {}, "b": {}})
+
+
+def test_the_episode_is_over_when_nobody_is_left_or_all_is_said() -> None:
+    class FiveDicts(ew.MultiAgentEnvironment):
+        possible_agents = ("a", "b")
+
+        def reset(self) -> Any:
+            return {"a": 0, "b": 0}, {"a": {}, "b": {}}
+
+        def step(self, actions: Any) -> Any:
+            return {"a": 1, "b": 1}, {"a": 1.0, "b": 2.0}, {"__all__": True}, {}, {}
+
+    env = ew.make(FiveDicts())
+    env.reset()
+
+    result = env.step({"a": 0, "b": 0})
+
+    assert result.done is True
+    assert result.terminated == {"a": True, "b": True}
+    assert result.end == ew.EpisodeEnd("terminated", rewards={"a": 1.0, "b": 2.0})
+
+
+def test_a_cut_is_truncated_for_everyone_who_is_there() -> None:
+    env = ew.make(ScriptedAgents(), max_episode_steps=1)
+    env.reset()
+
+    result = env.step({"a": {}, "b": {}})
+
+    assert result.truncated == {"a": True, "b": True}
+    assert result.terminated == {"a": False, "b": False}
+    assert result.end.reason == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"act": []}, "it must name somebody"),
+        ({"act": ["zed"]}, "who takes no part"),
+        ({"act": ["a", "a"]}, "nobody twice"),
+        ({"join": ["zed"]}, "not in possible_agents"),
+    ],
+)
+def test_books_that_do_not_add_up_are_the_environments_error(
+    entry: dict[str, Any], words: str
+) -> None:
+    env = agents(entry, {})
+    env.reset()
+
+    result = env.step({"a": {}, "b": {}})
+
+    assert words in result.end.cause
+    assert all(math.isnan(reward) for reward in result.reward.values())
+
+
+def test_an_autoreset_asks_the_first_players_of_the_new_episode() -> None:
+    env = ew.make(ScriptedAgents(["a", "b"], [{"act": ["b"]}], first=["a"]), autoreset=True)
+    env.reset(seed=1)
+
+    result = env.step({"a": {}})
+
+    assert [request.type for request in result.requests] == [
+        "episode_end",
+        "auto_reset_ready",
+        "need_action",
+    ]
+    assert [need.agent_id for need in result.needs] == ["a"]
+    assert result.current["a"].at == 0
+
+
+def test_an_action_mask_travels_in_the_need() -> None:
+    class Masked(ew.MultiAgentEnvironment):
+        possible_agents = ("a",)
+
+        def reset(self) -> Any:
+            return {"a": 0}, {"a": {"action_mask": [1, 0]}}
+
+        def step(self, actions: Any) -> Any:
+            return {"a": 1}, {"a": 0.0}, {"a": False}, {"a": False}, {"a": {"action_mask": [0, 1]}}
+
+    env = ew.make(Masked())
+
+    masks = [env.reset().needs[0].action_mask, env.step({"a": 0}).needs[0].action_mask]
+
+    assert masks == [[1, 0], [0, 1]]

@@ -1,0 +1,138 @@
+"""Environments and callers of either colour."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import envweave as ew
+from envweave.errors import BusyError, ResetNeededError
+from envweave.examples import CounterAction, CounterEnv, CounterObservation
+from envweave.testing import AsyncScriptedEnvironment
+
+
+class SlowCounter(ew.Environment):
+    """Waits inside a step until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = asyncio.Event(), asyncio.Event()
+
+    async def reset(self) -> CounterObservation:
+        return CounterObservation(0)
+
+    async def step(self, action: CounterAction) -> CounterObservation:
+        self.entered.set()
+        await self.go.wait()
+        return CounterObservation(action.delta, reward=1.0)
+
+
+def test_an_async_environment_serves_a_sync_caller() -> None:
+    with ew.make(AsyncScriptedEnvironment()) as env:
+        env.reset()
+
+        assert [env.step({}).reward for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_an_async_environment_serves_a_sync_caller_inside_a_running_loop() -> None:
+    async def notebook_cell() -> list[float]:
+        with ew.make(AsyncScriptedEnvironment()) as env:
+            env.reset()
+            return [env.step({}).reward for _ in range(3)]
+
+    before = threading.active_count()
+
+    rewards = asyncio.run(notebook_cell())
+
+    assert rewards == [1.0, 2.0, 3.0]
+    assert threading.active_count() == before
+
+
+def test_an_environment_made_outside_a_loop_may_be_stepped_inside_one() -> None:
+    env = ew.make(AsyncScriptedEnvironment())
+    env.reset()
+    first = env.step({}).reward
+
+    async def cell() -> float:
+        return env.step({}).reward
+
+    second = asyncio.run(cell())
+    third = env.step({}).reward
+    env.close()
+
+    assert [first, second, third] == [1.0, 2.0, 3.0]
+
+
+def test_an_async_caller_drives_environments_of_either_colour() -> None:
+    async def drive(environment: ew.Environment, action: dict[str, int]) -> float:
+        async with ew.make_async(environment) as env:
+            await env.reset(seed=1)
+            result = await env.step(action)
+            assert (await env.state()).step_count == 1
+            return result.reward
+
+    async def both() -> list[float]:
+        return [
+            await drive(AsyncScriptedEnvironment(), {}),
+            await drive(CounterEnv(), {"delta": 1}),
+        ]
+
+    assert asyncio.run(both()) == [1.0, 1.0]
+
+
+def test_the_async_close_of_the_author_runs_once() -> None:
+    environment = AsyncScriptedEnvironment()
+    with ew.make(environment) as env:
+        env.reset()
+    env.close()
+
+    assert environment.closed == 1
+
+
+def test_a_second_call_while_one_is_under_way_is_refused_and_harms_nothing() -> None:
+    async def scenario() -> float:
+        environment = SlowCounter()
+        async with ew.make_async(environment) as env:
+            await env.reset()
+            first = asyncio.create_task(env.step({"delta": 1}))
+            await environment.entered.wait()
+            with pytest.raises(BusyError, match=r"step\(\) is still under way"):
+                await env.step({"delta": 2})
+            environment.go.set()
+            return (await first).observation.value
+
+    assert asyncio.run(scenario()) == 1
+
+
+def test_a_cancelled_step_ends_the_episode_for_want_of_knowledge() -> None:
+    async def scenario() -> None:
+        environment = SlowCounter()
+        async with ew.make_async(environment) as env:
+            await env.reset()
+            step = asyncio.create_task(env.step({"delta": 1}))
+            await environment.entered.wait()
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+
+            with pytest.raises(ResetNeededError, match="interrupted"):
+                await env.step({"delta": 1})
+            await env.reset()
+
+    asyncio.run(scenario())
+
+
+def test_tasks_an_environment_left_running_are_cancelled_by_close() -> None:
+    class Spawns(SlowCounter):
+        async def reset(self) -> CounterObservation:
+            self.background = asyncio.ensure_future(asyncio.sleep(3600))
+            return CounterObservation(0)
+
+    environment = Spawns()
+    env = ew.make(environment)
+    env.reset()
+
+    env.close()
+
+    assert environment.background.cancelled()

@@ -1,0 +1,140 @@
+"""A failure is never a reward of 0, and it has an owner."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envweave as ew
+from envweave.errors import StateFailedError
+from envweave.examples import CounterAction, CounterEnv, CounterObservation
+
+
+class Returns:
+    """Returns whatever it was given."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = outcomes
+
+    def reset(self) -> Any:
+        self.left = iter(self.outcomes)
+        return "start", {}
+
+    def step(self, action: Any) -> Any:
+        return next(self.left)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (None, "NoneType"),
+        (("o", 1.0, False, {}), "tuple of 4"),
+        (("o", "1.5", False, False, {}), "reward '1.5' is not a number"),
+        (("o", 1.0, "yes", False, {}), "terminated 'yes' is not a bool"),
+        (("o", 1.0, False, 2, {}), "truncated 2 is not a bool"),
+        (("o", 1.0, False, False, ["info"]), "is not a dict"),
+        (("o", [1.0, 2.0], False, False, {}), "is not a number"),
+    ],
+)
+def test_what_no_environment_may_return_is_its_own_error(outcome: Any, words: str) -> None:
+    env = ew.make(Returns(outcome))
+    env.reset()
+
+    result = env.step(0)
+
+    assert (result.end.reason, result.end.blame) == ("error", "environment")
+    assert words in result.end.cause
+    assert math.isnan(result.reward)
+    assert result.observation == "start"
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [(True, 1.0), (2, 2.0), (np.float32(0.5), 0.5), (np.array(3.0), 3.0), (None, None)],
+)
+def test_any_number_is_a_reward_and_none_stays_none(reward: Any, expected: float | None) -> None:
+    env = ew.make(Returns(("o", reward, np.bool_(False), 0, {})))
+    env.reset()
+
+    result = env.step(0)
+
+    assert result.valid
+    assert result.reward == expected
+    assert type(result.reward) in (float, type(None))
+
+
+def test_the_cause_names_the_line_of_the_authors_code(caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(CounterEnv):
+        def step(self, action: CounterAction) -> CounterObservation:
+            raise ZeroDivisionError("too deep")
+
+    env = ew.make(Fails())
+    env.reset()
+
+    with caplog.at_level(logging.WARNING, "envweave"):
+        result = env.step({"delta": 1})
+
+    assert result.end.cause.startswith("ZeroDivisionError: too deep (test_failures.py:")
+    assert "Traceback" in caplog.text
+
+
+def test_a_failing_state_harms_no_episode() -> None:
+    class Fails(CounterEnv):
+        @property
+        def state(self) -> ew.State:
+            raise OSError("disk on fire")
+
+    env = ew.make(Fails())
+    env.reset()
+
+    with pytest.raises(StateFailedError, match="disk on fire"):
+        env.state()
+
+    assert env.step({"delta": 1}).valid
+
+
+def test_a_result_with_an_end_of_the_authors_own_is_taken() -> None:
+    end = ew.EpisodeEnd("timeout", "agent", "ran for ever")
+    outcome = ew.StepResult("o", -1.0, truncated=True, end=end)
+    env = ew.make(Returns(outcome))
+    env.reset()
+
+    result = env.step(0)
+
+    assert result.end == end
+    assert (result.reward, result.valid, result.done) == (-1.0, True, True)
+
+
+def test_emitting_what_is_no_event_is_the_environments_error() -> None:
+    class Emits(CounterEnv):
+        def step(self, action: CounterAction) -> CounterObservation:
+            self.emit("hello")
+            return super().step(action)
+
+    env = ew.make(Emits())
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert not result.valid
+    assert "emit() was given 'hello'" in result.end.cause
+
+
+def test_an_observation_that_cannot_be_copied_is_refused_in_words() -> None:
+    class Handle:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("a handle")
+
+    class ShowsAHandle:
+        def reset(self) -> Any:
+            return Handle(), {}
+
+        def step(self, action: Any) -> Any:
+            return Handle(), 0.0, False, False, {}
+
+    with pytest.raises(ew.errors.ResetFailedError, match="Observations are data"):
+        ew.make(ShowsAHandle()).reset()

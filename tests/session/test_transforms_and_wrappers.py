@@ -1,0 +1,150 @@
+"""Transforms change what is shown and paid, once; wrappers change timing and limits."""
+
+from __future__ import annotations
+
+import pytest
+
+import envweave as ew
+from envweave.examples import CounterEnv
+from envweave.testing import AsyncScriptedEnvironment, ScriptedAgents, ScriptedEnvironment
+
+
+class Bonus(ew.Transform):
+    def __init__(self, part: str = "bonus", value: float = 10.0) -> None:
+        self.part, self.value = part, value
+
+    def __call__(self, observation: ew.Observation) -> ew.Observation:
+        if observation.reward is not None:
+            observation.add_reward(self.part, self.value)
+        return observation
+
+
+def test_a_transform_is_applied_once_and_its_part_is_named() -> None:
+    env = ew.make(CounterEnv(), transform=Bonus())
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert result.reward == 11.0
+    assert result.reward_parts == {"base": 1.0, "bonus": 10.0}
+
+
+def test_transforms_add_up_and_none_overwrites_another() -> None:
+    both = ew.CompositeTransform([Bonus("good", 2.0), Bonus("bad", -5.0)])
+    env = ew.make(CounterEnv(), transform=both)
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert result.reward == -2.0
+    assert result.reward_parts == {"base": 1.0, "good": 2.0, "bad": -5.0}
+
+
+def test_the_environments_own_transform_is_used_unless_make_is_given_one() -> None:
+    environment = CounterEnv()
+    environment.transform = Bonus(value=1.0)
+    own = ew.make(environment)
+    own.reset()
+    other = ew.make(CounterEnv(), transform=Bonus(value=2.0))
+    other.reset()
+
+    assert (own.step({"delta": 1}).reward, other.step({"delta": 1}).reward) == (2.0, 3.0)
+
+
+def test_a_transform_sees_every_agent() -> None:
+    env = ew.make(ScriptedAgents(script=[{"rewards": {"a": 1.0, "b": 2.0}}, {}]), transform=Bonus())
+    env.reset()
+
+    result = env.step({"a": {}, "b": {}})
+
+    assert result.reward == {"a": 11.0, "b": 12.0}
+
+
+def test_a_transform_on_an_environment_without_observations_is_refused_in_words() -> None:
+    class Tuples:
+        def reset(self):
+            return 0, {}
+
+        def step(self, action):
+            return 0, 0.0, False, False, {}
+
+    with pytest.raises(ew.errors.ResetFailedError, match="needs an environment that returns Obs"):
+        ew.make(Tuples(), transform=Bonus()).reset()
+
+
+def test_a_time_limit_truncates_and_an_own_end_in_the_same_step_stays() -> None:
+    cut = ew.make(CounterEnv(done_at=9), max_episode_steps=2)
+    both = ew.make(CounterEnv(done_at=2), max_episode_steps=2)
+    for env in (cut, both):
+        env.reset()
+        env.step({"delta": 1})
+
+    results = [env.step({"delta": 1}) for env in (cut, both)]
+
+    assert [(r.terminated, r.truncated, r.end.reason) for r in results] == [
+        (False, True, "truncated"),
+        (True, True, "terminated"),
+    ]
+
+
+def test_a_time_limit_under_a_transform_still_truncates() -> None:
+    env = ew.make(CounterEnv(done_at=9), max_episode_steps=1, transform=Bonus())
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert (result.truncated, result.reward) == (True, 11.0)
+
+
+def test_a_time_limit_counts_no_answers_to_tool_calls() -> None:
+    script = [{"tool": "search"}, {"reward": 1.0}, {"reward": 1.0}]
+    env = ew.make(ew.TimeLimit(ScriptedEnvironment(script), max_steps=2))
+    env.reset()
+    call = env.step({}).tool_calls[0]
+
+    answered = env.step(ew.ToolResult(call.call_id, 1))
+    last = env.step({})
+
+    assert (answered.done, last.truncated) == (False, True)
+
+
+def test_statistics_tell_return_and_length_at_the_end() -> None:
+    env = ew.make(ew.EpisodeStatistics(CounterEnv(done_at=2)))
+    env.reset()
+    first = env.step({"delta": 1})
+    last = env.step({"delta": 1})
+
+    assert "episode" not in first.info
+    assert (last.info["episode"]["return"], last.info["episode"]["length"]) == (2.0, 2)
+
+
+def test_statistics_of_several_agents_are_kept_apart() -> None:
+    env = ew.make(ew.EpisodeStatistics(ScriptedAgents(script=[{"rewards": {"a": 1.0, "b": 2.0}}])))
+    env.reset()
+
+    last = env.step({"a": {}, "b": {}})
+
+    assert last.info["episode"]["return"] == {"a": 1.0, "b": 2.0}
+
+
+def test_wrappers_stand_around_coroutines_too() -> None:
+    wrapped = ew.EpisodeStatistics(ew.TimeLimit(AsyncScriptedEnvironment(), max_steps=2))
+    with ew.make(wrapped) as env:
+        env.reset()
+        env.step({})
+
+        last = env.step({})
+
+    assert (last.truncated, last.info["episode"]["return"]) == (True, 3.0)
+
+
+def test_a_wrapper_may_change_actions() -> None:
+    class Doubled(ew.Wrapper):
+        def before_step(self, action):
+            action.delta *= 2
+            return action
+
+    env = ew.make(Doubled(CounterEnv()))
+    env.reset()
+
+    assert env.step({"delta": 1}).observation.value == 2

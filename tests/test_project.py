@@ -1,0 +1,102 @@
+"""What holds for the project as a whole: its size, its words, its imports."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import envweave as ew
+from envweave import testing
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
+REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/reference").glob("*.md"))
+EXTRAS = {"gymnasium", "matplotlib", "mkdocs", "pettingzoo", "pytest", "rich", "typer"}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_under_400_lines(source: Path) -> None:
+    lines = source.read_text(encoding="utf-8").count("\n")
+
+    assert lines < 400
+
+
+@pytest.mark.parametrize("name", [n for n in ew.__all__ if n not in {"__version__", "examples"}])
+def test_a_public_name_is_in_the_reference(name: str) -> None:
+    shown = re.findall(r"^::: envweave\.(\S+)$", REFERENCE, re.MULTILINE)
+
+    # `errors` and `testing` are pages of their own, which show whatever is in them.
+    assert name in shown or (name == "EnvWeaveError" and "errors" in shown)
+
+
+def test_every_public_noun_is_in_the_glossary() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    nouns = {name for name in ew.__all__ if name[0].isupper()}
+
+    defined = set(re.findall(r"^(\S.*)\n:   ", glossary, re.MULTILINE))
+
+    assert nouns - defined == set()
+
+
+def test_every_public_name_can_be_had() -> None:
+    missing = [name for name in ew.__all__ if not hasattr(ew, name)]
+    missing += [name for name in testing.__all__ if not hasattr(testing, name)]
+
+    assert missing == []
+
+
+def test_importing_the_package_imports_no_dependency() -> None:
+    code = "import envweave, json, sys; print(json.dumps(sorted(sys.modules)))"
+
+    loaded = in_a_fresh_process(code)
+
+    roots = {name.partition(".")[0] for name in loaded}
+    assert roots & (EXTRAS | {"numpy", "msgspec", "cloudpickle"}) == set()
+
+
+def test_stepping_an_environment_imports_no_extra() -> None:
+    code = """
+import envweave as ew, json, sys
+with ew.make("counter-v0") as env:
+    env.reset(seed=0)
+    env.step({"delta": 1})
+print(json.dumps(sorted(sys.modules)))
+"""
+
+    loaded = in_a_fresh_process(code)
+
+    assert {name.partition(".")[0] for name in loaded} & EXTRAS == set()
+
+
+def test_the_version_of_the_changelog_is_the_version_of_the_package() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    newest = re.search(r"^## \[?(?P<version>\d+\.\d+\.\d+)", changelog, re.MULTILINE)
+
+    assert newest is not None
+    assert newest["version"] == ew.__version__
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_what_a_page_says_works_is_what_is_announced(page: str) -> None:
+    announced = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    backends = announced["project"]["entry-points"]["envweave.backends"]
+
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| \**(works|planned)\** \|$",
+        (ROOT / page).read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+
+    assert {name for name, today in rows if today == "works"} == set(backends)
+
+
+def in_a_fresh_process(code: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
