@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 RICH = '''
 from dataclasses import dataclass
 from enum import Enum
@@ -77,8 +79,8 @@ def test_an_environment_is_told_in_words(envweave, here):
     assert ran.code == 0
     for told in (
         "Drive along a road. It is long, and winding.",
-        "defined in road_env:RoadEnv",
-        "takes lanes: int, rain: bool = False",
+        "class road_env:RoadEnv",
+        "keywords lanes: int, rain: bool = False",
         "reset takes seed, task",
         "agents one",
         "tasks train (2), test (1)",
@@ -114,6 +116,7 @@ def test_the_json_has_the_schemas_and_nothing_else_on_stdout(envweave, here):
         "id": "pkg://road_env:RoadEnv",
         "description": "Drive along a road.",
         "docstring": "Drive along a road.\n\nIt is long,\nand winding.",
+        "class": "road_env:RoadEnv",
         "factory": "road_env:RoadEnv",
         "signature": "lanes: int, rain: bool = False",
         "kwargs": {},
@@ -166,6 +169,18 @@ def test_an_untyped_environment_takes_anything(envweave, here):
 
     assert ran.code == 0
     assert "(itself) anything any" in ran.text
+
+
+def test_a_gymnasium_environment_is_told_by_the_class_inside_its_wrappers(envweave):
+    pytest.importorskip("gymnasium")
+
+    ran = envweave("info", "gym://CartPole-v1")
+
+    assert ran.code == 0
+    assert "class gymnasium.envs.classic_control.cartpole:CartPoleEnv" in ran.text
+    assert "more lines; all with --json)" in ran.text
+    assert "(itself) int 0 to 1" in ran.text
+    assert "[0] -4.8 to 4.8, [1] any" in ran.text
 
 
 def test_a_module_that_is_not_there_is_told(envweave):

@@ -36,7 +36,9 @@ from envweave.registry import DEFAULT_REGISTRY
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted(
-    module.name for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
+    module.name
+    for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
+    if not module.name.endswith(".__main__")
 )
 
 RUN = {
@@ -44,7 +46,7 @@ RUN = {
     "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"],
     "python": [sys.executable],
 }
-INSTALLS_OR_TAKES_LONG = {"pip", "uv", "source", "pytest", "./dev"}
+NOT_RUN = {"pip", "uv", "source", "./dev"}  # they install, or take long
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def commands_of(fence: Fence) -> Iterator[tuple[str, list[str]]]:
 
 def type_command(command: str, place: str) -> str | None:
     words = shlex.split(command, comments=True)
-    if words[0] in INSTALLS_OR_TAKES_LONG and words != ["pytest", "-q", words[-1]]:
+    if words[0] in NOT_RUN or words == ["pytest"]:
         return None
     assert words[0] in RUN, f"{place}: nobody knows how to run {words[0]!r}"
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, final
 
 from envweave.adapters.outward import open_env
@@ -77,9 +78,7 @@ class FromGymnasium(Environment):
 
     def describe(self) -> Interface:
         """Describe the environment by its spaces."""
-        assert self.action_spec is not None
-        assert self.observation_spec is not None
-        return Interface(self._takes, frozenset(), self.action_spec, self.observation_spec)
+        return dataclasses.replace(super().describe(), reset_takes=self._takes)
 
 
 def to_gymnasium(
@@ -88,9 +87,10 @@ def to_gymnasium(
     """Return an environment of ours as a `gymnasium.Env`.
 
     The spaces come from the specs (see `Spec.to_space`): a dataclass becomes a `Dict` of the
-    author's own fields, without `reward`, `done`, `truncated` and `metadata`, and a `Literal`
-    the index of its value. A reward that is not scored yet becomes NaN. A seed that the
-    environment cannot honour is refused, and so are options, unless they are empty.
+    author's own fields, without `reward`, `done`, `truncated` and `metadata`; an `Action` of one
+    field that field's space; and a `Literal` the index of its value. A reward that is not scored
+    yet becomes NaN. A seed that the environment cannot honour is refused, and so are options,
+    unless they are empty.
 
     Args:
         env: An ID, an environment object, a class, or an `Env` made without `autoreset`.

@@ -13,6 +13,7 @@ from envweave.adapters.outward import (
     check_result,
     decode_action,
     encode_observation,
+    number_of_actions,
     to_reward,
     with_mask,
 )
@@ -41,8 +42,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
         self._observations = bridge(env.observation_spec, "observation")
         self.action_space = self._actions.space
         self.observation_space = self._observations.space
-        numbered = isinstance(self.action_space, gymnasium.spaces.Discrete)
-        self._number_of_actions = int(self.action_space.n) if numbered else None
+        self._number_of_actions = number_of_actions(self.action_space)
         self.render_mode = render_mode
         self._shown: Any = None
 
@@ -74,7 +74,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
     def _tell(self, info: dict[str, Any]) -> dict[str, Any]:
         return with_mask(info, info.get("action_mask"), self._number_of_actions)
 
-    def render(self) -> str | None:  # type: ignore[override] # theirs may be a list too
+    def render(self) -> str | None:
         """Return the last observation as text, or with no render mode nothing."""
         return None if self.render_mode is None else repr(self._shown)
 

@@ -103,17 +103,24 @@ def to_reward(reward: float | None) -> float:
     return math.nan if reward is None else reward
 
 
-def with_mask(info: Mapping[str, Any], mask: Any, number_of_actions: int | None) -> dict[str, Any]:
+def number_of_actions(space: Any) -> int | None:
+    """Return how many actions a `Discrete` space has; `None` for any other space."""
+    from gymnasium.spaces import Discrete
+
+    return int(space.n) if isinstance(space, Discrete) else None
+
+
+def with_mask(info: Mapping[str, Any], mask: Any, number: int | None) -> dict[str, Any]:
     """Return a fresh info, its action mask in the form that `Discrete.sample` takes.
 
     Args:
         info: What the environment says besides.
         mask: Which actions are legal, or `None`.
-        number_of_actions: How many the mask is about, where the actions are numbered.
+        number: How many the mask is about, where the actions are numbered.
     """
     if mask is None:
         return dict(info)
     array = np.array(mask)
-    if array.shape == (number_of_actions,) and array.dtype.kind in "biuf":
+    if array.shape == (number,) and array.dtype.kind in "biuf":
         mask = array.astype(np.int8)
     return {**info, "action_mask": mask}

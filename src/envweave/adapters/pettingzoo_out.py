@@ -15,6 +15,7 @@ from envweave.adapters.outward import (
     check_result,
     decode_action,
     encode_observation,
+    number_of_actions,
     to_reward,
     with_mask,
 )
@@ -59,6 +60,9 @@ class Inside:
         self._shown = {a: bridge(shown[a], f"observation[{a!r}]") for a in self.possible_agents}
         self.action_spaces = {agent: one.space for agent, one in self._given.items()}
         self.observation_spaces = {agent: one.space for agent, one in self._shown.items()}
+        self._number_of_actions = {
+            agent: number_of_actions(space) for agent, space in self.action_spaces.items()
+        }
         self._seen: dict[str, Any] = {}
         self._agents: list[str] = []
 
@@ -108,10 +112,8 @@ class Inside:
         )
 
     def _inform(self, agent: str, infos: dict[str, Any], need: Any) -> dict[str, Any]:
-        info = infos.get(agent) or {}
-        space = self.action_spaces[agent]
-        number = int(space.n) if isinstance(space, spaces.Discrete) else None
-        return with_mask(info, None if need is None else need.action_mask, number)
+        mask = None if need is None else need.action_mask
+        return with_mask(infos.get(agent) or {}, mask, self._number_of_actions[agent])
 
     def text(self) -> str:
         """Return what each agent saw last, a line each."""
@@ -135,7 +137,7 @@ def _flags(agent: str, result: StepResult[Any], end: AgentEnd[Any] | None) -> tu
 
 
 @final
-class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):
+class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] # it has no types
     """An environment of ours where all act at once, as PettingZoo's. See `to_pettingzoo`."""
 
     def __init__(self, env: Any) -> None:
@@ -145,7 +147,7 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):
         self.possible_agents = inside.possible_agents
         self.observation_spaces = inside.observation_spaces
         self.action_spaces = inside.action_spaces
-        self.agents = []
+        self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return the space of what an agent sees."""
@@ -201,7 +203,7 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):
 
 
 @final
-class AsAEC(pettingzoo.AECEnv[str, Any, Any]):
+class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no types
     """An environment of ours, as PettingZoo's by turns. See `to_pettingzoo`."""
 
     def __init__(self, env: Any) -> None:
@@ -216,7 +218,9 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):
         self.possible_agents = inside.possible_agents
         self.observation_spaces = inside.observation_spaces
         self.action_spaces = inside.action_spaces
-        self.agents = []
+        self.agents: list[str] = []
+        self.agent_selection = ""
+        self._cumulative_rewards: dict[str, float] = {}
         self._asked: list[str] = []
         self._given: dict[str, Any] = {}
 

@@ -64,12 +64,11 @@ def _check(
     from envweave.testing import ENVIRONMENT_CHECKS, iter_checks
 
     merged: dict[str, CheckOutcome] = {}
-    with output.progress() as bar:
-        task = bar.add_task("checking", total=len(seeds) * len(ENVIRONMENT_CHECKS), note="")
+    with output.progress("checking", len(seeds) * len(ENVIRONMENT_CHECKS)) as advance:
         for seed in seeds:
             found = iter_checks(env_id, backend=backend, seed=seed, max_steps=max_steps, **keywords)
             for outcome in found:
-                bar.update(task, advance=1, note=outcome.name.replace("_", " "))
+                advance(outcome.name.replace("_", " "))
                 if len(seeds) > 1 and outcome.detail:
                     detail = f"with seed {seed}: {outcome.detail}"
                     outcome = dataclasses.replace(outcome, detail=detail)
@@ -92,18 +91,19 @@ def _print_outcomes(title: str, outcomes: list[CheckOutcome]) -> None:
     marks = {"passed": "✓", "failed": "✗", "skipped": "–"}
     if where.options.ascii_only:
         marks = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
-    shown = output.table("", "promise", title=title)
+    shown = output.table("", "promise")
     for outcome in outcomes:
         style = _STYLES[outcome.status]
         said = Text(outcome.promise or outcome.name.replace("_", " "))
         if outcome.detail:
             said.append(f"\n{outcome.detail}", style=style)
         shown.add_row(Text(marks[outcome.status], style=style), said)
-    where.print(shown)
+    output.print_table(title, shown)
+    where.print()
     counts = Counter(outcome.status for outcome in outcomes)
     verdict = "FAILED" if counts["failed"] else "OK"
     where.print(
         f"{verdict}: {counts['passed']} kept, {counts['failed']} broken, "
-        f"{counts['skipped']} do not apply",
+        f"{counts['skipped']} not applicable",
         style="bold red" if counts["failed"] else "bold green",
     )

@@ -183,7 +183,7 @@ def _print_report(report: dict[str, Any]) -> None:
             ]
         )
     )
-    shown = output.table("", "part", "state", title="\nWhat this machine can run")
+    shown = output.table("", "part", "state")
     for one in report["core"]:
         _add(shown, one.problem is None, f"core: {one.name}", one.problem or one.version)
     for extra in report["extras"]:
@@ -204,7 +204,8 @@ def _print_report(report: dict[str, Any]) -> None:
         if one["status"] != "ready":
             ready = None if one["status"] == "missing" else False
             _add(shown, ready, f"environment: {one['name']}", one["detail"])
-    where.print(shown)
+    output.print_table("What this machine can run", shown)
+    where.print()
     verdict = "Ready." if report["ok"] else "Something is broken; see above."
     where.print(Text(verdict, style="bold green" if report["ok"] else "bold red"))
 

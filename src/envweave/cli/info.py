@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from envweave.registry import EnvSpec
     from envweave.types import Tasks
 
+_LONG = 16
+
 
 def info_command(
     env_id: arguments.EnvId, json: arguments.Json = False, arg: arguments.Keywords = None
@@ -28,9 +30,10 @@ def info_command(
 
     with output.stdout_reserved(json):
         spec = ew.spec(env_id)
-        environment = adopt(build(spec, arguments.read_keywords(arg)))
+        made = build(spec, arguments.read_keywords(arg))
+        environment = adopt(made)
         with ew.make(environment) as env:  # closes it, whether its methods are async or not
-            report = _describe(spec, environment)
+            report = _describe(spec, made, environment)
             specs = {"Action": env.action_spec, "Observation": env.observation_spec}
     if json:
         output.write_json(report)
@@ -38,13 +41,17 @@ def info_command(
     _print_report(report, specs)
 
 
-def _describe(spec: EnvSpec, environment: Environment) -> dict[str, Any]:
+def _describe(spec: EnvSpec, made: Any, environment: Environment) -> dict[str, Any]:
     interface = environment.describe()
     factory = spec.load()
+    # Gymnasium and PettingZoo hand out wrappers around what is meant.
+    author_class = type(getattr(made, "unwrapped", made))
+    docstring = inspect.cleandoc(author_class.__doc__ or factory.__doc__ or "")
     return {
         "id": spec.id,
-        "description": spec.describe(),
-        "docstring": inspect.getdoc(factory) or "",
+        "description": spec.description or docstring.partition("\n")[0],
+        "docstring": docstring,
+        "class": place_of(author_class),
         "factory": place_of(spec.factory),
         "signature": _signature(factory),
         "kwargs": dict(spec.kwargs),
@@ -76,16 +83,16 @@ def _splits(tasks: Tasks | None) -> dict[str, int | None] | None:
 def _print_report(report: dict[str, Any], specs: dict[str, Spec]) -> None:
     where = output.console()
     where.print(report["id"], style="bold")
-    docstring = report["docstring"] or report["description"] or "(no description)"
-    where.print(output.reflow(docstring))
+    where.print(_opening(report["docstring"]) or report["description"] or "(no description)")
     where.print()
     keywords = ", ".join(f"{name}={value!r}" for name, value in report["kwargs"].items())
     limit = report["max_episode_steps"]
     where.print(
         output.facts(
             [
-                ("defined in", report["factory"]),
-                ("takes", report["signature"] or "nothing"),
+                ("class", report["class"]),
+                *([("made by", report["factory"])] if report["factory"] != report["class"] else []),
+                ("keywords", report["signature"] or "none"),
                 *([("given", keywords)] if keywords else []),
                 ("reset takes", ", ".join(report["reset_takes"]) or "nothing"),
                 ("agents", ", ".join(report["agents"] or ()) or "one"),
@@ -98,7 +105,14 @@ def _print_report(report: dict[str, Any], specs: dict[str, Spec]) -> None:
     )
     for title, spec in specs.items():
         _print_fields(title, spec)
-    where.print(f"Run it: envweave run {report['id']}", style="dim", soft_wrap=True)
+    where.print(f"\nRun it: envweave run {report['id']}", style="dim", soft_wrap=True)
+
+
+def _opening(docstring: str) -> str:
+    lines = output.reflow(docstring).splitlines()
+    if len(lines) <= _LONG:
+        return "\n".join(lines)
+    return "\n".join([*lines[:_LONG], f"… ({len(lines) - _LONG} more lines; all with --json)"])
 
 
 def _tasks_in_words(splits: dict[str, int | None] | None) -> str:
@@ -115,12 +129,7 @@ def _print_fields(title: str, spec: Spec) -> None:
 
     several = isinstance(spec, AgentsSpec) and same_for_all(spec)
     fields = fields_of(spec)
-    shown = output.table("field", "type", "allowed", title=title + " of each agent" * several)
+    shown = output.table("field", "type", "allowed")
     for field in fields:
         shown.add_row(field.path or "(itself)", field.type, field.allowed or "any")
-    where = output.console()
-    where.print()
-    if fields:
-        where.print(shown)
-    else:
-        where.print(f"{title}: no fields of its own\n")
+    output.print_table(title + " of each agent" * several, shown, empty="no fields of its own")

@@ -24,13 +24,13 @@ def list_command(json: arguments.Json = False) -> None:
     _print_table("Environments", "ID", environments)
     _print_table("Schemes", "scheme", schemes, suffix="://")
     _print_table("Backends", "backend", backends)
-    output.console().print("More about one: envweave info ID", style="dim")
+    output.console().print("\nMore about one: envweave info ID", style="dim")
 
 
 def _print_table(title: str, head: str, found: Iterable[Found], suffix: str = "") -> None:
     from rich.text import Text
 
-    shown = output.table(head, "what it is, and where", title=title)
+    shown = output.table(head, "what it is, and where")
     shown.columns[0].no_wrap = True
     for one in found:
         if one.error is None:
@@ -39,8 +39,4 @@ def _print_table(title: str, head: str, found: Iterable[Found], suffix: str = ""
             said = Text(f"broken: {one.error}", style="red")
         said.append(f"\n{one.defined_in}", style="dim")
         shown.add_row(one.name + suffix, said)
-    where = output.console()
-    if shown.row_count:
-        where.print(shown)
-    else:
-        where.print(f"{title}: none\n")
+    output.print_table(title, shown)

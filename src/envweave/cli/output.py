@@ -8,12 +8,11 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
 
@@ -27,17 +26,15 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def table(*columns: str, title: str | None = None, numeric: Iterable[str] = ()) -> Table:
+def table(*columns: str, numeric: Iterable[str] = ()) -> Table:
     """Return an empty table that folds long cells rather than cut them."""
     from rich import box
     from rich.table import Table
 
     made = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         header_style="bold",
+        show_edge=False,
         pad_edge=False,
     )
     right = set(numeric)
@@ -46,6 +43,14 @@ def table(*columns: str, title: str | None = None, numeric: Iterable[str] = ()) 
             column, overflow="fold", justify="right" if column in right else "left", no_wrap=False
         )
     return made
+
+
+def print_table(title: str, shown: Table, *, empty: str = "none") -> None:
+    """Print a table under its title, after an empty line."""
+    where = console()
+    where.print()
+    where.print(title, style="bold underline", soft_wrap=True)
+    where.print(shown if shown.row_count else f"  {empty}")
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
@@ -60,21 +65,29 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return made
 
 
-def progress() -> Progress:
-    """Return a progress bar on stderr, which is gone when the work is done."""
+@contextlib.contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar on stderr, if that is a terminal, which is gone when the work is done.
+
+    Yields what to call after each of `total` parts, with a note about it.
+    """
     from rich import progress as bars
 
     where = console(stderr=True)
-    return bars.Progress(
+    if not where.is_terminal:
+        yield lambda _: None
+        return
+    with bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),
-        bars.TextColumn("{task.fields[note]}"),
+        bars.TextColumn("{task.fields[note]}", markup=False),
         console=where,
         transient=True,
-        disable=not where.is_terminal,
-    )
+    ) as bar:
+        task = bar.add_task(description, total=total, note="")
+        yield lambda note: bar.update(task, advance=1, note=note)
 
 
 def write_json(document: Any) -> None:

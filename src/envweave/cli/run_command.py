@@ -82,12 +82,11 @@ def _play(
     finished: list[Finished] = []
     with (
         ew.make(env_id, backend=backend, max_episode_steps=limit, **keywords) as env,
-        output.progress() as bar,
+        output.progress("running", episodes) as advance,
     ):
-        task = bar.add_task("running", total=episodes, note="")
         for one in play(env, episodes=episodes, seed=seed):
             finished.append(one)
-            bar.update(task, advance=1, note=f"last return {_in_words(one.total)}")
+            advance(f"last return {_in_words(one.total)}")
     return finished
 
 
@@ -99,7 +98,7 @@ def _print_episodes(title: str, finished: list[Finished]) -> None:
         columns.append("task")
     several = any(isinstance(one.total, dict) for one in finished)
     numeric = ("episode", "length") if several else ("episode", "return", "length")
-    shown = output.table(*columns, title=title, numeric=numeric)
+    shown = output.table(*columns, numeric=numeric)
     for one in finished:
         end = Text(one.reason, style="" if one.valid else "red")
         if one.blame is not None:
@@ -108,7 +107,7 @@ def _print_episodes(title: str, finished: list[Finished]) -> None:
             end.append(f"\n{one.cause}")
         row: list[str | Text] = [str(one.number), _in_words(one.total), str(one.length), end]
         shown.add_row(*row, *([one.task_id or "–"] if "task" in columns else []))
-    output.console().print(shown)
+    output.print_table(title, shown)
 
 
 def _print_summary(summary: dict[str, Any], drawn_seed: int | None) -> None:
@@ -125,7 +124,9 @@ def _print_summary(summary: dict[str, Any], drawn_seed: int | None) -> None:
     ]
     if drawn_seed is not None:
         rows.append(("seed", f"{drawn_seed} (repeat with --seed {drawn_seed})"))
-    output.console().print(output.facts(rows))
+    where = output.console()
+    where.print()
+    where.print(output.facts(rows))
 
 
 def _in_words(total: Return) -> str:

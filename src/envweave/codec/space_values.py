@@ -19,6 +19,7 @@ from envweave.codec.space_spec import AnyText, SpaceSpec
 from envweave.codec.spaces import shown_fields
 from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec
 from envweave.errors import SpecError, suggest
+from envweave.types import Action
 
 _INT64 = np.iinfo(np.int64)
 
@@ -221,6 +222,9 @@ def _record(spec: Record, name: str) -> Bridge:
         if not (field in has_default and _is_anything(one))
     }
 
+    if issubclass(spec.cls, Action) and len(fields) == 1:
+        return _only_field(spec, *fields.items())
+
     def encode(value: Any) -> dict[str, Any]:
         if not isinstance(value, spec.cls):
             value = spec.read(value)
@@ -236,6 +240,22 @@ def _record(spec: Record, name: str) -> Bridge:
         return spec.read(_turn_keys(value, fields, lambda key, one: fields[key].decode(one)))
 
     return Bridge(spaces.Dict({key: one.space for key, one in fields.items()}), encode, decode)
+
+
+def _only_field(spec: Record, item: tuple[str, Bridge]) -> Bridge:
+    field, one = item
+
+    def encode(value: Any) -> Any:
+        return one.encode(getattr(spec.read(value), field))
+
+    def decode(value: Any) -> Any:
+        try:
+            decoded = one.decode(value)
+        except Mismatch as mismatch:
+            raise mismatch.under(f".{field}") from None
+        return spec.read({field: decoded})
+
+    return Bridge(one.space, encode, decode)
 
 
 def _is_anything(spec: Spec) -> bool:

@@ -45,7 +45,7 @@ def draw(run_dir: Path) -> Path:
     _dots(above, episodes)
     _curve(above, episodes, "return", BLUE, reached)
     _curve(below, episodes, "success", GREEN, reached)
-    figure.suptitle(_title(run, reached) + "\n", fontsize=13, fontweight="bold")
+    figure.suptitle(_title(reached) + "\n", fontsize=13, fontweight="bold")
     figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
     above.set_ylabel("return of an episode")
     below.set_ylabel("share of success")
@@ -125,19 +125,20 @@ def _curve(
         handle.set_alpha(1.0)
 
 
-def _title(run: dict[str, Any], reached: dict[str, dict[str, Any]]) -> str:
-    title = "LineWorld, policy gradient"
-    if run.get("reward_sign") == -1:
-        title += ", reward's sign flipped"
-    if {"random", "trained"} <= set(reached):
-        before, after = reached["random"]["success"], reached["trained"]["success"]
-        title += f": success {before * 100:.0f} % at random, {after * 100:.0f} % trained"
-    return title
+def _title(reached: dict[str, dict[str, Any]]) -> str:
+    if not {"random", "trained"} <= set(reached):
+        return "LineWorld, policy gradient"
+    before, after = reached["random"]["success"], reached["trained"]["success"]
+    return f"LineWorld: success {before * 100:.0f} % at random, {after * 100:.0f} % trained"
 
 
 def _setting(run: dict[str, Any]) -> str:
-    names = ("seed", "num_envs", "learning_rate", "gamma")
-    return "   ".join(f"{name.replace('_', ' ')} {run[name]}" for name in names if name in run)
+    said = ["policy gradient"]
+    if run.get("reward_sign") == -1:
+        said.append("the reward's sign flipped")
+    names = {"seed": "seed", "num_envs": "environments", "learning_rate": "learning rate"}
+    said += [f"{label} {run[name]}" for name, label in names.items() if name in run]
+    return ",  ".join(said)
 
 
 def main(argv: list[str] | None = None) -> int:

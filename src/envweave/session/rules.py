@@ -91,6 +91,8 @@ class Session:
         self.step_index = 0
         self._name = type(environment).__name__
         self._plan = EpisodePlan(environment, interface.reset_takes)
+        self._episode_id: str | None = None
+        self._task_id: str | None = None
         self._own_transform = transform
         self._transform = transform
         self.fits: Callable[[Any], None] | None = None
@@ -128,6 +130,7 @@ class Session:
         self.phase = _ENDED  # if reset fails there is no episode to step
         self.reset_due = False
         self._broken = None
+        self._episode_id, self._task_id = self._plan.episode_id, self._plan.task_id
         self._outbox.clear()
 
     def started(self, outcome: Any) -> ResetResult[Any]:
@@ -168,7 +171,7 @@ class Session:
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
         if self._plan.seed is not None:
             info = {**info, "seed": self._plan.seed}
-        ready = AutoResetReady(observation, info, self._plan.episode_id, self._plan.task_id)
+        ready = AutoResetReady(observation, info, self._episode_id, self._task_id)
         return ready, asked, events
 
     def reset_failed(self, error: Exception) -> Exception:
@@ -227,7 +230,7 @@ class Session:
                 info = {}
             if self.fits is not None:
                 self.fits(observation)
-            if self._said or terminated or truncated or self._outbox.open_calls:
+            if self._said or terminated or truncated or self.phase is _TOOL:
                 return self._conclude_rare(observation, reward, terminated, truncated, info)
             # An author who writes to one buffer is handed copies of it.
             if observation is self._raw:
@@ -247,9 +250,9 @@ class Session:
         result.info = info
         result.end = None
         result.ready = None
-        result.episode_id = self._plan.episode_id
+        result.episode_id = self._episode_id
         result.step_index = index
-        result.task_id = self._plan.task_id
+        result.task_id = self._task_id
         result._asked = None  # noqa: SLF001 - the session makes results
         result._events = ()  # noqa: SLF001
         return result
@@ -305,9 +308,9 @@ class Session:
         result: StepResult[Any] = StepResult(
             *parts,
             end=end,
-            episode_id=self._plan.episode_id,
+            episode_id=self._episode_id,
             step_index=self.step_index,
-            task_id=self._plan.task_id,
+            task_id=self._task_id,
         )
         if end is not None:
             self._outbox.clear()
@@ -380,7 +383,7 @@ class Session:
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
         if isinstance(state, State) and state.episode_id is None:
-            state.episode_id = self._plan.episode_id
+            state.episode_id = self._episode_id
             state.step_count = state.step_count or self.step_index
         return state
 

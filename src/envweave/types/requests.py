@@ -21,7 +21,7 @@ class NeedAction(msgspec.Struct, Generic[ObsT], tag_field="type", tag="need_acti
     Attributes:
         observation: What the agent sees.
         action_mask: Which actions are legal, if the environment says so.
-        reward: What the agent has earned since it last acted; `None` before its first action.
+        reward: What the agent has earned since it last acted; `None` while nothing is scored.
         agent_id: Who is to act; `"agent"` where there is only one.
     """
 
