@@ -148,10 +148,19 @@ def suggest(wanted: str, known: Iterable[str]) -> str:
 
 def in_words(error: BaseException) -> str:
     """Return what was raised, and in which line of the author's code, on one line."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name = type(error).__name__
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an author's __str__ may do anything
+        message = "its message cannot be shown"
+    said = f"{name}: {message}" if message else name
     if isinstance(error, EnvWeaveError):
         return said
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+    ]
     if not frames:
         return said
     return f"{said} ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -101,6 +101,14 @@ class AsksForTools(ew.Environment):
 
     def answer(self, result):
         return 0, 5.0, True, False, {}
+
+
+class Unsure(ew.Environment):
+    def reset(self):
+        return 0
+
+    def step(self, action: bool):
+        return 0, float("nan"), True, False, {}
 '''
 
 
@@ -249,6 +257,14 @@ def test_an_episode_without_rewards_shows_a_dash_and_its_task(envweave, worlds):
     ran = envweave("run", f"{worlds}Unscored", "--episodes", "1")
 
     assert "1 – 1 terminated only" in ran.text
+
+
+def test_a_return_that_is_no_number_is_null_in_the_json(envweave, worlds):
+    ran = envweave("run", f"{worlds}Unsure", "--episodes", "1", "--json")
+
+    told = told_by(ran)
+    assert "NaN" not in ran.stdout
+    assert (told["episodes"][0]["return"], told["summary"]["mean_return"]) == (None, None)
 
 
 def test_an_endless_environment_is_truncated(envweave, worlds):

@@ -139,7 +139,7 @@ def test_a_batch_has_no_observation_and_says_which_of_two_is_meant() -> None:
     batch = venv.reset()
 
     with pytest.raises(AttributeError, match="`current` to act on, and `successor` to learn from"):
-        batch.observation  # noqa: B018
+        batch.observation
 
 
 def test_a_row_is_a_step_result() -> None:
@@ -206,7 +206,7 @@ def test_a_failed_reset_names_its_environment_and_only_that_one_is_idle() -> Non
     venv = ew.make_vector(FailsToReset, num_envs=3)
     venv.reset(seed=0)
 
-    with pytest.raises(ResetFailedError, match="Environment 1: .*no more"):
+    with pytest.raises(ResetFailedError, match=r"Environment 1: .*no more"):
         venv.reset(seed=0)
     with pytest.raises(ResetNeededError, match=r"environments \[1\]"):
         venv.step(np.ones(3, int))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any, final
 
-from envweave.environment import Environment
+from envweave.environment import Environment, Interface
 from envweave.errors import DefinitionError
 
 
@@ -60,6 +61,10 @@ class GymLike(Environment):
 
     def step(self, action: Any) -> Any:
         """Replaced by the object's own."""
+
+    def describe(self) -> Interface:
+        """Describe the object by its own name."""
+        return dataclasses.replace(super().describe(), name=type(self.inner).__name__)
 
     def close(self) -> Any:
         """Close the object, if it can be."""

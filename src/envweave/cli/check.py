@@ -69,7 +69,7 @@ def _check(
             found = iter_checks(env_id, backend=backend, seed=seed, max_steps=max_steps, **keywords)
             for outcome in found:
                 advance(outcome.name.replace("_", " "))
-                if len(seeds) > 1 and outcome.detail:
+                if len(seeds) > 1 and not outcome.ok:
                     detail = f"with seed {seed}: {outcome.detail}"
                     outcome = dataclasses.replace(outcome, detail=detail)
                 merged[outcome.name] = _worse(merged.get(outcome.name), outcome)

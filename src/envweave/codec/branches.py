@@ -2,146 +2,125 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.leaves import Boolean, Integer, Real, Text
-from envweave.codec.spec import AnySpec, Mismatch, Spec
+from envweave.codec.leaves import Choice, Integer, Real, Text
+from envweave.codec.records import Record as Record
+from envweave.codec.records import Recursion as Recursion
+from envweave.codec.spec import AnySpec, Mismatch, Spec, gathered, short
 from envweave.errors import suggest
 
 
 @final
-class Record(Spec):
-    """A dataclass, given as an instance or as a dict of its fields.
+class Listing(Spec):
+    """A list of any length, every item of one kind; or a tuple or set of such."""
 
-    Fields of plain unbounded types are checked together by exact type, in one C call; the
-    rest, and whatever fails that, one by one.
-    """
-
-    def __init__(self, cls: type, fields: Mapping[str, Spec], optional: Iterable[str]) -> None:
-        self.cls = cls
-        self.fields = dict(fields)
-        self._optional = frozenset(optional)
-        names = [*self.fields]
-        # With one name `attrgetter` returns no tuple, so the first one stands twice.
-        self._get = operator.attrgetter(*(names if len(names) > 1 else [*names, *names]))
-        exact = [_exact_type(spec) for spec in self.fields.values()]
-        self._types = tuple(exact if len(exact) > 1 else exact + exact)
-        self._all_exact = bool(exact) and all(kind is not None for kind in exact)
+    def __init__(self, item: Spec, *, kind: type = list) -> None:
+        self.item = item
+        self.kind = kind
+        self._is_set = kind in (set, frozenset)
 
     def read(self, value: Any) -> Any:
-        """Take an instance, or a dict with exactly its fields."""
-        if type(value) is dict:
-            value = self._build(value)
-        elif type(value) is not self.cls and not isinstance(value, self.cls):
-            value = self._foreign(value)
-        if self._all_exact and tuple(map(type, self._get(value))) == self._types:
+        """Take a list, a tuple or an array of at least one dimension; for a set, a set too."""
+        if self._is_set and isinstance(value, set | frozenset):
+            items: Sequence[Any] | None = list(value)
+        else:
+            items = _sequence(value)
+        if items is None:
+            raise Mismatch(f"{short(value)} is not a {self.kind.__name__}")
+        read = _read_each(items, [self.item] * len(items))
+        if type(value) is self.kind and all(map(_same, read, items)):
             return value
-        changed = {}
-        for name, spec in self.fields.items():
-            before = getattr(value, name)
-            try:
-                after = spec.read(before)
-            except Mismatch as mismatch:
-                raise mismatch.under(f".{name}") from None
-            if after is not before:
-                changed[name] = after
-        return dataclasses.replace(value, **changed) if changed else value
+        if self._is_set:
+            return self._unique(read)
+        return self.kind(read)
 
-    def _foreign(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return self._build(dict(value))
-        raise Mismatch(
-            f"{type(value).__name__} {value!r} is neither {self.cls.__name__} "
-            f"nor a dict of its fields ({', '.join(self.fields)})"
-        )
-
-    def _build(self, fields: dict[str, Any]) -> Any:
+    def _unique(self, items: list[Any]) -> Any:
         try:
-            return self.cls(**fields)
-        except TypeError:
-            for name in fields:
-                if name not in self.fields:
-                    hint = suggest(str(name), self.fields) or f" Known: {', '.join(self.fields)}."
-                    raise Mismatch(f"unknown field.{hint}").under(f".{name}") from None
-            missing = [n for n in self.fields if n not in fields and n not in self._optional]
-            if missing:
-                raise Mismatch("this field is missing").under(f".{missing[0]}") from None
-            raise
+            unique = self.kind(items)
+        except TypeError as error:
+            raise Mismatch(f"{short(items)} cannot be a {self.kind.__name__}: {error}") from None
+        if len(unique) != len(items):
+            raise Mismatch(f"{short(items)} is not a {self.kind.__name__}: an item comes twice")
+        return unique
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw every field but those whose default says enough (dicts of anything)."""
-        drawn = {
-            name: spec.sample(rng)
-            for name, spec in self.fields.items()
-            if not (name in self._optional and isinstance(spec, Dictionary | AnySpec))
-        }
-        return self.cls(**drawn)
-
-    def json_schema(self) -> dict[str, Any]:
-        """Describe an object with these properties and no others."""
-        return {
-            "title": self.cls.__name__,
-            "type": "object",
-            "properties": {name: spec.json_schema() for name, spec in self.fields.items()},
-            "required": [name for name in self.fields if name not in self._optional],
-            "additionalProperties": False,
-        }
-
-    def __repr__(self) -> str:
-        return f"Record({self.cls.__name__}, {self.fields!r})"
-
-
-@final
-class Listing(Spec):
-    """A list of any length, every item of one kind."""
-
-    def __init__(self, item: Spec) -> None:
-        self.item = item
-
-    def read(self, value: Any) -> list[Any]:
-        """Take a list or a tuple."""
-        if not isinstance(value, list | tuple):
-            raise Mismatch(f"{value!r} is not a list")
-        return _read_each(value, [self.item] * len(value))
-
-    def sample(self, rng: np.random.Generator) -> list[Any]:
-        """Draw up to four items."""
-        return [self.item.sample(rng) for _ in range(int(rng.integers(5)))]
+        """Draw up to four items; of what cannot be drawn, none."""
+        count = int(rng.integers(5)) if self.item.can_sample else 0
+        return self.kind([self.item.sample(rng) for _ in range(count)])
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array."""
-        return {"type": "array", "items": self.item.json_schema()}
+        unique = {"uniqueItems": True} if self._is_set else {}
+        return gathered({"type": "array", "items": self.item.json_schema(), **unique})
 
     def __repr__(self) -> str:
-        return f"Listing({self.item!r})"
+        return f"Listing({self.item!r}, kind={self.kind.__name__})"
 
 
 @final
 class Fixed(Spec):
-    """A tuple of fixed length, each place with a spec of its own."""
+    """A tuple of fixed length, each place with a spec of its own.
 
-    def __init__(self, items: Iterable[Spec]) -> None:
+    With `names` the places have names, as in a `NamedTuple`, which `make` makes from the items.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Spec],
+        *,
+        names: Sequence[str] = (),
+        optional: Mapping[str, Any] | None = None,
+        make: Callable[[list[Any]], Any] = tuple,
+        kind: type = tuple,
+    ) -> None:
         self.items = list(items)
+        self.kind = kind
+        self._names = tuple(names)
+        self._optional = dict(optional or {})
+        self._make = make
+        self.can_sample = all(item.can_sample for item in self.items)
 
-    def read(self, value: Any) -> tuple[Any, ...]:
-        """Take a tuple or a list of that length."""
-        if not isinstance(value, list | tuple) or len(value) != len(self.items):
-            raise Mismatch(f"{value!r} is not a tuple of {len(self.items)}")
-        return tuple(_read_each(value, self.items))
+    def read(self, value: Any) -> Any:
+        """Take a tuple, a list or an array of that length; with names a dict of them, too."""
+        if self._names and isinstance(value, Mapping):
+            items: Sequence[Any] | None = self._by_name(value)
+        else:
+            items = _sequence(value)
+        if items is None or len(items) != len(self.items):
+            raise Mismatch(f"{short(value)} is not a {self.kind.__name__} of {len(self.items)}")
+        read = _read_each(items, self.items, self._names)
+        if type(value) is self.kind and all(map(_same, read, items)):
+            return value
+        return self._make(read)
 
-    def sample(self, rng: np.random.Generator) -> tuple[Any, ...]:
+    def _by_name(self, value: Mapping[Any, Any]) -> list[Any]:
+        given = {**self._optional, **value}
+        for name in value:
+            if name not in self._names:
+                hint = suggest(str(name), self._names) or f" Known: {', '.join(self._names)}."
+                raise Mismatch(f"unknown field.{hint}").under(f".{name}")
+        for name in self._names:
+            if name not in given:
+                raise Mismatch("this field is missing").under(f".{name}")
+        return [given[name] for name in self._names]
+
+    def sample(self, rng: np.random.Generator) -> Any:
         """Draw each place."""
-        return tuple(item.sample(rng) for item in self.items)
+        return self._make([item.sample(rng) for item in self.items])
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array of that length."""
         items = [item.json_schema() for item in self.items]
-        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+        if not items:
+            return {"type": "array", "maxItems": 0}
+        return gathered(
+            {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+        )
 
     def __repr__(self) -> str:
         return f"Fixed({self.items!r})"
@@ -149,47 +128,98 @@ class Fixed(Spec):
 
 @final
 class Dictionary(Spec):
-    """A dict. With `fields` its keys are known, and all of them are needed."""
+    """A dict. With `fields` its keys are known, and all but the `optional` ones are needed."""
 
-    def __init__(self, item: Spec | None = None, fields: Mapping[str, Spec] | None = None) -> None:
+    def __init__(
+        self,
+        item: Spec | None = None,
+        fields: Mapping[str, Spec] | None = None,
+        *,
+        key: Spec | None = None,
+        optional: Iterable[str] = (),
+    ) -> None:
         self.item = AnySpec() if item is None else item
+        self.key = AnySpec() if key is None else key
         self.fields = None if fields is None else dict(fields)
+        self.optional = frozenset(optional)
+        self.takes_anything = (
+            fields is None and isinstance(self.item, AnySpec) and isinstance(self.key, AnySpec)
+        )
+        self.can_sample = all(
+            spec.can_sample for name, spec in (fields or {}).items() if name not in self.optional
+        )
 
     def read(self, value: Any) -> dict[Any, Any]:
         """Take a dict."""
         if not isinstance(value, Mapping):
-            raise Mismatch(f"{value!r} is not a dict")
-        if self.fields is None and isinstance(self.item, AnySpec):
+            raise Mismatch(f"{short(value)} is not a dict")
+        if self.takes_anything:
             return value if type(value) is dict else dict(value)
+        read = self._read_any(value) if self.fields is None else self._read_known(value)
+        if type(value) is dict and value.keys() == read.keys():
+            same = all(read[key] is one for key, one in value.items())
+            return value if same else read
+        return read
+
+    def _read_any(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
         read = {}
-        for key in value if self.fields is None else {**value, **self.fields}:
-            spec = self.item if self.fields is None else self.fields.get(key)
-            if spec is None:
-                hint = suggest(str(key), self.fields or ())
-                raise Mismatch(f"unknown key.{hint}").under(f"[{key!r}]")
+        for key, one in value.items():
             try:
-                read[key] = spec.read(value[key])
-            except KeyError:
-                raise Mismatch("this key is missing").under(f"[{key!r}]") from None
+                read[self._read_key(key)] = self.item.read(one)
             except Mismatch as mismatch:
                 raise mismatch.under(f"[{key!r}]") from None
         return read
 
+    def _read_key(self, key: Any) -> Any:
+        try:
+            return self.key.read(key)
+        except Mismatch as mismatch:
+            # JSON knows only texts as keys.
+            for kind in (int, float):
+                try:
+                    return self.key.read(kind(key) if type(key) is str else None)
+                except (Mismatch, ValueError):
+                    continue
+            raise Mismatch(f"the key does not fit: {mismatch.message}") from None
+
+    def _read_known(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
+        assert self.fields is not None
+        read = {}
+        for key in {**value, **self.fields}:
+            if key not in self.fields:
+                hint = suggest(str(key), self.fields)
+                raise Mismatch(f"unknown key.{hint}").under(f"[{key!r}]")
+            if key in value:
+                try:
+                    read[key] = self.fields[key].read(value[key])
+                except Mismatch as mismatch:
+                    raise mismatch.under(f"[{key!r}]") from None
+            elif key not in self.optional:
+                raise Mismatch("this key is missing").under(f"[{key!r}]")
+        return read
+
     def sample(self, rng: np.random.Generator) -> dict[str, Any]:
         """Draw the known keys; where none is known, an empty dict."""
-        return {key: spec.sample(rng) for key, spec in (self.fields or {}).items()}
+        return {
+            key: spec.sample(rng)
+            for key, spec in (self.fields or {}).items()
+            if spec.can_sample or key not in self.optional
+        }
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an object."""
         if self.fields is None:
-            return {"type": "object", "additionalProperties": self.item.json_schema()}
+            schema = {"type": "object", "additionalProperties": self.item.json_schema()}
+            return gathered({**schema, **_key_schema(self.key)})
         properties = {key: spec.json_schema() for key, spec in self.fields.items()}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": [*self.fields],
-            "additionalProperties": False,
-        }
+        return gathered(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": [key for key in self.fields if key not in self.optional],
+                "additionalProperties": False,
+            }
+        )
 
     def __repr__(self) -> str:
         return f"Dictionary({self.item!r}, fields={self.fields!r})"
@@ -197,51 +227,76 @@ class Dictionary(Spec):
 
 @final
 class Either(Spec):
-    """A union: the first option that fits is taken."""
+    """A union: the first option that fits is taken, an int before a float."""
 
     def __init__(self, options: Iterable[Spec]) -> None:
-        self.options = list(options)
+        # A float takes every int, so that an int behind it would never be one.
+        self.options = sorted(options, key=lambda option: isinstance(option, Real))
+        self._drawn = [option for option in self.options if option.can_sample]
+        self.can_sample = bool(self._drawn)
 
     def read(self, value: Any) -> Any:
         """Take what any option takes."""
-        reasons = []
+        mismatches = []
         for option in self.options:
             try:
                 return option.read(value)
             except Mismatch as mismatch:
-                reasons.append(mismatch.describe("").lstrip(": "))
-        raise Mismatch("; or ".join(dict.fromkeys(reasons)))
+                mismatches.append(mismatch)
+        raise self._nearest(value, mismatches)
+
+    def _nearest(self, value: Any, mismatches: list[Mismatch]) -> Mismatch:
+        """The mismatch of the option that was meant, if one stands out; otherwise all."""
+        deeper = [mismatch for mismatch in mismatches if mismatch.path]
+        if len(deeper) == 1:
+            return deeper[0]
+        if isinstance(value, Mapping):
+            overlaps = [
+                option.overlap(value) if isinstance(option, Record) else 0
+                for option in self.options
+            ]
+            if overlaps.count(max(overlaps)) == 1:
+                return mismatches[overlaps.index(max(overlaps))]
+        reasons = [mismatch.describe("").removeprefix(": ") for mismatch in mismatches]
+        return Mismatch("; or ".join(dict.fromkeys(reasons)))
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw an option, then from it."""
-        return self.options[int(rng.integers(len(self.options)))].sample(rng)
+        """Draw an option that can be drawn, then from it."""
+        options = self._drawn or self.options
+        return options[int(rng.integers(len(options)))].sample(rng)
 
     def json_schema(self) -> dict[str, Any]:
         """Describe the options."""
-        return {"anyOf": [option.json_schema() for option in self.options]}
+        return gathered({"anyOf": [option.json_schema() for option in self.options]})
 
     def __repr__(self) -> str:
         return f"Either({self.options!r})"
 
 
-def _read_each(values: Iterable[Any], specs: Iterable[Spec]) -> list[Any]:
+def _sequence(value: Any) -> Sequence[Any] | None:
+    if isinstance(value, list | tuple):
+        return value
+    return list(value) if isinstance(value, np.ndarray) and value.ndim > 0 else None
+
+
+def _read_each(values: Iterable[Any], specs: Iterable[Spec], names: Sequence[str] = ()) -> Any:
     read = []
     for index, (one, spec) in enumerate(zip(values, specs, strict=True)):
         try:
             read.append(spec.read(one))
         except Mismatch as mismatch:
-            raise mismatch.under(f"[{index}]") from None
+            raise mismatch.under(f".{names[index]}" if names else f"[{index}]") from None
     return read
 
 
-def _exact_type(spec: Spec) -> type | None:
-    """The one type that needs no further look, or None."""
-    if isinstance(spec, Integer | Real) and spec.low is None and spec.high is None:
-        return int if isinstance(spec, Integer) else float
-    if isinstance(spec, Boolean):
-        return bool
-    if isinstance(spec, Text):
-        return bytes if spec.binary else str
-    if isinstance(spec, Dictionary) and spec.fields is None and isinstance(spec.item, AnySpec):
-        return dict
-    return None
+def _same(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _key_schema(key: Spec) -> dict[str, Any]:
+    if isinstance(key, Integer):
+        return {"propertyNames": {"pattern": "^-?[0-9]+$"}}
+    if isinstance(key, Choice):
+        values = key.json_schema()["enum"]
+        return {"propertyNames": {"enum": [v if isinstance(v, str) else str(v) for v in values]}}
+    return {}

@@ -1,7 +1,11 @@
-"""Specs of single values: numbers, texts, choices, arrays, and instances of a class."""
+"""Specs of single values: numbers, texts, choices, and instances of a class."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import enum as enums
+import inspect
 import math
 import string
 from collections.abc import Iterable
@@ -9,7 +13,11 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.spec import Mismatch, Spec
+from envweave.codec.arrays import Array as Array
+from envweave.codec.plain import to_plain
+from envweave.codec.ranges import between, bounded, ends, refuse_empty
+from envweave.codec.spec import Mismatch, Spec, short
+from envweave.errors import DefinitionError, SpecError, in_words
 
 _TEXT = string.ascii_letters + string.digits + " "
 
@@ -19,6 +27,7 @@ class Integer(Spec):
     """A whole number within bounds. A bool is none."""
 
     def __init__(self, low: int | None = None, high: int | None = None) -> None:
+        refuse_empty(low, high)
         self.low, self.high = low, high
         self._low = -math.inf if low is None else low
         self._high = math.inf if high is None else high
@@ -26,23 +35,29 @@ class Integer(Spec):
     def read(self, value: Any) -> int:
         """Take an int or a numpy integer."""
         if type(value) is not int:
-            if isinstance(value, np.ndarray) and value.ndim == 0:
-                value = value[()]
+            value = _scalar(value)
             if not isinstance(value, np.integer | int) or isinstance(value, bool):
-                raise Mismatch(f"{value!r} is not an int")
+                raise Mismatch(f"{short(value)} is not an int")
             value = int(value)
         if not self._low <= value <= self._high:
-            raise Mismatch(f"{value!r} is not {_between(self.low, self.high)}")
+            raise Mismatch(f"{short(value)} is not {between(self.low, self.high)}")
         return value  # type: ignore[no-any-return] # an int by now
 
     def sample(self, rng: np.random.Generator) -> int:
         """Draw evenly; an open end lies 1,000 beyond the other one, or beyond 0."""
-        low, high = _ends(self.low, self.high, 1000)
-        return int(rng.integers(int(low), int(high), endpoint=True))
+        low, high = ends(self.low, self.high, 1000)
+        if low >= -(2**63) and high < 2**63:
+            return int(rng.integers(low, high, endpoint=True))
+        count = high - low + 1
+        bits = count.bit_length()
+        while True:
+            drawn = int.from_bytes(rng.bytes((bits + 7) // 8), "little") & ((1 << bits) - 1)
+            if drawn < count:
+                return int(low) + drawn
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an integer."""
-        return _bounded({"type": "integer"}, self.low, self.high)
+        return bounded({"type": "integer"}, self.low, self.high)
 
     def __repr__(self) -> str:
         return f"Integer({self.low}, {self.high})"
@@ -50,36 +65,41 @@ class Integer(Spec):
 
 @final
 class Real(Spec):
-    """A number within bounds. An int is one, a bool is none."""
+    """A number within bounds. An int is one, a bool is none, and NaN is within no bounds."""
 
     def __init__(self, low: float | None = None, high: float | None = None) -> None:
+        refuse_empty(low, high)
         self.low, self.high = low, high
         self._bounded = low is not None or high is not None
 
     def read(self, value: Any) -> float:
         """Take a float, an int or a numpy number."""
         if type(value) is not float:
-            if isinstance(value, np.ndarray) and value.ndim == 0:
-                value = value[()]
+            value = _scalar(value)
             if isinstance(value, bool) or not isinstance(
                 value, float | int | np.floating | np.integer
             ):
-                raise Mismatch(f"{value!r} is not a number")
-            value = float(value)
+                raise Mismatch(f"{short(value)} is not a number")
+            try:
+                value = float(value)
+            except OverflowError:
+                raise Mismatch(f"{short(value)} is too large for a float") from None
         if self._bounded and not (
             (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
         ):
-            raise Mismatch(f"{value!r} is not {_between(self.low, self.high)}")
+            raise Mismatch(f"{value!r} is not {between(self.low, self.high)}")
         return value  # type: ignore[no-any-return] # a float by now
 
     def sample(self, rng: np.random.Generator) -> float:
         """Draw evenly; an open end lies 1 beyond the other one, or beyond 0."""
-        low, high = _ends(self.low, self.high, 1.0)
-        return float(rng.uniform(low, high))
+        low, high = ends(self.low, self.high, 1.0)
+        share = float(rng.random())
+        # Not `low + (high - low) * share`: the width of a range may be no float.
+        return float(min(max(low * (1 - share) + high * share, low), high))
 
     def json_schema(self) -> dict[str, Any]:
         """Describe a number."""
-        return _bounded({"type": "number"}, self.low, self.high)
+        return bounded({"type": "number"}, self.low, self.high)
 
     def __repr__(self) -> str:
         return f"Real({self.low}, {self.high})"
@@ -91,9 +111,10 @@ class Boolean(Spec):
 
     def read(self, value: Any) -> bool:
         """Take a bool or a numpy bool."""
+        value = _scalar(value)
         if isinstance(value, bool | np.bool_):
             return bool(value)
-        raise Mismatch(f"{value!r} is not a bool")
+        raise Mismatch(f"{short(value)} is not a bool")
 
     def sample(self, rng: np.random.Generator) -> bool:
         """Draw evenly."""
@@ -109,17 +130,22 @@ class Boolean(Spec):
 
 @final
 class Text(Spec):
-    """A string, or with `binary` bytes."""
+    """A string, or with `binary` bytes, which JSON writes in base64."""
 
     def __init__(self, *, binary: bool = False) -> None:
         self.binary = binary
         self._kind: type = bytes if binary else str
 
     def read(self, value: Any) -> Any:
-        """Take a string as it is."""
+        """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
         if isinstance(value, self._kind):
             return value
-        raise Mismatch(f"{value!r} is not a {self._kind.__name__}")
+        if not self.binary or not isinstance(value, str):
+            raise Mismatch(f"{short(value)} is not a {self._kind.__name__}")
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise Mismatch(f"{short(value)} is neither bytes nor base64") from None
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draw up to 16 letters, digits and blanks."""
@@ -140,21 +166,38 @@ class Choice(Spec):
 
     def __init__(self, values: Iterable[Any], *, enum: type | None = None) -> None:
         self.values = list(values)
-        self._enum = enum
+        if not self.values:
+            raise DefinitionError(f"{enum or 'A choice'} has no values to choose from.")
         # 1 == True, so a choice is known by its type as well.
-        self._known = {(type(value), value): value for value in self.values}
-        if enum is not None:
-            self._known |= {(type(value.value), value.value): value for value in self.values}
+        self._known: dict[tuple[type, Any], Any] = {}
+        for value in self.values:
+            self._remember(value, value)
+        for value in self.values:
+            if isinstance(value, enums.Enum):
+                self._remember(value.value, value)
+
+    def _remember(self, form: Any, value: Any) -> None:
+        try:
+            self._known.setdefault((type(form), form), value)
+        except TypeError:
+            return  # a list as an Enum's value; `read` finds it by its plain form
 
     def read(self, value: Any) -> Any:
         """Take exactly one of the values; for an Enum its plain value too."""
         try:
             return self._known[type(value), value]
         except (KeyError, TypeError):
-            if isinstance(value, np.generic):
-                return self.read(value.item())
-            shown = ", ".join(repr(getattr(one, "value", one)) for one in self.values)
-            raise Mismatch(f"{value!r} is not one of {shown}") from None
+            return self._look_closer(value)
+
+    def _look_closer(self, value: Any) -> Any:
+        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            return self.read(value.item())
+        if isinstance(value, list | dict):
+            for one in self.values:
+                if to_plain(one) == value:
+                    return one
+        shown = ", ".join(map(_plainly, self.values))
+        raise Mismatch(f"{short(value)} is not one of {shown}") from None
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draw evenly."""
@@ -162,94 +205,10 @@ class Choice(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an enumeration."""
-        return {"enum": [value.value if self._enum else value for value in self.values]}
+        return {"enum": [to_plain(value) for value in self.values]}
 
     def __repr__(self) -> str:
         return f"Choice({self.values!r})"
-
-
-@final
-class Array(Spec):
-    """A numpy array of one dtype and shape, within bounds.
-
-    With `clips`, values beyond the bounds are the environment's business, as in Gymnasium,
-    where a `Box` action may exceed its space and the environment clips it.
-    """
-
-    def __init__(
-        self,
-        shape: Iterable[int] | None = None,
-        dtype: Any = None,
-        low: Any = None,
-        high: Any = None,
-        *,
-        clips: bool = False,
-    ) -> None:
-        self.shape = None if shape is None else tuple(shape)
-        self.dtype = None if dtype is None else np.dtype(dtype)
-        self.low, self.high, self.clips = low, high, clips
-
-    def read(self, value: Any) -> np.ndarray[Any, Any]:
-        """Take an array, or nested lists of numbers, that convert without loss of kind."""
-        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
-            array = value
-        else:
-            array = self._convert(value)
-        if not self.clips:
-            for bound, beyond in ((self.low, np.less), (self.high, np.greater)):
-                if bound is not None and bool(np.any(beyond(array, bound))):
-                    raise Mismatch(f"{_short(array)} is not {_between(self.low, self.high)}")
-        return array
-
-    def _convert(self, value: Any) -> np.ndarray[Any, Any]:
-        try:
-            array = np.asarray(value)
-        except (ValueError, TypeError):
-            raise Mismatch(f"{_short(value)} is not an array") from None
-        if array.dtype.kind not in "biufc":
-            raise Mismatch(f"{_short(value)} is not an array of numbers")
-        if self.dtype is not None and array.dtype != self.dtype:
-            if not np.can_cast(array.dtype, self.dtype, "same_kind") and array.dtype.kind != "i":
-                raise Mismatch(f"dtype {array.dtype} does not convert to {self.dtype}")
-            converted = array.astype(self.dtype)
-            if self.dtype.kind in "iu" and not np.array_equal(converted, array):
-                raise Mismatch(f"{_short(array)} does not fit into {self.dtype}")
-            array = converted
-        if self.shape is not None and array.shape != self.shape:
-            raise Mismatch(f"shape {array.shape} is not {self.shape}")
-        return array
-
-    def sample(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Draw evenly within the bounds; an open end lies 1 beyond the other, or beyond 0."""
-        dtype = self.dtype or np.dtype(np.float64)
-        shape = self.shape or ()
-        if dtype.kind == "b":
-            return rng.integers(2, size=shape).astype(dtype)
-        low, high = _array_ends(self.low, self.high)
-        if dtype.kind in "iu":
-            return rng.integers(
-                np.broadcast_to(low, shape).astype(np.int64),
-                np.broadcast_to(high, shape).astype(np.int64),
-                endpoint=True,
-            ).astype(dtype)
-        return rng.uniform(low, high, size=shape).astype(dtype)
-
-    def json_schema(self) -> dict[str, Any]:
-        """Describe nested arrays of numbers."""
-        kind = (self.dtype or np.dtype(np.float64)).kind
-        item: dict[str, Any] = {
-            "type": {"b": "boolean", "i": "integer", "u": "integer"}.get(kind, "number")
-        }
-        if np.ndim(self.low) == 0 and np.ndim(self.high) == 0:
-            item = _bounded(item, _plain(self.low), _plain(self.high))
-        if self.shape is None:
-            return {"type": "array"}
-        for length in reversed(self.shape):
-            item = {"type": "array", "items": item, "minItems": length, "maxItems": length}
-        return item
-
-    def __repr__(self) -> str:
-        return f"Array({self.shape}, {self.dtype}, {_short(self.low)}, {_short(self.high)})"
 
 
 @final
@@ -258,16 +217,27 @@ class Instance(Spec):
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
+        self.can_sample = _takes_no_arguments(cls)
 
     def read(self, value: Any) -> Any:
         """Take an instance of the class."""
         if isinstance(value, self.cls):
             return value
-        raise Mismatch(f"{_short(value)} is not a {self.cls.__name__}")
+        raise Mismatch(f"{short(value)} is not a {self.cls.__name__}")
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
-        """Make one without arguments."""
-        return self.cls()
+        """Make one without arguments.
+
+        Raises:
+            SpecError: The class cannot be made so.
+        """
+        try:
+            return self.cls()
+        except Exception as error:
+            raise SpecError(
+                f"A {self.cls.__name__} cannot be sampled: {in_words(error)}. Give the field a "
+                "default, or a type with fields."
+            ) from error
 
     def json_schema(self) -> dict[str, Any]:
         """Describe by title alone."""
@@ -277,40 +247,21 @@ class Instance(Spec):
         return f"Instance({self.cls.__name__})"
 
 
-def _between(low: Any, high: Any) -> str:
-    if low is None or high is None:
-        return f"at most {_short(high)}" if low is None else f"at least {_short(low)}"
-    return f"between {_short(low)} and {_short(high)}"
+def _scalar(value: Any) -> Any:
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _bounded(schema: dict[str, Any], low: Any, high: Any) -> dict[str, Any]:
-    if low is not None and math.isfinite(low):
-        schema["minimum"] = low
-    if high is not None and math.isfinite(high):
-        schema["maximum"] = high
-    return schema
+def _plainly(value: Any) -> str:
+    return repr(value.value if isinstance(value, enums.Enum) else value)
 
 
-def _ends(low: float | None, high: float | None, reach: float) -> tuple[float, float]:
-    if low is None and high is None:
-        return -reach, reach
-    if low is None:
-        assert high is not None
-        return high - reach, high
-    return low, low + reach if high is None else high
-
-
-def _array_ends(low: Any, high: Any) -> tuple[Any, Any]:
-    low = np.asarray(-np.inf if low is None else low, np.float64)
-    high = np.asarray(np.inf if high is None else high, np.float64)
-    base = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 1, -1.0))
-    return base, np.where(np.isfinite(high), high, base + np.where(np.isfinite(low), 1, 2))
-
-
-def _plain(bound: Any) -> Any:
-    return bound.item() if isinstance(bound, np.generic | np.ndarray) else bound
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else text[:77] + "..."
+def _takes_no_arguments(cls: type) -> bool:
+    if inspect.isabstract(cls):
+        return False
+    try:
+        inspect.signature(cls).bind()
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin without a signature; `sample` will see
+    return True

@@ -10,32 +10,50 @@ from typing import Any
 import msgspec
 import numpy as np
 
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+
 
 def to_plain(value: Any) -> Any:
     """Return `value` as plain data that shares nothing with it.
 
-    Dataclasses and requests become dicts (a request keeps its `type`), arrays become nested
-    lists, numpy scalars become numbers. Bytes stay bytes. An object the codec does not know
+    Dataclasses and requests become dicts (a request keeps its `type`), arrays and tuples become
+    lists, sets become lists in a fixed order, numpy scalars become numbers, an `Enum` member
+    its value. Bytes stay bytes, and keys become strings. An object the codec does not know
     becomes its `repr`.
     """
-    if value is None or isinstance(value, bool | int | float | str | bytes):
-        return value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, enum.Enum):
+        return to_plain(value.value)
+    if isinstance(value, np.generic | np.ndarray):
+        return _from_numpy(value)
+    for kind in (int, float, str, bytes):
+        if isinstance(value, kind):
+            return kind(value)
     if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, str) else str(key): to_plain(one) for key, one in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
+        return {_key(key): to_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
         return [to_plain(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((to_plain(one) for one in value), key=repr)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
         return fields if tag is None else {value.__struct_config__.tag_field: tag, **fields}
-    if isinstance(value, enum.Enum):
-        return to_plain(value.value)
     return repr(value)
+
+
+def _from_numpy(value: Any) -> Any:
+    if value.dtype.kind in "biuSU":
+        return value.tolist()
+    if value.dtype.kind == "f":
+        return value.astype(np.float64).tolist()  # a longdouble's own `tolist` is no float
+    items = value.tolist()
+    return to_plain(items) if type(items) is not type(value) else repr(value)
+
+
+def _key(key: Any) -> str:
+    plain = to_plain(key)
+    return plain if isinstance(plain, str) else str(plain)

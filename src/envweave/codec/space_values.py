@@ -95,11 +95,10 @@ def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
 
 
 def _integer(spec: Integer, name: str) -> Bridge:
-    low = _INT64.min if spec.low is None else spec.low
-    high = _INT64.max if spec.high is None else spec.high
-    if low < _INT64.min or high > _INT64.max:
+    low, high = spec.low, spec.high
+    if min(low or 0, high or 0) < _INT64.min or max(low or 0, high or 0) > _INT64.max:
         raise SpecError(f"{name}: {spec!r} has no Gymnasium space; it reaches beyond int64.")
-    if spec.low is not None and spec.high is not None and high - low < _INT64.max:
+    if low is not None and high is not None and high - low < _INT64.max:
         discrete = spaces.Discrete(high - low + 1, start=low)
         return Bridge(discrete, lambda value: np.int64(spec.read(value)), spec.read)
 
@@ -109,23 +108,33 @@ def _integer(spec: Integer, name: str) -> Bridge:
             raise Mismatch(f"{read!r} does not fit into int64")
         return np.array(read, np.int64)
 
-    return Bridge(spaces.Box(low, high, (), np.int64), encode, spec.read)
+    return Bridge(_box(low, high, (), np.dtype(np.int64)), encode, spec.read)
 
 
 def _real(spec: Real) -> Bridge:
-    low = -np.inf if spec.low is None else spec.low
-    high = np.inf if spec.high is None else spec.high
-    box = spaces.Box(low, high, (), np.float64)
+    box = _box(spec.low, spec.high, (), np.dtype(np.float64))
     return Bridge(box, lambda value: np.array(spec.read(value), np.float64), spec.read)
+
+
+def _box(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box[Any]:
+    """Return a box; an end of `None` is open."""
+    # Gymnasium draws near 0 towards an end given as infinite, and overflows at int64's own;
+    # for unsigned dtypes it knows no infinite end.
+    open_low, open_high = (0, np.iinfo(dtype).max) if dtype.kind == "u" else (-np.inf, np.inf)
+    return spaces.Box(
+        open_low if low is None else np.full(shape, low, dtype),
+        open_high if high is None else np.full(shape, high, dtype),
+        shape,
+        dtype.type,
+    )
 
 
 def _array(spec: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bridge:
     has_items = bool(shape) and all(shape)
     if dtype.kind == "b":
         bits = Array(shape, np.int8, 0, 1)
-        binary = spaces.MultiBinary(shape) if has_items else spaces.Box(0, 1, shape, np.int8)
         return Bridge(
-            binary,
+            _multi_binary(shape) if has_items else spaces.Box(0, 1, shape, np.int8),
             lambda value: np.array(spec.read(value), np.int8),
             lambda value: bits.read(value).astype(bool),
         )
@@ -136,16 +145,18 @@ def _array(spec: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bridge:
     # Bounds given as plain numbers: a `Box` of 0 and 1 has arrays, and stays one.
     bounds_are_plain = np.ndim(spec.low) == 0 and np.ndim(spec.high) == 0
     if has_items and dtype == np.int8 and bounds_are_plain and (spec.low, spec.high) == (0, 1):
-        return Bridge(spaces.MultiBinary(shape), encode, spec.read)
+        return Bridge(_multi_binary(shape), encode, spec.read)
     if has_items and dtype == np.int64 and spec.low is not None and spec.high is not None:
         low, high = (np.broadcast_to(end, shape).astype(np.int64) for end in (spec.low, spec.high))
         if np.all(high.astype(float) - low.astype(float) < 2.0**62):
             counts = spaces.MultiDiscrete(high - low + 1, start=low)
             return Bridge(counts, encode, spec.read)
-    ends = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
-    low = np.full(shape, ends[0] if spec.low is None else spec.low, dtype)
-    high = np.full(shape, ends[1] if spec.high is None else spec.high, dtype)
-    return Bridge(spaces.Box(low, high, shape, dtype.type), encode, spec.read)
+    return Bridge(_box(spec.low, spec.high, shape, dtype), encode, spec.read)
+
+
+def _multi_binary(shape: tuple[int, ...]) -> spaces.MultiBinary:
+    # Gymnasium holds MultiBinary(4) and MultiBinary((4,)) for different spaces.
+    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
 def _listing(item: Bridge) -> Bridge:

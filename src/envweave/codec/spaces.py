@@ -73,8 +73,9 @@ def from_space(space: Any) -> Spec:
             start = int(space.start)
             return Integer(start, start + int(space.n) - 1)
         case spaces.Box():
-            clips = space.dtype.kind == "f"
-            return Array(space.shape, space.dtype, space.low, space.high, clips=clips)
+            low = space.low if space.bounded_below.any() else None
+            high = space.high if space.bounded_above.any() else None
+            return Array(space.shape, space.dtype, low, high, clips=space.dtype.kind == "f")
         case spaces.MultiBinary():
             return Array(space.shape, space.dtype, 0, 1)
         case spaces.MultiDiscrete():

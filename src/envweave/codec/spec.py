@@ -51,7 +51,13 @@ class Bounds:
 
 
 class Spec(ABC):
-    """What values are allowed: checks them, samples them, and describes them to others."""
+    """What values are allowed: checks them, samples them, and describes them to others.
+
+    Attributes:
+        can_sample: Whether `sample` can draw a value at all.
+    """
+
+    can_sample: bool = True
 
     @abstractmethod
     def read(self, value: Any) -> Any:
@@ -103,6 +109,8 @@ class Spec(ABC):
 class AnySpec(Spec):
     """Anything goes: the author gave no type."""
 
+    can_sample = False
+
     def read(self, value: Any) -> Any:
         """Take every value as it is."""
         return value
@@ -128,6 +136,7 @@ class AgentsSpec(Spec):
 
     def __init__(self, agents: Mapping[str, Spec]) -> None:
         self.agents = dict(agents)
+        self.can_sample = all(spec.can_sample for spec in self.agents.values())
 
     def __getitem__(self, agent_id: str) -> Spec:
         try:
@@ -139,7 +148,7 @@ class AgentsSpec(Spec):
     def read(self, value: Any) -> Any:
         """Check a dict with any of the agents as keys."""
         if not isinstance(value, Mapping):
-            raise Mismatch(f"{value!r} is no dict keyed by agent id")
+            raise Mismatch(f"{short(value)} is no dict keyed by agent id")
         read = {}
         for agent_id, one in value.items():
             spec = self.agents.get(agent_id)
@@ -159,7 +168,34 @@ class AgentsSpec(Spec):
     def json_schema(self) -> dict[str, Any]:
         """Describe an object with the agents as properties."""
         properties = {agent_id: spec.json_schema() for agent_id, spec in self.agents.items()}
-        return {"type": "object", "properties": properties, "additionalProperties": False}
+        return gathered(
+            {"type": "object", "properties": properties, "additionalProperties": False}
+        )
 
     def __repr__(self) -> str:
         return f"AgentsSpec({self.agents!r})"
+
+
+def short(value: Any) -> str:
+    """Return a value as a message shows it: on one line, and cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - somebody's __repr__, or an int of thousands of digits
+        return f"this {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def gathered(schema: dict[str, Any]) -> dict[str, Any]:
+    """Move the definitions of a schema's parts up to it, since a `$ref` counts from the root."""
+    parts = [
+        *schema.get("properties", {}).values(),
+        *schema.get("prefixItems", ()),
+        *schema.get("anyOf", ()),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ]
+    definitions = schema.pop("$defs", {})
+    for part in parts:
+        if isinstance(part, dict):
+            definitions = {**part.pop("$defs", {}), **definitions}
+    return {**schema, "$defs": definitions} if definitions else schema

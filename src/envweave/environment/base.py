@@ -123,6 +123,7 @@ class Environment(ABC):
             given,
             shown,
             deterministic=self.deterministic,
+            name=type(self).__name__,
         )
 
 
@@ -163,4 +164,5 @@ class MultiAgentEnvironment(Environment):
             by_agent(shown, agents),
             agents,
             deterministic=self.deterministic,
+            name=type(self).__name__,
         )

@@ -28,6 +28,7 @@ class Interface:
         observation_spec: What it shows; by agent where there are several.
         possible_agents: All that may ever take part; `None` for one agent without a name.
         deterministic: Whether the same seed, task and actions give the same episode.
+        name: What to call it in messages.
     """
 
     reset_takes: frozenset[str]
@@ -36,6 +37,7 @@ class Interface:
     observation_spec: Spec
     possible_agents: tuple[str, ...] | None = None
     deterministic: bool = True
+    name: str = "the environment"
 
     @property
     def is_async(self) -> bool:

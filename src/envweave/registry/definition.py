@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave.errors import DefinitionError, OptionError, in_words, suggest
+from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words, suggest
 from envweave.registry.plugins import load_path
 from envweave.types import Observation
 
@@ -52,7 +52,8 @@ class EnvSpec:
         """Return the description, or the first line of the factory's docstring."""
         if self.description:
             return self.description
-        return (inspect.getdoc(self.load()) or "").partition("\n")[0]
+        # Not inspect.getdoc, which would show a base class's docstring for the author's own.
+        return inspect.cleandoc(self.load().__doc__ or "").partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     _refuse_unknown(spec, factory, given)
     try:
         made = factory(**given)
+    except EnvWeaveError:
+        raise
     except Exception as error:
         raise DefinitionError(f"Making {spec.id!r} failed: {in_words(error)}") from error
     if made is None:

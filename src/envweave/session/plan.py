@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, final
 
-from envweave.environment import Environment
+from envweave.environment import Interface
 from envweave.errors import DefinitionError, OptionError, SeedError, TaskError
 from envweave.session.seeds import draw_seed, episode_seed, read_seed
-from envweave.types import Task
+from envweave.types import Task, Tasks
 
 
 @final
@@ -21,11 +21,11 @@ class EpisodePlan:
     with one drawn from the system.
     """
 
-    def __init__(self, environment: Environment, reset_takes: frozenset[str]) -> None:
-        self._name = type(environment).__name__
-        self._tasks = environment.tasks
-        self._takes = reset_takes
-        if self._tasks is not None and "task" not in reset_takes:
+    def __init__(self, tasks: Tasks | None, interface: Interface) -> None:
+        self._name = interface.name
+        self._tasks = tasks
+        self._takes = interface.reset_takes
+        if tasks is not None and "task" not in self._takes:
             raise DefinitionError(f"{self._name} offers tasks, so its reset() must take `task`.")
         self._prefix = secrets.token_hex(6)
         self._base: int | None = None

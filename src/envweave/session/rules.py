@@ -89,8 +89,8 @@ class Session:
         self.phase = _FRESH
         self.reset_due = False
         self.step_index = 0
-        self._name = type(environment).__name__
-        self._plan = EpisodePlan(environment, interface.reset_takes)
+        self._name = interface.name
+        self._plan = EpisodePlan(environment.tasks, interface)
         self._episode_id: str | None = None
         self._task_id: str | None = None
         self._own_transform = transform

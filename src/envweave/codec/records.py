@@ -1,0 +1,227 @@
+"""The spec of a dataclass, and of one within itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from envweave.codec.exact import exact_type
+from envweave.codec.spec import Mismatch, Spec, gathered, short
+from envweave.errors import SpecError, in_words, suggest
+
+_ATTEMPTS = 100
+
+
+@final
+class Record(Spec):
+    """A dataclass, given as an instance or as a dict of its fields.
+
+    Fields of plain unbounded types are checked together by exact type; the rest, and whatever
+    fails that, one by one. A dict is checked before the class is made from it, so that a
+    `__post_init__` meets only values of the types it was promised, and runs once.
+
+    Attributes:
+        cls: The dataclass.
+        fields: What its constructor takes and its instances hold.
+        optional: The names of those with a default.
+        is_recursive: Whether a `Recursion` within it leads back here.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        fields: Mapping[str, Spec],
+        optional: Iterable[str],
+        *,
+        init_only: Mapping[str, Spec] | None = None,
+        derived: Mapping[str, Spec] | None = None,
+    ) -> None:
+        self.cls = cls
+        self.fields = dict(fields)
+        self.optional = frozenset(optional)
+        self.is_recursive = False
+        self._taken = {**self.fields, **(init_only or {})}
+        self._derived = dict(derived or {})
+        self._known = {**self._taken, **self._derived}
+        self._required = [name for name in self._taken if name not in self.optional]
+        self.can_sample = all(self._taken[name].can_sample for name in self._required)
+        names = [*self.fields]
+        kinds = {name: exact_type(spec) for name, spec in self.fields.items()}
+        self._all_exact = bool(names) and None not in kinds.values()
+        # With one name `attrgetter` returns no tuple, so the first one stands twice.
+        twice = names if len(names) > 1 else [*names, *names]
+        self._get = operator.attrgetter(*twice) if names else None
+        self._types = tuple(kinds[name] for name in twice)
+        simple = self._all_exact and not init_only and _defaults_are(cls, kinds)
+        self._kinds = kinds if simple else None
+
+    def read(self, value: Any) -> Any:
+        """Take an instance, or a dict with exactly its fields."""
+        if type(value) is dict:
+            kinds = self._kinds
+            if kinds is None:
+                return self._build(value)
+            for name, one in value.items():
+                if kinds.get(name) is not type(one):
+                    return self._build(value)
+            try:
+                return self.cls(**value)
+            except Exception as error:
+                raise self._refusal(value, error) from error
+        if type(value) is not self.cls and not isinstance(value, self.cls):
+            return self._foreign(value)
+        try:
+            if self._all_exact and tuple(map(type, self._get(value))) == self._types:  # type: ignore[misc] # set where there are fields
+                return value
+        except AttributeError:
+            pass  # a field was deleted; `_settle` says which
+        return self._settle(value, self.fields, {})
+
+    def _foreign(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self._build(dict(value))
+        raise Mismatch(
+            f"{type(value).__name__} {short(value)} is neither {self.cls.__name__} "
+            f"nor a dict of its fields ({', '.join(self.fields)})"
+        )
+
+    def _build(self, given: dict[str, Any]) -> Any:
+        for name in given:
+            if name not in self._known:
+                hint = suggest(str(name), self._known) or f" Known: {', '.join(self._known)}."
+                raise Mismatch(f"unknown field.{hint}").under(f".{name}")
+        taken: dict[str, Any] = {}
+        set_after: dict[str, Any] = {}
+        for name, one in given.items():
+            try:
+                read = self._known[name].read(one)
+            except Mismatch as mismatch:
+                raise mismatch.under(f".{name}") from None
+            (taken if name in self._taken else set_after)[name] = read
+        try:
+            made = self.cls(**taken)
+        except Exception as error:
+            raise self._refusal(given, error) from error
+        omitted = {name: spec for name, spec in self.fields.items() if name not in given}
+        return self._settle(made, omitted, set_after)
+
+    def _refusal(self, given: Mapping[str, Any], error: Exception) -> Mismatch:
+        for name in self._required:
+            if name not in given:
+                return Mismatch("this field is missing").under(f".{name}")
+        return Mismatch(f"{self.cls.__name__} refuses it: {in_words(error)}")
+
+    def _settle(self, value: Any, fields: Mapping[str, Spec], changed: dict[str, Any]) -> Any:
+        for name, spec in fields.items():
+            try:
+                before = getattr(value, name)
+                after = spec.read(before)
+            except AttributeError:
+                raise Mismatch("this field is missing").under(f".{name}") from None
+            except Mismatch as mismatch:
+                raise mismatch.under(f".{name}") from None
+            if after is not before:
+                changed[name] = after
+        if not changed:
+            return value
+        # Not `dataclasses.replace`: a second `__post_init__` may do a second thing.
+        twin = copy.copy(value)
+        for name, one in changed.items():
+            object.__setattr__(twin, name, one)  # also into a frozen one
+        return twin
+
+    def overlap(self, value: Mapping[Any, Any]) -> int:
+        """Return how many keys of a dict are fields here."""
+        return sum(key in self._known for key in value)
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draw every field but those whose default says enough (dicts of anything).
+
+        Raises:
+            SpecError: A field cannot be drawn, or the class refuses what is drawn.
+        """
+        drawable = {n: s for n, s in self._taken.items() if not self._default_says_enough(n, s)}
+        for _ in range(_ATTEMPTS):
+            drawn = {name: spec.sample(rng) for name, spec in drawable.items()}
+            try:
+                return self.cls(**drawn)
+            except Exception as error:  # noqa: BLE001 - the author's __post_init__
+                reason = error
+        raise SpecError(
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: {in_words(reason)}. "
+            "Put what it wants into the type hints, as a Literal or as Bounds."
+        ) from reason
+
+    def _default_says_enough(self, name: str, spec: Spec) -> bool:
+        return name in self.optional and (not spec.can_sample or exact_type(spec) is dict)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe an object with these properties and no others."""
+        schema = gathered(
+            {
+                "title": self.cls.__name__,
+                "type": "object",
+                "properties": {name: spec.json_schema() for name, spec in self._known.items()},
+                "required": list(self._required),
+                "additionalProperties": False,
+            }
+        )
+        if not self.is_recursive:
+            return schema
+        definitions = schema.pop("$defs", {})
+        name = _definition(self.cls)
+        return {"$ref": f"#/$defs/{name}", "$defs": {name: schema, **definitions}}
+
+    def __repr__(self) -> str:
+        return f"Record({self.cls.__name__}, {self.fields!r})"
+
+
+@final
+class Recursion(Spec):
+    """A dataclass within itself. Its `record` is filled in when that is complete."""
+
+    can_sample = False
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.record: Spec | None = None
+
+    def read(self, value: Any) -> Any:
+        """Take what the record takes."""
+        assert self.record is not None
+        return self.record.read(value)
+
+    def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
+        """Refuse, for it would never end; lists, unions and defaults stop before it."""
+        raise SpecError(
+            f"{self.cls.__name__} holds another {self.cls.__name__} without end, so none can be "
+            "sampled. Let the field be None, too, or give it a default."
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        """Refer to the record's own schema."""
+        return {"$ref": f"#/$defs/{_definition(self.cls)}"}
+
+    def __repr__(self) -> str:
+        return f"Recursion({self.cls.__name__})"
+
+
+def _definition(cls: type) -> str:
+    return re.sub(r"[^\w.]", "", f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _defaults_are(cls: type, kinds: Mapping[str, type | None]) -> bool:
+    """Whether what the constructor fills in has exactly these types, too."""
+    for field in dataclasses.fields(cls):
+        kind = kinds.get(field.name)
+        if field.default is not dataclasses.MISSING and type(field.default) is not kind:
+            return False
+        if field.default_factory not in (dataclasses.MISSING, kind):
+            return False
+    return True
