@@ -10,6 +10,7 @@ from envweave.errors import (
     DefinitionError,
     OptionError,
     ResetFailedError,
+    ResetNeededError,
     SeedError,
 )
 
@@ -258,3 +259,19 @@ def test_a_failure_in_reset_is_shown_with_its_cause():
 
     with ew.make(Broken) as env, pytest.raises(ResetFailedError, match="ValueError: no disk"):
         env.reset()
+
+
+def test_messages_call_it_by_its_own_name():
+    env = ew.make("gym://CartPole-v1")
+
+    with pytest.raises(ResetNeededError, match=r"step\(\) on CartPoleEnv"):
+        env.step(0)
+    env.close()
+
+
+def test_an_environment_that_is_not_deterministic_says_so():
+    class Noisy(Seedless):
+        spec = gym.envs.registration.EnvSpec("Noisy-v0", nondeterministic=True)
+
+    with ew.make(Noisy) as noisy, ew.make(Seedless) as quiet:
+        assert (noisy.deterministic, quiet.deterministic) == (False, True)

@@ -5,7 +5,7 @@ from gymnasium import spaces
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import envweave as ew
-from envweave.errors import ActionError, DefinitionError
+from envweave.errors import ActionError, DefinitionError, ResetNeededError
 
 
 class Auction(pettingzoo.ParallelEnv):
@@ -267,7 +267,7 @@ def test_both_forms_of_one_environment_pay_the_same():
         at_once = play_ours(parallel, choices(numbers), seed=0)[0]
         in_turns = play_ours(turns, choices(numbers), seed=0)[0]
 
-    assert at_once == in_turns == {"ann": 3.0, "bob": 2.0, "cid": 0.0}
+    assert at_once == in_turns == {"ann": 3.0, "bob": 5.0, "cid": 0.0}
 
 
 def test_it_is_closed():
@@ -291,6 +291,11 @@ def test_agents_without_a_proper_name_are_refused():
 def test_what_is_no_pettingzoo_environment_is_refused():
     with pytest.raises(DefinitionError, match="neither a ParallelEnv nor an AECEnv"):
         ew.from_pettingzoo(3)
+
+
+def test_messages_call_it_by_its_own_name():
+    with ew.make(Relay()) as env, pytest.raises(ResetNeededError, match=r"step\(\) on relay"):
+        env.step({"r_0": 1})
 
 
 def test_an_environment_that_never_removes_an_agent_fails_and_does_not_hang():

@@ -7,8 +7,8 @@ import envweave as ew
 from envweave.errors import (
     EnvIdError,
     EnvNotFoundError,
-    EnvWeaveError,
     MissingExtraError,
+    OptionError,
     PluginError,
 )
 
@@ -88,12 +88,12 @@ def test_keywords_go_to_gymnasium():
 
 
 def test_a_keyword_that_nobody_knows_is_refused_by_name():
-    with pytest.raises(EnvWeaveError, match=r"'map_nam' .* Did you mean 'map_name'\?"):
+    with pytest.raises(OptionError, match=r"'map_nam' .* Did you mean 'map_name'\?"):
         ew.make("gym://FrozenLake-v1", map_nam="8x8")
 
 
 def test_an_environment_whose_own_package_is_missing_says_what_to_install(lamps):
-    with pytest.raises(EnvWeaveError, match=r"needs a package .* `pip install wick`"):
+    with pytest.raises(MissingExtraError, match=r"needs a package .* `pip install wick`"):
         ew.make(f"gym://{lamps}:NeedyLampOfATest-v0")
 
 

@@ -5,7 +5,7 @@ import pettingzoo
 import pytest
 
 import envweave as ew
-from envweave.errors import EnvIdError, EnvNotFoundError, EnvWeaveError, MissingExtraError
+from envweave.errors import EnvIdError, EnvNotFoundError, MissingExtraError, OptionError
 
 TICTACTOE = "pettingzoo://classic/tictactoe_v3"
 RPS = "pettingzoo://classic/rps_v2"
@@ -84,7 +84,7 @@ def test_a_keyword_chooses_the_form():
 
 
 def test_a_form_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(EnvWeaveError, match=r"has no form api='parallel'\. It has: aec"):
+    with pytest.raises(OptionError, match=r"has no form api='parallel'\. It has: aec"):
         ew.make(TICTACTOE, api="parallel")
 
 
@@ -114,7 +114,7 @@ def test_a_package_that_an_environment_needs_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     pettingzoo.env_registry.spec._load_env_creator.cache_clear()
 
-    with pytest.raises(EnvWeaveError, match=r"pygame.* pip install 'pettingzoo\[classic\]'"):
+    with pytest.raises(MissingExtraError, match=r"pygame.* pip install 'pettingzoo\[classic\]'"):
         ew.make("pettingzoo://classic/go_v5")
 
 

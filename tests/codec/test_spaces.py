@@ -3,7 +3,7 @@ import enum
 import pickle
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -31,6 +31,11 @@ class Colour(enum.Enum):
 class Point:
     x: Annotated[float, ew.Bounds(-1, 1)]
     reward: int = 0
+
+
+class Span(NamedTuple):
+    start: int
+    end: int = 3
 
 
 @dataclass
@@ -91,7 +96,9 @@ leaves = (
         st.sampled_from(["float32", "float64", "int64", "int32"]),
         bounds,
     )
-    | st.sampled_from([Move, Shot, Seen, Point]).map(spec_from_hint)
+    | st.sampled_from([Move, Shot, Seen, Point, Span, tuple[int, ...], bool | None]).map(
+        spec_from_hint
+    )
 )
 specs = st.recursive(
     leaves,
@@ -328,6 +335,8 @@ def test_a_number_too_large_for_the_space_is_refused():
         (AnySpec(), "value"),
         (Text(binary=True), "value"),
         (Dictionary(), "value"),
+        (Dictionary(fields={"a": Integer()}, optional=["a"]), "value"),
+        (Listing(Integer(), kind=set), "value"),
         (Array(), "value"),
         (Array((2,), "complex128"), "value"),
         (Integer(0, 2**70), "value"),

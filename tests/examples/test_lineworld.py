@@ -136,5 +136,5 @@ def test_observations_fit_their_spec_at_any_size(size):
 
 @pytest.mark.parametrize("wrong", [{"size": 2}, {"max_steps": 0}])
 def test_a_world_without_room_is_refused_by_name(wrong):
-    with pytest.raises(ew.errors.DefinitionError, match=next(iter(wrong))):
+    with pytest.raises(ew.errors.OptionError, match=next(iter(wrong))):
         ew.make("lineworld-v0", **wrong)

@@ -2,375 +2,60 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
+from broken import (
+    STOPS,
+    BlamesNobody,
+    ClosesOnce,
+    CountsAnswersAsSteps,
+    CrashesOnOptions,
+    DropsSeeds,
+    DropsTheSeed,
+    DropsWhatResetIsGiven,
+    FlattensAgents,
+    ForgetsWhoActs,
+    GlobalNumpyRandomness,
+    GlobalRandomness,
+    HarmsTheEpisode,
+    HidesFailedResets,
+    LeavesAThread,
+    LetsAnybodyAct,
+    LosesWhatWasEarnedWaiting,
+    MergesTheFlags,
+    MiscountsItsState,
+    PaysFailuresNothing,
+    Raises,
+    RemembersTheLastEpisode,
+    RepeatsOneSeed,
+    ResetsBehindYourBack,
+    ResetsOneStepLate,
+    RetriesReset,
+    SaysTheEndTwice,
+    ScoresWhatIsNotScored,
+    ShowsTheNextEpisodesFirst,
+    ShowsWhatItsHintsDeny,
+    Sound,
+    SpoilsParts,
+    Spoilt,
+    SwallowsLogs,
+    TakesAnswersNobodyAskedFor,
+    TakesAnyAction,
+    TakesSeedsNobodyHonours,
+    TellsLeaversTwice,
+    WorksAfterClose,
+    WritesIntoOldObservations,
+)
 
 import envweave as ew
 from envweave.api import Env
-from envweave.errors import ActionError, ClosedError, ResetNeededError, SeedError
-from envweave.examples import CounterAction, CounterEnv
+from envweave.examples import CounterEnv
 from envweave.testing import ENVIRONMENT_CHECKS, ScriptedAgents, Subject
 from envweave.testing.backend_checks import BACKEND_CHECKS, BackendSubject
-from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
 
 CHECKS = {check.name: check for check in ENVIRONMENT_CHECKS}
 BACKEND = {check.name: check for check in BACKEND_CHECKS}
-
-
-# Environments that break a promise
-
-
-@dataclass
-class Shown(ew.Observation):
-    value: float = 0.0
-
-
-class Sound(ew.Environment):
-    """Breaks nothing; three steps, a draw each."""
-
-    def reset(self, *, seed: int | None = None) -> Shown:
-        self.rng, self.at = random.Random(seed), 0
-        return Shown(self.rng.random())
-
-    def step(self, action: CounterAction) -> Shown:
-        self.at += 1
-        return Shown(self.rng.random(), reward=1.0, done=self.at == 3)
-
-
-class Raises(Sound):
-    def step(self, action: CounterAction) -> Shown:
-        raise RuntimeError("broken on purpose")
-
-
-class GlobalRandomness(Sound):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        random.seed(seed)
-        self.at = 0
-        return Shown(random.random())
-
-    def step(self, action: CounterAction) -> Shown:
-        self.at += 1
-        return Shown(random.random(), reward=1.0, done=self.at == 3)
-
-
-class GlobalNumpyRandomness(GlobalRandomness):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        np.random.seed(seed % 2**32)
-        self.at = 0
-        return Shown(np.random.random())
-
-    def step(self, action: CounterAction) -> Shown:
-        self.at += 1
-        return Shown(np.random.random(), reward=1.0, done=self.at == 3)
-
-
-class DropsTheSeed(Sound):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        return super().reset(seed=None)
-
-
-class RemembersTheLastEpisode(Sound):
-    total = 0
-
-    def step(self, action: CounterAction) -> Shown:
-        shown = super().step(action)
-        self.total += 1
-        shown.value = float(self.total)
-        return shown
-
-
-class WritesIntoOldObservations(Sound):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        self.shared: dict[str, Any] = {"count": 0}
-        shown = super().reset(seed=seed)
-        shown.metadata = self.shared
-        return shown
-
-    def step(self, action: CounterAction) -> Shown:
-        self.shared["count"] += 1
-        shown = super().step(action)
-        shown.metadata = self.shared
-        return shown
-
-
-class ShowsWhatItsHintsDeny(Sound):
-    def step(self, action: CounterAction) -> Shown:
-        shown = super().step(action)
-        shown.value = "three"
-        return shown
-
-
-class MiscountsItsState(Sound):
-    @property
-    def state(self) -> ew.State:
-        return ew.State(episode_id="mine", step_count=7)
-
-
-class LeavesAThread(Sound):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        self.stop = threading.Event()
-        STOPS.append(self.stop)
-        threading.Thread(target=self.stop.wait, args=(60.0,), daemon=True).start()
-        return super().reset(seed=seed)
-
-
-STOPS: list[threading.Event] = []
-
-
-# Backends that break a promise: a sound session behind a transport that spoils it
-
-
-class Spoilt:
-    """Passes every call on; subclasses spoil one thing."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.interface, self.tasks = inner.interface, inner.tasks
-
-    @property
-    def agents(self) -> list[str]:
-        return self.inner.agents
-
-    def reset(self, **keywords: Any) -> Any:
-        return self.inner.reset(**keywords)
-
-    def step(self, action: Any) -> Any:
-        return self.inner.step(action)
-
-    def state(self) -> Any:
-        return self.inner.state()
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-class ResetsBehindYourBack(Spoilt):
-    """Continues silently on a fresh episode."""
-
-    def step(self, action: Any) -> Any:
-        try:
-            return self.inner.step(action)
-        except ResetNeededError:
-            self.inner.reset()
-            return self.inner.step(action)
-
-
-class ForgetsWhoActs(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result._asked = ()
-        return result
-
-
-class SaysTheEndTwice(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if result.end is not None:
-            result._events = (*result._events, result.end)
-        return result
-
-
-class ShowsTheNextEpisodesFirst(Spoilt):
-    """What Gymnasium before 1.0 did: the final observation is lost in an autoreset."""
-
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if result.ready is not None:
-            result.observation = result.ready.initial_obs
-        return result
-
-
-class ResetsOneStepLate(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if result.ready is not None:
-            result.ready, result._asked = None, ()
-        return result
-
-
-class MergesTheFlags(Spoilt):
-    """`done` alone: a cut is told as a termination."""
-
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result.terminated, result.truncated = result.done, False
-        return result
-
-
-class PaysFailuresNothing(Spoilt):
-    """A failure becomes a reward of 0."""
-
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if not result.valid:
-            result.reward, result.end = 0.0, EpisodeEnd("truncated")
-        return result
-
-
-class TakesAnyAction(Spoilt):
-    """`{"dleta": 1}` is taken as a default."""
-
-    def step(self, action: Any) -> Any:
-        try:
-            return self.inner.step(action)
-        except ActionError:
-            return self.inner.step(CounterAction(delta=0))
-
-
-class HarmsTheEpisode(Spoilt):
-    def step(self, action: Any) -> Any:
-        try:
-            return self.inner.step(action)
-        except ActionError:
-            self.inner.step(CounterAction(delta=0))
-            raise
-
-
-class DropsSeeds(Spoilt):
-    def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
-        return self.inner.reset(**keywords)
-
-
-class TakesSeedsNobodyHonours(Spoilt):
-    def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
-        try:
-            return self.inner.reset(seed=seed, **keywords)
-        except SeedError:
-            return self.inner.reset(**keywords)
-
-
-class RepeatsOneSeed(Spoilt):
-    def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
-        return self.inner.reset(seed=5 if seed is None else seed, **keywords)
-
-
-class CrashesOnOptions(Spoilt):
-    def reset(self, *, options: Any = None, **keywords: Any) -> Any:
-        if options is not None:
-            raise KeyError("options")
-        return self.inner.reset(**keywords)
-
-
-class WorksAfterClose(Spoilt):
-    def close(self) -> None:
-        pass
-
-
-class ClosesOnce(Spoilt):
-    closed = False
-
-    def close(self) -> None:
-        if self.closed:
-            raise ClosedError("closed already")
-        self.closed = True
-        self.inner.close()
-
-
-class LetsAnybodyAct(Spoilt):
-    def step(self, action: Any) -> Any:
-        asked = self.inner.session._ledger.asked
-        spare = next(iter(action.values()), {})
-        return self.inner.step({agent: action.get(agent, spare) for agent in asked})
-
-
-class LosesWhatWasEarnedWaiting(Spoilt):
-    """A NeedAction carries only the last step's reward."""
-
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result._asked = tuple(
-            NeedAction(n.observation, n.action_mask, result.reward.get(n.agent_id), n.agent_id)
-            for n in result.needs
-        )
-        return result
-
-
-class TellsLeaversTwice(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        self.left = getattr(self, "left", ()) + tuple(
-            event for event in result._events if isinstance(event, AgentEnd)
-        )
-        result._events = self.left
-        return result
-
-
-class FlattensAgents(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result.reward = sum(reward or 0.0 for reward in result.reward.values())
-        return result
-
-
-class SpoilsParts(Spoilt):
-    def step(self, action: Any) -> Any:
-        result: StepResult[Any] = self.inner.step(action)
-        result.info = {**result.info, "reward_parts": {"a": 99.0}}
-        return result
-
-
-class RetriesReset(Spoilt):
-    """A failing reset is run a second time: the old `except TypeError` way."""
-
-    def reset(self, **keywords: Any) -> Any:
-        try:
-            return self.inner.reset(**keywords)
-        except ew.errors.ResetFailedError:
-            self.inner.session.environment._fail_resets = frozenset()
-            self.inner.reset(**keywords)
-            raise
-
-
-class CountsAnswersAsSteps(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if isinstance(action, ew.ToolResult):
-            result.step_index += 1
-        return result
-
-
-class SwallowsLogs(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result._events = ()
-        return result
-
-
-class ScoresWhatIsNotScored(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result.reward = result.reward or 0.0
-        return result
-
-
-class BlamesNobody(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        if result.end is not None:
-            result.end = EpisodeEnd("truncated")
-        return result
-
-
-class HidesFailedResets(Spoilt):
-    def step(self, action: Any) -> Any:
-        result = self.inner.step(action)
-        result.info.pop("reset_error", None)
-        return result
-
-
-class TakesAnswersNobodyAskedFor(Spoilt):
-    def step(self, action: Any) -> Any:
-        return self.inner.step({} if isinstance(action, ew.ToolResult) else action)
-
-
-class DropsWhatResetIsGiven(Spoilt):
-    def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
-        return self.inner.reset(seed=seed)
 
 
 def environment_subject(environment: Any, spoil: type[Spoilt] = Spoilt) -> Subject:

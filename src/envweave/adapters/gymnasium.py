@@ -54,14 +54,14 @@ class FromGymnasium(Environment):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        name = type(env.unwrapped).__name__
+        self._name = type(env.unwrapped).__name__
         for space in ("action_space", "observation_space"):
             if getattr(env, space, None) is None:
-                raise DefinitionError(f"{name} has no {space}. Set it in its constructor.")
+                raise DefinitionError(f"{self._name} has no {space}. Set it in its constructor.")
         self.action_spec = from_space(env.action_space)
         self.observation_spec = from_space(env.observation_space)
         self.deterministic = env.spec is None or not env.spec.nondeterministic
-        self._takes = reset_parameters(env.reset, name) & {"seed", "options"}
+        self._takes = reset_parameters(env.reset, self._name) & {"seed", "options"}
         # Bound here, so that a step costs no further call.
         self.step = env.step  # type: ignore[method-assign]
 
@@ -78,7 +78,7 @@ class FromGymnasium(Environment):
 
     def describe(self) -> Interface:
         """Describe the environment by its spaces."""
-        return dataclasses.replace(super().describe(), reset_takes=self._takes)
+        return dataclasses.replace(super().describe(), reset_takes=self._takes, name=self._name)
 
 
 def to_gymnasium(
@@ -118,7 +118,5 @@ def to_gymnasium(
             opened.close()
         raise
     if isinstance(env, str | type):
-        adapted.spec = spec_of(
-            opened.id, lambda **more: to_gymnasium(env, **{**kwargs, **more}), render_mode
-        )
+        adapted.spec = spec_of(opened, lambda **more: to_gymnasium(env, **{**kwargs, **more}))
     return adapted

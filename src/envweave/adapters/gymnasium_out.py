@@ -86,8 +86,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
         return f"AsGymnasium({self._env!r})"
 
 
-def spec_of(env_id: str, make_again: Callable[..., Any], render_mode: str | None) -> EnvSpec:
+def spec_of(env: Any, make_again: Callable[..., Any]) -> EnvSpec:
     """Return Gymnasium's recipe for an environment, under a name that Gymnasium allows."""
-    name = re.sub(r"[^\w.-]+", "_", env_id.removeprefix("local://"))
-    kwargs = {} if render_mode is None else {"render_mode": render_mode}
-    return EnvSpec(f"envweave/{name}", make_again, kwargs=kwargs)
+    name = re.sub(r"[^\w.-]+", "_", env.id.removeprefix("local://"))
+    return EnvSpec(f"envweave/{name}", make_again, nondeterministic=not env.deterministic)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from envweave.adapters.outward import open_env
-from envweave.codec.spaces import from_space
-from envweave.environment import MultiAgentEnvironment
+from envweave.codec.spaces import from_space, gymnasium_module
+from envweave.environment import Interface, MultiAgentEnvironment
 from envweave.errors import BadReturnError, DefinitionError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -65,15 +66,18 @@ class _FromPettingZoo(MultiAgentEnvironment):
     """What both kinds of environment have in common."""
 
     def __init__(self, env: Any) -> None:
+        dict_space = gymnasium_module().spaces.Dict
         self.env = env
-        name = str(env)
+        self._name = str(env)
         possible: list[Any] = list(getattr(env, "possible_agents", None) or ())
         if not possible:
             raise DefinitionError(
-                f"{name} has no possible_agents. List every agent that may ever take part."
+                f"{self._name} has no possible_agents. List every agent that may ever take part."
             )
         if not all(isinstance(agent, str) for agent in possible):
-            raise DefinitionError(f"{name} has agents whose names are no strings: {possible!r}.")
+            raise DefinitionError(
+                f"{self._name} has agents whose names are no strings: {possible!r}."
+            )
         self.possible_agents = possible
         self.action_spec = {agent: from_space(env.action_space(agent)) for agent in possible}
         shown = {agent: env.observation_space(agent) for agent in possible}
@@ -81,7 +85,7 @@ class _FromPettingZoo(MultiAgentEnvironment):
         self._masked = {
             agent
             for agent, space in shown.items()
-            if "action_mask" in (getattr(space, "spaces", None) or ())
+            if isinstance(space, dict_space) and "action_mask" in space.spaces
         }
 
     def _inform(self, agent: str, observation: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,6 +97,10 @@ class _FromPettingZoo(MultiAgentEnvironment):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+    def describe(self) -> Interface:
+        """Describe the environment by its spaces, and by its own name."""
+        return dataclasses.replace(super().describe(), name=self._name)
 
 
 @final

@@ -58,6 +58,8 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
         EnvIdError: The ID is malformed, or its scheme unknown.
     """
     table = DEFAULT_REGISTRY if registry is None else registry
+    if not isinstance(env_id, str):
+        raise EnvIdError(f"{env_id!r} is no ID. Use a text such as 'name-v0'; see `envweave list`.")
     scheme, separator, rest = env_id.partition("://")
     if not separator:
         if not env_id.strip():

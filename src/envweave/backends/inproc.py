@@ -10,6 +10,7 @@ from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options, build
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.transports import AsyncTransport, Transport
+from envweave.transports.loop import LoopTransport
 from envweave.transports.serial import SerialTransport
 from envweave.vector import BatchTransport
 from envweave.wrappers import TimeLimit
@@ -30,7 +31,10 @@ def connect_vector(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many environments."""
-    return SerialTransport([_session(spec, kwargs, options) for _ in range(num_envs)])
+    sessions = [_session(spec, kwargs, options) for _ in range(num_envs)]
+    if sessions[0].interface.is_async:
+        return LoopTransport(sessions)
+    return SerialTransport(sessions)
 
 
 def _session(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Session:

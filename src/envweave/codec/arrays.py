@@ -35,6 +35,10 @@ class Array(Spec):
         if self.shape is None and (np.ndim(low) or np.ndim(high)):
             self.shape = np.broadcast_shapes(np.shape(low), np.shape(high))
         self.dtype = None if dtype is None else _dtype(dtype)
+        if self.dtype is not None and self.dtype.kind in "biu":
+            lowest, highest = _reach(self.dtype)
+            refuse_empty(low, highest)
+            refuse_empty(lowest, high)
         self.low, self.high, self.clips = low, high, clips
         self._low, self._high = self._as_held(low), self._as_held(high)
         self._whole: tuple[Any, Any] | None = None
@@ -97,31 +101,30 @@ class Array(Spec):
         """
         dtype = self.dtype or np.dtype(np.float64)
         shape = (int(rng.integers(1, 5)),) if self.shape is None else self.shape
-        if dtype.kind == "b":
-            return np.asarray(rng.integers(2, size=shape), dtype)
-        if dtype.kind in "iu":
+        if dtype.kind in "biu":
             if self._whole is None:
                 self._whole = self._whole_ends(dtype)
-            low, high = self._whole
-            drawn = rng.integers(low, high, size=shape, dtype=dtype.type, endpoint=True)
+            kind = np.uint8 if dtype.kind == "b" else dtype.type
+            drawn = rng.integers(*self._whole, size=shape, dtype=kind, endpoint=True)
             return np.asarray(drawn, dtype)
         low, high = _real_ends(self._low, self._high)
         share = rng.random(shape)
         return np.asarray(np.clip(low * (1 - share) + high * share, low, high)).astype(dtype)
 
     def _whole_ends(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-        info = np.iinfo(dtype)
+        lowest, highest = _reach(dtype)
 
         def draw_between(low: Any, high: Any) -> tuple[int, int]:
-            lowest, highest = ends(low, high, 1000)
-            return max(math.ceil(lowest), info.min), min(math.floor(highest), info.max)
+            low, high = ends(low, high, 1000)
+            return max(math.ceil(low), lowest), min(math.floor(high), highest)
 
         # By Python's own numbers: float64 holds neither end of the 64-bit integers.
         low, high = np.broadcast_arrays(*(np.asarray(b, object) for b in (self.low, self.high)))
         if low.ndim == 0:
             return draw_between(low.item(), high.item())
         pairs = [draw_between(*pair) for pair in zip(low.ravel(), high.ravel(), strict=True)]
-        both = np.array(pairs, dtype.newbyteorder("=")).reshape(*low.shape, 2)
+        kind = np.uint8 if dtype.kind == "b" else dtype.newbyteorder("=")
+        both = np.array(pairs, kind).reshape(*low.shape, 2)
         return both[..., 0], both[..., 1]
 
     def json_schema(self) -> dict[str, Any]:
@@ -144,9 +147,18 @@ class Array(Spec):
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        found: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise DefinitionError(f"{dtype!r} is no numpy dtype: {error}.") from None
+    return found
+
+
+def _reach(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The lowest and the highest whole number of a dtype."""
+    if dtype.kind == "b":
+        return 0, 1
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def _real_ends(low: Any, high: Any) -> tuple[Any, Any]:

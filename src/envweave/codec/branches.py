@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.leaves import Choice, Integer, Real, Text
+from envweave.codec.leaves import Choice, Integer, Real
 from envweave.codec.records import Record as Record
 from envweave.codec.records import Recursion as Recursion
 from envweave.codec.spec import AnySpec, Mismatch, Spec, gathered, short
@@ -142,9 +141,8 @@ class Dictionary(Spec):
         self.key = AnySpec() if key is None else key
         self.fields = None if fields is None else dict(fields)
         self.optional = frozenset(optional)
-        self.takes_anything = (
-            fields is None and isinstance(self.item, AnySpec) and isinstance(self.key, AnySpec)
-        )
+        takes_anything = isinstance(self.item, AnySpec) and isinstance(self.key, AnySpec)
+        self.exact = dict if fields is None and takes_anything else None
         self.can_sample = all(
             spec.can_sample for name, spec in (fields or {}).items() if name not in self.optional
         )
@@ -153,7 +151,7 @@ class Dictionary(Spec):
         """Take a dict."""
         if not isinstance(value, Mapping):
             raise Mismatch(f"{short(value)} is not a dict")
-        if self.takes_anything:
+        if self.exact is not None:
             return value if type(value) is dict else dict(value)
         read = self._read_any(value) if self.fields is None else self._read_known(value)
         if type(value) is dict and value.keys() == read.keys():
@@ -174,13 +172,13 @@ class Dictionary(Spec):
         try:
             return self.key.read(key)
         except Mismatch as mismatch:
-            # JSON knows only texts as keys.
-            for kind in (int, float):
+            # JSON has only texts as keys, so that a number may stand there as one.
+            for number in (int, float) if isinstance(key, str) else ():
                 try:
-                    return self.key.read(kind(key) if type(key) is str else None)
+                    return self.key.read(number(key))
                 except (Mismatch, ValueError):
                     continue
-            raise Mismatch(f"the key does not fit: {mismatch.message}") from None
+            raise Mismatch(f"this key does not fit: {mismatch.message}") from None
 
     def _read_known(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
         assert self.fields is not None

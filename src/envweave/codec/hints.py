@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc as abc
 import dataclasses
 import enum
 import types
@@ -11,104 +12,218 @@ from typing import Any
 
 import numpy as np
 
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
-from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
-from envweave.codec.spec import AnySpec, Bounds, Spec
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.leaves import Boolean, Choice, Instance, Real, Text
+from envweave.codec.limits import NO_LIMITS, Limits
+from envweave.codec.spec import AnySpec, Spec
+from envweave.codec.type_arguments import field_hints
 from envweave.errors import DefinitionError
+
+_LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+_SETS = {set: set, abc.Set: set, abc.MutableSet: set, frozenset: frozenset}
+_DICTS = (dict, abc.Mapping, abc.MutableMapping)
+_QUALIFIERS = (typing.ClassVar, typing.Final, typing.Required, typing.NotRequired)
+_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = …`, from Python 3.12 on
+
+Enclosing: typing.TypeAlias = Mapping[Any, list[Recursion]]
+"""The hints around this one, and where they come back within themselves."""
 
 
 def spec_from_hint(hint: Any) -> Spec:
     """Return the spec that a type hint describes.
 
-    Understands numbers, text, `Literal`, `Enum`, dataclasses, `list`, `tuple`, `dict`, unions,
-    `np.ndarray` and `Annotated[..., Bounds(...)]`. Any other class accepts its instances.
+    Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
+    `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions, `np.ndarray`, `NDArray`,
+    and `Annotated[..., Bounds(...)]`, or with any other mark that has `ge`, `gt`, `le` or `lt`.
+    Any other class accepts its instances.
 
     Raises:
-        DefinitionError: A dataclass has hints that cannot be evaluated.
+        DefinitionError: A hint cannot be evaluated, or its bounds make no sense.
     """
-    return _spec(hint, ())
+    return _spec(hint, {}, NO_LIMITS)
 
 
-def _spec(hint: Any, enclosing: tuple[type, ...]) -> Spec:
-    bounds = Bounds()
-    while typing.get_origin(hint) is typing.Annotated:
-        hint, *marks = typing.get_args(hint)
-        bounds = _merge(bounds, marks)
-    origin = typing.get_origin(hint)
-    arguments = typing.get_args(hint)
-    if origin is typing.Literal:
-        return Choice(arguments)
+def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
+    hint, limits = _unwrap(hint, limits)
+    if isinstance(hint, str | typing.ForwardRef):
+        raise DefinitionError(f"The type hint {hint!r} is a text that nobody has evaluated.")
+    if isinstance(hint, _ALIAS):
+        return AnySpec() if hint in within else _spec(hint.__value__, {**within, hint: []}, limits)
+    if isinstance(hint, typing.TypeVar):
+        return _spec(_bound(hint), within, limits)
+    if hint is typing.Self and within:
+        hint = next(reversed(list(within)))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return Either(_spec(argument, enclosing) for argument in arguments)
-    if origin in (list, set, frozenset) or hint is list:
-        return Listing(_spec(arguments[0], enclosing) if arguments else AnySpec())
-    if origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return Listing(_spec(arguments[0], enclosing))
-        return Fixed(_spec(argument, enclosing) for argument in arguments)
-    if origin is dict or hint is dict or origin is Mapping:
-        return Dictionary(_spec(arguments[1], enclosing) if arguments else None)
-    return _class(origin or hint, bounds, enclosing)
+        return _union(arguments, within, limits)
+    kind = hint if origin is None else origin
+    if limits.are_ours and not _has_limits(kind):
+        raise DefinitionError(f"Bounds say nothing about {hint!r}. Give them to what it holds.")
+    if kind is typing.Literal:
+        return Choice(arguments)
+    if kind is tuple:
+        return _tuple(hint, arguments, within)
+    if kind in _LISTS or kind in _SETS:
+        item = _spec(arguments[0], within, NO_LIMITS) if arguments else AnySpec()
+        return Listing(item, kind=_SETS.get(kind, list))
+    if kind in _DICTS:
+        if not arguments:
+            return Dictionary()
+        key, item = (_spec(argument, within, NO_LIMITS) for argument in arguments)
+        return Dictionary(item, key=None if isinstance(key, Text) else key)
+    if kind is np.ndarray:
+        return limits.array(_dtype_in(arguments))
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _record(hint, kind, arguments, within)
+    return _class(kind, within, limits)
 
 
-def _class(cls: Any, bounds: Bounds, enclosing: tuple[type, ...]) -> Spec:
-    if cls is Any or cls is object:
-        return AnySpec()
-    if cls is int:
-        low = None if bounds.low is None else int(bounds.low)
-        return Integer(low, None if bounds.high is None else int(bounds.high))
-    if cls is float:
-        return Real(bounds.low, bounds.high)
-    if cls is bool:
-        return Boolean()
-    if cls in (str, bytes):
-        return Text(binary=cls is bytes)
-    if cls is None or cls is type(None):
-        return Choice([None])
-    if cls is np.ndarray:
-        return Array(bounds.shape, bounds.dtype, bounds.low, bounds.high)
-    if isinstance(cls, type):
-        if issubclass(cls, enum.Enum):
-            return Choice(cls, enum=cls)
-        if dataclasses.is_dataclass(cls):
-            return Instance(cls) if cls in enclosing else _record(cls, (*enclosing, cls))
-        return Instance(cls)
-    return AnySpec()
+def _unwrap(hint: Any, limits: Limits) -> tuple[Any, Limits]:
+    """Take off what stands around a hint and says nothing of the type, but for its marks."""
+    while True:
+        origin = typing.get_origin(hint)
+        if origin is typing.Annotated:
+            hint, *marks = typing.get_args(hint)
+            limits = limits.within(marks)
+        elif origin in _QUALIFIERS:
+            (hint,) = typing.get_args(hint)
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif isinstance(hint, dataclasses.InitVar):
+            hint = hint.type
+        else:
+            return hint, limits
 
 
-def _record(cls: type, enclosing: tuple[type, ...]) -> Spec:
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError as error:
-        raise DefinitionError(
-            f"The type hints of {cls.__qualname__} cannot be read: {error}. "
-            "Define the class at the top level of a module, or import the name it uses there."
-        ) from error
-    fields = [field for field in dataclasses.fields(cls) if field.init]
-    optional = [
-        field.name
-        for field in fields
-        if field.default is not dataclasses.MISSING
-        or field.default_factory is not dataclasses.MISSING
-    ]
-    # The author's own fields come before those of the base classes, as in the constructor.
-    ordered = sorted(fields, key=lambda field: bool(field.kw_only))
-    return Record(
-        cls, {field.name: _spec(hints[field.name], enclosing) for field in ordered}, optional
+def _bound(variable: typing.TypeVar) -> Any:
+    if variable.__constraints__:
+        return typing.Union[variable.__constraints__]  # noqa: UP007 - of a tuple
+    return Any if variable.__bound__ is None else variable.__bound__
+
+
+def _has_limits(kind: Any) -> bool:
+    numbers = (int, float, np.ndarray, np.integer, np.floating)
+    return isinstance(kind, type) and issubclass(kind, numbers) and kind is not bool
+
+
+def _union(options: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
+    """A union; limits around it are those of its numbers."""
+    bare = [_unwrap(option, limits)[0] for option in options]
+    takes = [_has_limits(typing.get_origin(one) or one) for one in bare]
+    if limits.are_ours and not any(takes):
+        raise DefinitionError(f"Bounds say nothing about {' | '.join(map(repr, options))}.")
+    return Either(
+        _spec(option, within, limits if takes_limits else NO_LIMITS)
+        for option, takes_limits in zip(options, takes, strict=True)
     )
 
 
-def _merge(bounds: Bounds, marks: list[Any]) -> Bounds:
-    for mark in marks:
-        if isinstance(mark, Bounds):
-            bounds = mark
-        else:
-            # msgspec.Meta, annotated_types and pydantic all spell inclusive bounds ge and le.
-            low, high = getattr(mark, "ge", None), getattr(mark, "le", None)
-            if low is not None or high is not None:
-                bounds = dataclasses.replace(
-                    bounds,
-                    low=bounds.low if low is None else low,
-                    high=bounds.high if high is None else high,
-                )
-    return bounds
+def _tuple(hint: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
+    if not hasattr(hint, "__args__"):  # `tuple` alone; `tuple[()]` has an empty one
+        return Listing(AnySpec(), kind=tuple)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return Listing(_spec(arguments[0], within, NO_LIMITS), kind=tuple)
+    return Fixed(_spec(argument, within, NO_LIMITS) for argument in arguments)
+
+
+def _class(cls: Any, within: Enclosing, limits: Limits) -> Spec:
+    if cls is int:
+        return limits.integer()
+    if cls is float:
+        return Real(*limits.real())
+    if cls is bool or cls is np.bool_:
+        return Boolean()
+    if cls in (str, bytes, typing.LiteralString):
+        return Text(binary=cls is bytes)
+    if cls is None or cls is type(None):
+        return Choice([None])
+    if not isinstance(cls, type) or cls in (Any, object) or _is_bare_protocol(cls):
+        return AnySpec()
+    if typing.is_typeddict(cls):
+        return _typed_dict(cls, within)
+    if issubclass(cls, enum.Enum):
+        return Choice(cls, enum=cls)
+    if issubclass(cls, tuple) and hasattr(cls, "_make"):
+        return _named_tuple(cls, within)
+    if issubclass(cls, np.integer) and cls.__subclasses__() == []:
+        return limits.integer(np.iinfo(cls))
+    if issubclass(cls, np.floating):
+        return Real(*limits.real())
+    return Instance(cls)
+
+
+def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
+    if hint in within:
+        recursion = Recursion(cls)
+        within[hint].append(recursion)
+        return recursion
+    returns: list[Recursion] = []
+    inside = {**within, hint: returns}
+    hints = field_hints(cls, arguments)
+    # `fields()` leaves out those that only the constructor takes.
+    known: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    lasting = {field.name for field in dataclasses.fields(cls)}
+    specs = {
+        name: _field(field, _spec(hints[name], inside, NO_LIMITS))
+        for name, field in known.items()
+        if name in lasting or isinstance(hints[name], dataclasses.InitVar)
+    }
+    # The author's own fields come before those of the base classes, as in the constructor.
+    ordered = sorted(specs, key=lambda name: bool(known[name].kw_only))
+    record = Record(
+        cls,
+        {name: specs[name] for name in ordered if name in lasting and known[name].init},
+        [name for name in ordered if _default(known[name]) is not dataclasses.MISSING],
+        init_only={name: specs[name] for name in ordered if name not in lasting},
+        derived={name: specs[name] for name in ordered if not known[name].init},
+    )
+    record.is_recursive = bool(returns)
+    for recursion in returns:
+        recursion.record = record
+    return record
+
+
+def _field(field: dataclasses.Field[Any], spec: Spec) -> Spec:
+    """The spec of a field: what the author gives as its default always fits."""
+    if field.default is None and not spec.contains(None):
+        return Either([spec, Choice([None])])
+    return spec
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory if field.default is dataclasses.MISSING else field.default
+
+
+def _named_tuple(cls: Any, within: Enclosing) -> Spec:
+    hints = field_hints(cls, ())
+    return Fixed(
+        [_spec(hints.get(name, Any), {**within, cls: []}, NO_LIMITS) for name in cls._fields],
+        names=cls._fields,
+        optional=cls._field_defaults,
+        make=cls._make,
+        kind=cls,
+    )
+
+
+def _typed_dict(cls: Any, within: Enclosing) -> Spec:
+    hints = field_hints(cls, ())
+    optional = [
+        name
+        for name, hint in hints.items()
+        if typing.get_origin(hint) is typing.NotRequired
+        or (name in cls.__optional_keys__ and typing.get_origin(hint) is not typing.Required)
+    ]
+    fields = {name: _spec(hint, {**within, cls: []}, NO_LIMITS) for name, hint in hints.items()}
+    return Dictionary(fields=fields, optional=optional)
+
+
+def _is_bare_protocol(cls: type) -> bool:
+    return getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False)
+
+
+def _dtype_in(arguments: tuple[Any, ...]) -> Any:
+    """The dtype of an `NDArray[np.float32]`, if it names one and not a family of them."""
+    kinds = typing.get_args(arguments[1]) if len(arguments) == 2 else ()
+    if kinds and isinstance(kinds[0], type) and kinds[0].__subclasses__() == []:
+        return np.dtype(kinds[0])
+    return None

@@ -8,7 +8,7 @@ import enum as enums
 import inspect
 import math
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from envweave.codec.arrays import Array as Array
 from envweave.codec.plain import to_plain
 from envweave.codec.ranges import between, bounded, ends, refuse_empty
 from envweave.codec.spec import Mismatch, Spec, short
-from envweave.errors import DefinitionError, SpecError, in_words
+from envweave.errors import DefinitionError, SpecError
 
 _TEXT = string.ascii_letters + string.digits + " "
 
@@ -31,6 +31,19 @@ class Integer(Spec):
         self.low, self.high = low, high
         self._low = -math.inf if low is None else low
         self._high = math.inf if high is None else high
+        self.exact = int if low is None and high is None else None
+        small = low is not None and high is not None and high - low < 4096
+        self._allowed = frozenset(range(low, high + 1)) if small else None  # type: ignore[arg-type, operator]
+
+    def read_all(self, values: Sequence[Any]) -> list[Any]:
+        """Read many values, in two passes of C where they are all plain ints of a small range."""
+        if (
+            self._allowed is not None
+            and set(map(type, values)) == {int}
+            and self._allowed.issuperset(values)
+        ):
+            return list(values)
+        return super().read_all(values)
 
     def read(self, value: Any) -> int:
         """Take an int or a numpy integer."""
@@ -45,7 +58,7 @@ class Integer(Spec):
 
     def sample(self, rng: np.random.Generator) -> int:
         """Draw evenly; an open end lies 1,000 beyond the other one, or beyond 0."""
-        low, high = ends(self.low, self.high, 1000)
+        low, high = (int(end) for end in ends(self.low, self.high, 1000))
         if low >= -(2**63) and high < 2**63:
             return int(rng.integers(low, high, endpoint=True))
         count = high - low + 1
@@ -53,7 +66,7 @@ class Integer(Spec):
         while True:
             drawn = int.from_bytes(rng.bytes((bits + 7) // 8), "little") & ((1 << bits) - 1)
             if drawn < count:
-                return int(low) + drawn
+                return low + drawn
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an integer."""
@@ -71,6 +84,7 @@ class Real(Spec):
         refuse_empty(low, high)
         self.low, self.high = low, high
         self._bounded = low is not None or high is not None
+        self.exact = None if self._bounded else float
 
     def read(self, value: Any) -> float:
         """Take a float, an int or a numpy number."""
@@ -109,6 +123,8 @@ class Real(Spec):
 class Boolean(Spec):
     """True or false, and no number in their place."""
 
+    exact = bool
+
     def read(self, value: Any) -> bool:
         """Take a bool or a numpy bool."""
         value = _scalar(value)
@@ -135,6 +151,7 @@ class Text(Spec):
     def __init__(self, *, binary: bool = False) -> None:
         self.binary = binary
         self._kind: type = bytes if binary else str
+        self.exact = self._kind
 
     def read(self, value: Any) -> Any:
         """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
@@ -235,8 +252,8 @@ class Instance(Spec):
             return self.cls()
         except Exception as error:
             raise SpecError(
-                f"A {self.cls.__name__} cannot be sampled: {in_words(error)}. Give the field a "
-                "default, or a type with fields."
+                f"A {self.cls.__name__} cannot be sampled: it cannot be made without arguments "
+                f"({error}). Give the field a default, or a type with fields."
             ) from error
 
     def json_schema(self) -> dict[str, Any]:
@@ -260,8 +277,6 @@ def _takes_no_arguments(cls: type) -> bool:
         return False
     try:
         inspect.signature(cls).bind()
-    except TypeError:
+    except (TypeError, ValueError):  # it takes some, or is a builtin that does not say
         return False
-    except ValueError:
-        return True  # a builtin without a signature; `sample` will see
     return True

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_PLAIN: tuple[Any, ...] = (str, int, float, bytes)
 
 
 def to_plain(value: Any) -> Any:
@@ -21,15 +21,15 @@ def to_plain(value: Any) -> Any:
     its value. Bytes stay bytes, and keys become strings. An object the codec does not know
     becomes its `repr`.
     """
-    if type(value) in _PLAIN:
+    if value is None or type(value) in _PLAIN or type(value) is bool:
         return value
     if isinstance(value, enum.Enum):
         return to_plain(value.value)
     if isinstance(value, np.generic | np.ndarray):
         return _from_numpy(value)
-    for kind in (int, float, str, bytes):
+    for kind in _PLAIN:
         if isinstance(value, kind):
-            return kind(value)
+            return kind.__new__(kind, value)
     if isinstance(value, Mapping):
         return {_key(key): to_plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

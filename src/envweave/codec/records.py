@@ -11,7 +11,6 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.exact import exact_type
 from envweave.codec.spec import Mismatch, Spec, gathered, short
 from envweave.errors import SpecError, in_words, suggest
 
@@ -52,13 +51,14 @@ class Record(Spec):
         self._required = [name for name in self._taken if name not in self.optional]
         self.can_sample = all(self._taken[name].can_sample for name in self._required)
         names = [*self.fields]
-        kinds = {name: exact_type(spec) for name, spec in self.fields.items()}
+        kinds = {name: spec.exact for name, spec in self.fields.items()}
         self._all_exact = bool(names) and None not in kinds.values()
         # With one name `attrgetter` returns no tuple, so the first one stands twice.
         twice = names if len(names) > 1 else [*names, *names]
         self._get = operator.attrgetter(*twice) if names else None
         self._types = tuple(kinds[name] for name in twice)
-        simple = self._all_exact and not init_only and _defaults_are(cls, kinds)
+        self._unsure = _unsure_defaults(cls, self.fields)
+        simple = self._all_exact and not init_only and not self._unsure
         self._kinds = kinds if simple else None
 
     def read(self, value: Any) -> Any:
@@ -92,24 +92,26 @@ class Record(Spec):
         )
 
     def _build(self, given: dict[str, Any]) -> Any:
-        for name in given:
-            if name not in self._known:
-                hint = suggest(str(name), self._known) or f" Known: {', '.join(self._known)}."
-                raise Mismatch(f"unknown field.{hint}").under(f".{name}")
-        taken: dict[str, Any] = {}
-        set_after: dict[str, Any] = {}
+        read = {}
         for name, one in given.items():
+            spec = self._known.get(name)
+            if spec is None:
+                known = f"Known: {', '.join(self._known)}." if self._known else "It has none."
+                hint = suggest(str(name), self._known) or f" {known}"
+                raise Mismatch(f"unknown field.{hint}").under(f".{name}")
             try:
-                read = self._known[name].read(one)
+                read[name] = spec.read(one)
             except Mismatch as mismatch:
                 raise mismatch.under(f".{name}") from None
-            (taken if name in self._taken else set_after)[name] = read
+        derived = self._derived and {n: read.pop(n) for n in self._derived if n in read}
         try:
-            made = self.cls(**taken)
+            made = self.cls(**read)
         except Exception as error:
             raise self._refusal(given, error) from error
-        omitted = {name: spec for name, spec in self.fields.items() if name not in given}
-        return self._settle(made, omitted, set_after)
+        if not self._unsure and not derived:
+            return made
+        omitted = {name: spec for name, spec in self._unsure.items() if name not in given}
+        return self._settle(made, omitted, dict(derived))
 
     def _refusal(self, given: Mapping[str, Any], error: Exception) -> Mismatch:
         for name in self._required:
@@ -159,7 +161,7 @@ class Record(Spec):
         ) from reason
 
     def _default_says_enough(self, name: str, spec: Spec) -> bool:
-        return name in self.optional and (not spec.can_sample or exact_type(spec) is dict)
+        return name in self.optional and (not spec.can_sample or spec.exact is dict)
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an object with these properties and no others."""
@@ -194,7 +196,8 @@ class Recursion(Spec):
 
     def read(self, value: Any) -> Any:
         """Take what the record takes."""
-        assert self.record is not None
+        if self.record is None:
+            raise Mismatch(f"{self.cls.__name__} is not complete yet")
         return self.record.read(value)
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
@@ -216,12 +219,17 @@ def _definition(cls: type) -> str:
     return re.sub(r"[^\w.]", "", f"{cls.__module__}.{cls.__qualname__}")
 
 
-def _defaults_are(cls: type, kinds: Mapping[str, type | None]) -> bool:
-    """Whether what the constructor fills in has exactly these types, too."""
+def _unsure_defaults(cls: type, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """The fields whose default is not known to fit as it is."""
+    unsure = {}
     for field in dataclasses.fields(cls):
-        kind = kinds.get(field.name)
-        if field.default is not dataclasses.MISSING and type(field.default) is not kind:
-            return False
-        if field.default_factory not in (dataclasses.MISSING, kind):
-            return False
-    return True
+        spec = specs.get(field.name)
+        if spec is None:
+            continue
+        if field.default is dataclasses.MISSING:
+            fits = field.default_factory in (dataclasses.MISSING, spec.exact)
+        else:
+            fits = spec.contains(field.default) and spec.read(field.default) is field.default
+        if not fits:
+            unsure[field.name] = spec
+    return unsure

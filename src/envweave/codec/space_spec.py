@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from gymnasium import spaces
 
-from envweave.codec.spec import Mismatch, Spec
+from envweave.codec.spec import Mismatch, Spec, short
 
 
 @final
@@ -33,9 +33,9 @@ class SpaceSpec(Spec):
             fits = self.space.contains(value)
         except Exception as error:
             # A space may stumble over a value of a kind it was never written for.
-            raise Mismatch(f"{value!r} is not in {self.space!r}: {error}") from error
+            raise Mismatch(f"{short(value)} is not in {self.space!r}: {error}") from error
         if not fits:
-            raise Mismatch(f"{value!r} is not in {self.space!r}")
+            raise Mismatch(f"{short(value)} is not in {self.space!r}")
         return value
 
     def sample(self, rng: np.random.Generator) -> Any:

@@ -5,7 +5,6 @@ A `Bridge` is built once from a spec, so that a step asks no questions about typ
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,7 +16,7 @@ from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real, Text
 from envweave.codec.space_spec import AnyText, SpaceSpec
 from envweave.codec.spaces import shown_fields
-from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec
+from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short
 from envweave.errors import SpecError, suggest
 from envweave.types import Action
 
@@ -64,11 +63,11 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
         case Array(shape=shape, dtype=dtype) if shape is not None and dtype is not None:
             if dtype.kind in "biuf":
                 return _array(spec, shape, dtype)
-        case Listing(item=item):
-            return _listing(bridge(item, f"{name}[…]"))
+        case Listing(item=item, kind=kind) if kind in (list, tuple):
+            return _listing(spec, bridge(item, f"{name}[…]"))
         case Fixed(items=items):
-            return _fixed([bridge(one, f"{name}[{i}]") for i, one in enumerate(items)])
-        case Dictionary(fields=fields) if fields is not None:
+            return _fixed(spec, [bridge(one, f"{name}[{i}]") for i, one in enumerate(items)])
+        case Dictionary(fields=fields, optional=optional) if fields is not None and not optional:
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in fields.items()})
         case AgentsSpec(agents=agents):
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in agents.items()})
@@ -77,8 +76,8 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
         case Either(options=options):
             return _either([bridge(option, name) for option in options])
     raise SpecError(
-        f"{name}: {spec!r} has no Gymnasium space. Annotate it with a number, a bool, a Literal, "
-        "text, or an array with Bounds(shape=…, dtype=…), or set the spec on the environment."
+        f"{name}: {short(spec)} has no Gymnasium space. Annotate it with a number, a bool, a "
+        "Literal, text, or an array with Bounds(shape=…, dtype=…), or set the spec yourself."
     )
 
 
@@ -159,22 +158,22 @@ def _multi_binary(shape: tuple[int, ...]) -> spaces.MultiBinary:
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
-def _listing(item: Bridge) -> Bridge:
+def _listing(spec: Listing, item: Bridge) -> Bridge:
     def encode(value: Any) -> tuple[Any, ...]:
-        return tuple(_each(value, None, lambda _, one: item.encode(one)))
+        return tuple(_each(spec.read(value), None, lambda _, one: item.encode(one)))
 
-    def decode(value: Any) -> list[Any]:
-        return _each(value, None, lambda _, one: item.decode(one))
+    def decode(value: Any) -> Any:
+        return spec.read(_each(value, None, lambda _, one: item.decode(one)))
 
     return Bridge(spaces.Sequence(item.space), encode, decode)
 
 
-def _fixed(items: Sequence[Bridge]) -> Bridge:
+def _fixed(spec: Fixed, items: Sequence[Bridge]) -> Bridge:
     def encode(value: Any) -> tuple[Any, ...]:
-        return tuple(_each(value, len(items), lambda i, one: items[i].encode(one)))
+        return tuple(_each(spec.read(value), len(items), lambda i, one: items[i].encode(one)))
 
-    def decode(value: Any) -> tuple[Any, ...]:
-        return tuple(_each(value, len(items), lambda i, one: items[i].decode(one)))
+    def decode(value: Any) -> Any:
+        return spec.read(_each(value, len(items), lambda i, one: items[i].decode(one)))
 
     return Bridge(spaces.Tuple([item.space for item in items]), encode, decode)
 
@@ -182,7 +181,7 @@ def _fixed(items: Sequence[Bridge]) -> Bridge:
 def _each(values: Any, length: int | None, turn: Callable[[int, Any], Any]) -> list[Any]:
     if not isinstance(values, list | tuple) or length not in (None, len(values)):
         wanted = "a list" if length is None else f"a tuple of {length}"
-        raise Mismatch(f"{values!r} is not {wanted}")
+        raise Mismatch(f"{short(values)} is not {wanted}")
     turned = []
     for index, one in enumerate(values):
         try:
@@ -204,7 +203,7 @@ def _keyed(fields: Mapping[str, Bridge]) -> Bridge:
 
 def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise Mismatch(f"{value!r} is not a dict")
+        raise Mismatch(f"{short(value)} is not a dict")
     for key in value:
         if key not in known:
             raise Mismatch(f"unknown key.{suggest(str(key), known)}").under(f"[{key!r}]")
@@ -220,19 +219,12 @@ def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]
 
 
 def _record(spec: Record, name: str) -> Bridge:
-    has_default = {
-        field.name
-        for field in dataclasses.fields(spec.cls)
-        if field.default is not dataclasses.MISSING
-        or field.default_factory is not dataclasses.MISSING
-    }
     fields = {
         field: bridge(one, f"{name}.{field}")
         for field, one in shown_fields(spec).items()
         # What may hold anything and need not be given is left out, as `metadata` is.
-        if not (field in has_default and _is_anything(one))
+        if not (field in spec.optional and (one.exact is dict or not one.can_sample))
     }
-
     if issubclass(spec.cls, Action) and len(fields) == 1:
         return _only_field(spec, *fields.items())
 
@@ -269,10 +261,6 @@ def _only_field(spec: Record, item: tuple[str, Bridge]) -> Bridge:
     return Bridge(one.space, encode, decode)
 
 
-def _is_anything(spec: Spec) -> bool:
-    return isinstance(spec, AnySpec) or (isinstance(spec, Dictionary) and spec.fields is None)
-
-
 def _either(options: Sequence[Bridge]) -> Bridge:
     index = Integer(0, len(options) - 1)
 
@@ -287,7 +275,7 @@ def _either(options: Sequence[Bridge]) -> Bridge:
 
     def decode(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise Mismatch(f"{value!r} is not a pair of an option's number and its value")
+            raise Mismatch(f"{short(value)} is not a pair of an option's number and its value")
         try:
             option = options[index.read(value[0])]
         except Mismatch as mismatch:

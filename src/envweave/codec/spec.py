@@ -7,7 +7,7 @@ records, lists and unions (`branches.py`). `hints.py` makes one from type hints.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -55,13 +55,20 @@ class Spec(ABC):
 
     Attributes:
         can_sample: Whether `sample` can draw a value at all.
+        exact: The one type whose every value fits as it is, if there is such a type.
     """
 
     can_sample: bool = True
+    exact: type | None = None
 
     @abstractmethod
     def read(self, value: Any) -> Any:
         """Return `value` as the author's code wants it, or raise `Mismatch`."""
+
+    def read_all(self, values: Sequence[Any]) -> list[Any]:
+        """Read many values; a `Mismatch` does not say which of them it was."""
+        read = self.read
+        return [read(value) for value in values]
 
     @abstractmethod
     def sample(self, rng: np.random.Generator) -> Any:
@@ -168,9 +175,7 @@ class AgentsSpec(Spec):
     def json_schema(self) -> dict[str, Any]:
         """Describe an object with the agents as properties."""
         properties = {agent_id: spec.json_schema() for agent_id, spec in self.agents.items()}
-        return gathered(
-            {"type": "object", "properties": properties, "additionalProperties": False}
-        )
+        return gathered({"type": "object", "properties": properties, "additionalProperties": False})
 
     def __repr__(self) -> str:
         return f"AgentsSpec({self.agents!r})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words, suggest
-from envweave.registry.plugins import load_path
+from envweave.registry.plugins import ENVS, load_path, load_plugin, plugin_target
 from envweave.types import Observation
 
 
@@ -40,20 +40,26 @@ class EnvSpec:
             PluginError: It cannot be imported.
             DefinitionError: It cannot be called.
         """
-        factory = load_path(self.factory) if isinstance(self.factory, str) else self.factory
+        factory: Any = self.factory
+        if isinstance(factory, str):
+            # What a package announces is loaded as its plug-in, so that an error names both.
+            announced = plugin_target(ENVS, self.id) == factory
+            factory = load_plugin(ENVS, self.id) if announced else load_path(factory)
         if not callable(factory):
             raise DefinitionError(
                 f"{self.id!r} names {factory!r}, which makes no environments. Name a class, or "
                 "a function that returns an environment."
             )
-        return factory
+        return factory  # type: ignore[no-any-return] # it can be called
 
     def describe(self) -> str:
         """Return the description, or the first line of the factory's docstring."""
         if self.description:
             return self.description
-        # Not inspect.getdoc, which would show a base class's docstring for the author's own.
-        return inspect.cleandoc(self.load().__doc__ or "").partition("\n")[0]
+        factory = self.load()
+        # Neither a base class's docstring nor that of a callable object is about this one.
+        own = isinstance(factory, type) or inspect.isroutine(factory)
+        return inspect.cleandoc((own and factory.__doc__) or "").partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,9 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Make one environment from its recipe.
 
     Raises:
-        OptionError: The factory does not take a keyword; it is named.
-        DefinitionError: The factory raised, or returned nothing.
+        OptionError: The factory does not take a keyword, or lacks one; it is named.
+        DefinitionError: The factory raised, or returned nothing. An error of our own, such as
+            a missing extra, passes as it is.
     """
     factory = spec.load()
     given = {**spec.kwargs, **(kwargs or {})}
@@ -97,7 +104,8 @@ def _refuse_unknown(spec: EnvSpec, factory: Callable[..., Any], given: Mapping[s
         return  # a builtin that cannot be looked at; it will say for itself
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    taken = [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
+    unnamed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    taken = [n for n, p in parameters.items() if p.kind not in unnamed]
     for name in given:
         if name not in taken:
             known = f" It takes: {', '.join(taken)}." if taken else " It takes none."

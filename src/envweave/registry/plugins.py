@@ -17,7 +17,8 @@ ENVS, RESOLVERS, BACKENDS = "envweave.envs", "envweave.resolvers", "envweave.bac
 
 @functools.cache
 def _announced(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=group)}
+    # Two packages may announce one name: as in imports, the first on the path has it.
+    return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 
 
 def plugin_names(group: str) -> list[str]:
@@ -56,15 +57,21 @@ def load_path(path: str) -> Any:
     """
     module_name, _, attribute = path.partition(":")
     try:
-        found = importlib.import_module(module_name)
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split(".") if attribute else []:
+            if not hasattr(found, part):
+                hint = suggest(part, [name for name in dir(found) if not name.startswith("_")])
+                raise PluginError(f"{module_name!r} has no attribute {part!r}.{hint}")
+            found = getattr(found, part)
     except EnvWeaveError:
         raise
-    except Exception as error:
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise PluginError(
+                f"{module_name!r} cannot be imported: there is no module {error.name!r}."
+            ) from error
         raise PluginError(f"{module_name!r} cannot be imported: {in_words(error)}") from error
-    walked: Any = found
-    for part in attribute.split(".") if attribute else []:
-        if not hasattr(walked, part):
-            hint = suggest(part, [name for name in dir(walked) if not name.startswith("_")])
-            raise PluginError(f"{module_name!r} has no attribute {part!r}.{hint}")
-        walked = getattr(walked, part)
-    return walked
+    except (Exception, SystemExit) as error:
+        # A script that was written to be run may well exit where it is imported.
+        raise PluginError(f"{module_name!r} cannot be imported: {in_words(error)}") from error
+    return found

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from envweave.errors import AlreadyRegisteredError, EnvIdError, EnvNotFoundError
+from envweave.errors import AlreadyRegisteredError, DefinitionError, EnvIdError, EnvNotFoundError
 from envweave.registry.definition import EnvSpec
 from envweave.registry.plugins import ENVS, plugin_names, plugin_target
 from envweave.types import Observation
@@ -35,6 +35,12 @@ class Registry:
     ) -> EnvSpec:
         """Name a recipe. See `envweave.register`."""
         name = local_name(env_id)
+        if not isinstance(factory, str) and not callable(factory):
+            raise DefinitionError(
+                f"{env_id!r} cannot be registered with {type(factory).__name__} object "
+                f"{factory!r}: it makes no environments. Pass a class, a function that returns "
+                "an environment, or 'module:attribute'."
+            )
         spec = EnvSpec(
             LOCAL + name,
             factory,
@@ -61,22 +67,25 @@ class Registry:
         Raises:
             EnvNotFoundError: Nobody answers to it.
         """
-        if name in self._specs:
-            return self._specs[name]
+        with self._lock:
+            names = list(self._specs)
+            if name in self._specs:
+                return self._specs[name]
         if announced:
             target = plugin_target(ENVS, name)
             if target is not None:
                 return EnvSpec(name, target)
-        known = [LOCAL + one for one in self._specs] + plugin_names(ENVS)
+        known = [LOCAL + one for one in names] + plugin_names(ENVS)
         if announced:
-            known += list(self._specs)
-            raise EnvNotFoundError.for_id(name, known)
+            raise EnvNotFoundError.for_id(name, known + names)
         raise EnvNotFoundError.for_id(LOCAL + name, known)
 
     def list(self) -> list[EnvSpec]:
         """Return all recipes: what was registered here, then what packages announce."""
         announced = [EnvSpec(n, plugin_target(ENVS, n) or "") for n in plugin_names(ENVS)]
-        return [self._specs[name] for name in sorted(self._specs)] + announced
+        with self._lock:
+            registered = [self._specs[name] for name in sorted(self._specs)]
+        return registered + announced
 
 
 def local_name(env_id: str) -> str:
@@ -85,6 +94,8 @@ def local_name(env_id: str) -> str:
     Raises:
         EnvIdError: It has another scheme, or no name.
     """
+    if not isinstance(env_id, str):
+        raise EnvIdError(f"{env_id!r} is no ID. Use a text such as 'local://name-v0'.")
     name = env_id.removeprefix(LOCAL)
     if "://" in name:
         scheme = name.partition("://")[0]

@@ -68,14 +68,19 @@ class SyncDriver(Driver):
             raise
         else:
             result = session.conclude(outcome)
-        if session.reset_due:
-            keywords = session.begin_next()
-            try:
-                outcome = self._reset(**keywords)
-            except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-                return session.join_failed(result, error)
-            return session.joined(result, outcome)
-        return result
+        return self.go_on(result) if session.reset_due else result
+
+    def go_on(self, result: StepResult[Any]) -> StepResult[Any]:
+        """Begin the next episode, if an autoreset is due, and put it into the result."""
+        session = self.session
+        if not session.reset_due:
+            return result
+        keywords = session.begin_next()
+        try:
+            outcome = self._reset(**keywords)
+        except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
+            return session.join_failed(result, error)
+        return session.joined(result, outcome)
 
     def state(self) -> State:
         """Return the environment's state."""

@@ -15,6 +15,7 @@ new episode's start travel in one result.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -56,6 +57,7 @@ from envweave.types import (
     ResetResult,
     State,
     StepResult,
+    ToolCallRequest,
 )
 
 logger = logging.getLogger("envweave.session")
@@ -73,6 +75,8 @@ class Session:
         phase: Where the session stands.
         reset_due: Whether the driver owes an autoreset.
         step_index: How many steps the episode has taken.
+        last: The last good observation; `raw` is the author's own object behind it.
+        said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
     """
 
@@ -91,17 +95,17 @@ class Session:
         self.step_index = 0
         self._name = interface.name
         self._plan = EpisodePlan(environment.tasks, interface)
-        self._episode_id: str | None = None
-        self._task_id: str | None = None
+        self.episode_id: str | None = None
+        self.task_id: str | None = None
         self._own_transform = transform
-        self._transform = transform
+        self.transform = transform
         self.fits: Callable[[Any], None] | None = None
         self._outbox = Outbox()
-        self._said = self._outbox.said
-        environment.connect(self._said)
+        self.said = self._outbox.said
+        environment.connect(self.said)
         self._read_action = interface.action_spec.read
-        self._last: Any = None  # the last good observation
-        self._raw: Any = None  # the author's own object behind it
+        self.last: Any = None
+        self.raw: Any = None
         self._broken: str | None = None  # why the last reset began no episode
         self._ledger: AgentLedger | None = None
         self._to_act: Callable[[], Any] = lambda: None
@@ -122,16 +126,16 @@ class Session:
         """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
         if self.phase is _CLOSED:
             raise ClosedError(f"reset() on {self._name}, which is closed. Make a new environment.")
-        keywords = self._plan.choose(seed=seed, task=task, options=options, episode_id=episode_id)
-        self._clear()
-        return keywords
+        wanted = {"seed": seed, "task": task, "options": options, "episode_id": episode_id}
+        return self._clear(self._plan.choose(**wanted))
 
-    def _clear(self) -> None:
+    def _clear(self, keywords: dict[str, Any]) -> dict[str, Any]:
         self.phase = _ENDED  # if reset fails there is no episode to step
         self.reset_due = False
         self._broken = None
-        self._episode_id, self._task_id = self._plan.episode_id, self._plan.task_id
+        self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
         self._outbox.clear()
+        return keywords
 
     def started(self, outcome: Any) -> ResetResult[Any]:
         """Take the outcome of the author's `reset`; the episode is live."""
@@ -148,19 +152,19 @@ class Session:
     def _start(
         self, outcome: Any
     ) -> tuple[AutoResetReady[Any], tuple[NeedAction[Any], ...] | None, tuple[Event, ...]]:
-        transform = self._transform = self._own_transform or self.environment.transform
+        transform = self.transform = self._own_transform or self.environment.transform
         ledger = self._ledger
         if ledger is None:
             observation, info = read_start(outcome, transform)
             if self.fits is not None:
                 self.fits(observation)
-            self._raw = observation
-            observation = self._last = keep(observation)
+            self.raw = observation
+            observation = self.last = keep(observation)
         else:
             observation, info = read_agents_start(outcome, transform)
             ledger.clear()
             observation = ledger.observe(observation, info)
-            self._last = ledger.seen
+            self.last = ledger.seen
         _, events = self._outbox.read()
         asked: tuple[NeedAction[Any], ...] | None = None
         if self._outbox.open_calls:
@@ -171,7 +175,7 @@ class Session:
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
         if self._plan.seed is not None:
             info = {**info, "seed": self._plan.seed}
-        ready = AutoResetReady(observation, info, self._episode_id, self._task_id)
+        ready = AutoResetReady(observation, info, self.episode_id, self.task_id)
         return ready, asked, events
 
     def reset_failed(self, error: Exception) -> Exception:
@@ -204,16 +208,16 @@ class Session:
                 return self._conclude_agents(self._ledger, outcome)
             if type(outcome) is tuple and len(outcome) == 5:
                 observation, reward, terminated, truncated, info = outcome
-                if self._transform is not None:
-                    apply_transform(self._transform, observation)  # refuses: a tuple has none
+                if self.transform is not None:
+                    apply_transform(self.transform, observation)  # refuses: a tuple has none
             elif isinstance(outcome, Observation):
-                if self._transform is not None:
-                    outcome = apply_transform(self._transform, outcome)
+                if self.transform is not None:
+                    outcome = apply_transform(self.transform, outcome)
                 observation, reward, info = outcome, outcome.reward, outcome.metadata
                 terminated, truncated = outcome.done, outcome.truncated
             elif isinstance(outcome, StepResult):
                 self._overhear(outcome)
-                read = read_result(outcome, self._transform)
+                read = read_result(outcome, self.transform)
                 observation, reward, terminated, truncated, info = read
             else:
                 raise bad_step(outcome)
@@ -230,16 +234,16 @@ class Session:
                 info = {}
             if self.fits is not None:
                 self.fits(observation)
-            if self._said or terminated or truncated or self.phase is _TOOL:
+            if self.said or terminated or truncated or self.phase is _TOOL:
                 return self._conclude_rare(observation, reward, terminated, truncated, info)
             # An author who writes to one buffer is handed copies of it.
-            if observation is self._raw:
+            if observation is self.raw:
                 observation = keep(observation)
             else:
-                self._raw = observation
+                self.raw = observation
         except Exception as error:  # noqa: BLE001 - what the author returned, or a transform
             return self.fail(error)
-        self._last = observation
+        self.last = observation
         self.step_index = index = self.step_index + 1
         # The hot path: what the constructor does, without its questions.
         result: StepResult[Any] = _make(StepResult)
@@ -250,9 +254,9 @@ class Session:
         result.info = info
         result.end = None
         result.ready = None
-        result.episode_id = self._episode_id
+        result.episode_id = self.episode_id
         result.step_index = index
-        result.task_id = self._task_id
+        result.task_id = self.task_id
         result._asked = None  # noqa: SLF001 - the session makes results
         result._events = ()  # noqa: SLF001
         return result
@@ -260,8 +264,8 @@ class Session:
     def _overhear(self, outcome: StepResult[Any]) -> None:
         """Take what an author put into a result of their own as emitted."""
         if outcome.end is not None:
-            self._said.append(outcome.end)
-        self._said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
+            self.said.append(outcome.end)
+        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def _conclude_rare(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
@@ -273,16 +277,16 @@ class Session:
             terminated, truncated = end.reason == "terminated", end.reason != "terminated"
         if end is None and (terminated or truncated):
             end = EpisodeEnd("terminated" if terminated else "truncated")
-        if observation is self._raw or end is not None:
+        if observation is self.raw or end is not None:
             observation = keep(observation)  # an autoreset may write over it
         else:
-            self._raw = observation
-        self._last = observation
+            self.raw = observation
+        self.last = observation
         self.step_index += not answers
         return self._result((observation, reward, terminated, truncated, info), end, events)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
-        read = read_agents(outcome, self._transform)
+        read = read_agents(outcome, self.transform)
         self._overhear(read)
         answers = self._outbox.answering is not None
         declared, events = self._outbox.read()
@@ -290,7 +294,7 @@ class Session:
         asked: tuple[NeedAction[Any], ...] = ()
         if settled.end is None and not self._outbox.open_calls:
             asked = ledger.ask(self._to_act())
-        self._last = ledger.seen
+        self.last = ledger.seen
         self.step_index += not answers
         events = (*events, *settled.agent_ends)
         return self._result((*settled.parts, read.info), settled.end, events, asked)
@@ -305,14 +309,10 @@ class Session:
         """Make the result of a step that was not an ordinary one, and move on."""
         if end is not None and not end.valid:
             parts = (parts[0], _unpaid(parts[1]), *parts[2:])
-        result: StepResult[Any] = StepResult(
-            *parts,
-            end=end,
-            episode_id=self._episode_id,
-            step_index=self.step_index,
-            task_id=self._task_id,
-        )
+        result: StepResult[Any] = StepResult(*parts, end=end, step_index=self.step_index)
+        result.episode_id, result.task_id = self.episode_id, self.task_id
         if end is not None:
+            events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
             self._outbox.clear()
             self.phase = _ENDED
             self.reset_due = self.autoreset
@@ -328,9 +328,9 @@ class Session:
         """End the episode by a failure: no reward, the last good observation, an owner."""
         logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
         self.step_index += self._outbox.answering is None
-        events = tuple(said for said in self._said if not isinstance(said, EpisodeEnd))
+        events = tuple(said for said in self.said if not isinstance(said, EpisodeEnd))
         end = EpisodeEnd(reason, blame, in_words(error))
-        last = keep(self._last)
+        last = keep(self.last)
         if self._ledger is None:
             return self._result((last, None, False, True, {}), end, events)
         unpaid, running, cut = (dict.fromkeys(last, one) for one in (None, False, True))
@@ -346,9 +346,7 @@ class Session:
 
     def begin_next(self) -> dict[str, Any]:
         """Return the keywords for the `reset` that an autoreset owes."""
-        keywords = self._plan.next()
-        self._clear()
-        return keywords
+        return self._clear(self._plan.next())
 
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""
@@ -383,8 +381,8 @@ class Session:
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
         if isinstance(state, State) and state.episode_id is None:
-            state.episode_id = self._episode_id
-            state.step_count = state.step_count or self.step_index
+            steps = state.step_count or self.step_index
+            return dataclasses.replace(state, episode_id=self.episode_id, step_count=steps)
         return state
 
     def close(self) -> bool:

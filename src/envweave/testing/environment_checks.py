@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import Any
-
-import numpy as np
 
 from envweave.codec import Spec
 from envweave.codec.branches import Record
 from envweave.errors import (
     ActionError,
     ClosedError,
-    OptionError,
     ResetNeededError,
-    SeedError,
     SpecError,
 )
 from envweave.session.keeping import keep
 from envweave.testing.agent_checks import AGENT_CHECKS
 from envweave.testing.equality import same
 from envweave.testing.outcomes import Check, NotApplicable, refuses, require
+from envweave.testing.seed_checks import SEED_CHECKS
 from envweave.testing.subject import Subject
 from envweave.types import AutoResetReady, EpisodeEnd, NeedAction, StepResult
 
@@ -185,87 +181,6 @@ def a_refused_action_leaves_the_episode_unharmed(subject: Subject) -> None:
         subject.same_episode(plain, bothered, "After a refused action the episode differs")
 
 
-def a_seed_is_honoured_or_refused(subject: Subject) -> None:
-    """A seed is taken and shown in `info`, or refused; so are options and nonsense."""
-    with subject.opened() as env:
-        try:
-            result = env.reset(seed=subject.seed)
-        except SeedError:
-            require("seed" not in env.reset().info, "A seed is shown, but none was taken.")
-            return
-        require(
-            result.info.get("seed") == subject.seed,
-            f"reset(seed={subject.seed}) shows info['seed']={result.info.get('seed')!r}.",
-        )
-        refuses(lambda: env.reset(seed="seven"), SeedError, "seed='seven'")  # type: ignore[arg-type]
-        refuses(lambda: env.reset(seed=-1), SeedError, "seed=-1")
-
-
-def the_same_seed_gives_the_same_episode(subject: Subject) -> None:
-    """Same seed and actions, same results, whatever happened in between."""
-    if not subject.deterministic:
-        raise NotApplicable("The environment declares deterministic=False.")
-    if not subject.takes_seed:
-        raise NotApplicable("The environment takes no seed.")
-    with subject.opened() as env:
-        first = subject.play(env)
-        again = subject.play(env)
-    with subject.opened() as other:
-        afresh = subject.play(other)
-
-        subject.same_episode(first, again, "The second episode with the same seed differs")
-        subject.same_episode(first, afresh, "A fresh environment with the same seed differs")
-
-
-def sessions_share_no_randomness(subject: Subject) -> None:
-    """Two environments side by side, and a caller's own draws, don't disturb each other."""
-    if not subject.deterministic or not subject.takes_seed:
-        raise NotApplicable("Two episodes of this environment cannot be compared.")
-    with subject.opened() as env:
-        alone = subject.play(env)
-    before = random.getstate(), np.random.get_state()
-    try:
-        with subject.opened() as left, subject.opened() as right:
-            rows: list[list[StepResult[Any]]] = [[subject.start(left)], [subject.start(right)]]
-            for action in alone.actions:
-                random.random()  # noqa: S311 - stirs the global state
-                np.random.random()
-                rows[0].append(left.step(action))
-                rows[1].append(right.step(action))
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-    for row in rows:
-        subject.same_episode(
-            alone, type(alone)(alone.actions, row), "Beside another session the episode differs"
-        )
-
-
-def later_episodes_have_seeds_of_their_own(subject: Subject) -> None:
-    """Each episode after a seeded one gets a seed from the same stream, shown in `info`."""
-    if not subject.takes_seed:
-        raise NotApplicable("The environment takes no seed.")
-    with subject.opened() as env:
-        streams = []
-        for _ in range(2):
-            seeds = [subject.start(env).info["seed"]]
-            seeds += [env.reset().info["seed"] for _ in range(3)]
-            streams.append(seeds)
-
-        require(len(set(streams[0])) == 4, f"Seeds come twice in one stream: {streams[0]}.")
-        require(streams[0] == streams[1], f"The stream of a seed differs: {streams}.")
-
-
-def options_are_taken_or_refused(subject: Subject) -> None:
-    """Options for a reset that takes none are refused, not dropped."""
-    with subject.opened() as env:
-        try:
-            env.reset(options={})
-        except OptionError as refusal:
-            require(str(refusal), "The refusal says nothing.")
-
-
 def observations_fit_their_spec(subject: Subject) -> None:
     """What the environment shows is what its hints or its spec say."""
     with subject.opened() as env:
@@ -386,11 +301,7 @@ ENVIRONMENT_CHECKS: list[Check[Subject]] = [
         flags_and_reason_agree,
         an_unknown_field_is_refused,
         a_refused_action_leaves_the_episode_unharmed,
-        a_seed_is_honoured_or_refused,
-        the_same_seed_gives_the_same_episode,
-        sessions_share_no_randomness,
-        later_episodes_have_seeds_of_their_own,
-        options_are_taken_or_refused,
+        *SEED_CHECKS,
         observations_fit_their_spec,
         observations_do_not_change_later,
         state_names_the_episode,

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from envweave.errors import EnvWeaveError
-from envweave.session import LoopDriver, Session, SyncDriver
-from envweave.types import ResetResult, State, StepResult, Task
+from envweave.session import Session
+from envweave.types import ResetResult, State, Task
+from envweave.vector import StepBatch
+from envweave.vector.columns import Columns, Layout
+from envweave.vector.rows import SessionRows
 
 
 @final
 class SerialTransport:
-    """Steps many sessions in the caller's thread, in order."""
+    """Steps many sync sessions in the caller's thread, in order."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
-        self._sessions = list(sessions)
-        self._drivers = [
-            LoopDriver(session) if session.interface.is_async else SyncDriver(session)
-            for session in self._sessions
-        ]
-        self.interface = self._sessions[0].interface
-        self.tasks = self._sessions[0].environment.tasks
+        self._rows = SessionRows(sessions)
+        self.interface = sessions[0].interface
+        self.tasks = sessions[0].environment.tasks
 
-    def require(self, fits: Callable[[Any], None]) -> None:
-        """Refuse, from now on, observations that don't fit the columns."""
-        for session in self._sessions:
-            session.fits = fits
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._rows.fix(layout, observations)
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._rows.columns
 
     def reset(
         self,
@@ -36,30 +38,25 @@ class SerialTransport:
         options: Mapping[str, Any] | None,
     ) -> list[ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        results: list[ResetResult[Any] | Exception] = []
-        for i, seed, task in zip(ids, seeds, tasks, strict=True):
-            try:
-                results.append(self._drivers[i].reset(seed=seed, task=task, options=options))
-            except EnvWeaveError as error:
-                results.append(error)
-        return results
+        return self._rows.reset(ids, seeds, tasks, options)
 
-    def admit(self, index: int, action: Any) -> None:
-        """Refuse an action that would be refused, before anybody is stepped."""
-        self._sessions[index].admit(action)
+    def admit(self, actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        return self._rows.admit(actions)
 
-    def step(self, actions: Sequence[Any]) -> list[StepResult[Any]]:
+    def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
-        return [driver.step(action) for driver, action in zip(self._drivers, actions, strict=True)]
+        return self._rows.step(actions)
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
-        return [session.state() for session in self._sessions]
+        self._rows.catch_up()
+        return [session.state() for session in self._rows.sessions]
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
         failures = []
-        for driver in self._drivers:
+        for driver in self._rows.drivers:
             try:
                 driver.close()
             except Exception as error:  # noqa: BLE001 - the others must be closed too

@@ -18,6 +18,7 @@ from envweave.types.requests import (
 ObsT = TypeVar("ObsT")
 
 Event = AgentEnd[Any] | LogEvent | ToolCallRequest
+_EVENTS = (AgentEnd, LogEvent, ToolCallRequest)
 
 
 class StepResult(Generic[ObsT]):
@@ -84,6 +85,7 @@ class StepResult(Generic[ObsT]):
         step_index: int = 0,
         task_id: str | None = None,
     ) -> None:
+        terminated, truncated = _flag(terminated), _flag(truncated)
         if done and terminated is False and truncated is False:
             terminated = True
         self.observation = observation
@@ -102,12 +104,12 @@ class StepResult(Generic[ObsT]):
             self.info = {**self.info, "reward_parts": dict(reward_parts)}
         if requests is not None:
             self._take(tuple(requests))
-        if self.end is None and (terminated is True or truncated is True):
-            self.end = EpisodeEnd("terminated" if terminated is True else "truncated")
+        if self.end is None and (done or terminated is True or truncated is True):
+            self.end = EpisodeEnd("terminated" if _any(terminated) else "truncated")
 
     def _take(self, requests: tuple[Request, ...]) -> None:
         self._asked = tuple(r for r in requests if isinstance(r, NeedAction))
-        self._events = tuple(r for r in requests if isinstance(r, Event))
+        self._events = tuple(r for r in requests if isinstance(r, _EVENTS))
         for request in requests:
             if isinstance(request, EpisodeEnd):
                 self.end = request
@@ -190,7 +192,7 @@ class StepResult(Generic[ObsT]):
 
     def __repr__(self) -> str:
         shown = [f"observation={self.observation!r}"]
-        if self.step_index:
+        if not isinstance(self, ResetResult):
             shown += [f"reward={self.reward!r}", f"terminated={self.terminated!r}"]
             shown += [f"truncated={self.truncated!r}"]
         if self.info:
@@ -228,3 +230,16 @@ class ResetResult(StepResult[ObsT]):
 
     def __len__(self) -> int:
         return 2
+
+
+def _flag(value: Any) -> Any:
+    """A flag with numpy's bool as ours; anything else as it is."""
+    if isinstance(value, bool | dict):
+        return value
+    import numpy as np
+
+    return bool(value) if isinstance(value, np.bool_) else value
+
+
+def _any(flag: Any) -> bool:
+    return any(flag.values()) if isinstance(flag, dict) else flag is True

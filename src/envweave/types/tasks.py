@@ -25,9 +25,9 @@ class Task:
 
     id: str
     split: str = "train"
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     image: str | None = None
-    limits: Mapping[str, Any] | None = None
+    limits: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 class Tasks:
@@ -47,6 +47,8 @@ class Tasks:
             raise TaskError("Tasks need at least one split with at least one task.")
         for name, tasks in self._splits.items():
             for task in tasks:
+                if not isinstance(task, Task):
+                    raise TaskError(f"{task!r} in split {name!r} is no Task.")
                 if task.split != name:
                     raise TaskError(
                         f"Task {task.id!r} says split={task.split!r} but stands in {name!r}."
@@ -60,7 +62,7 @@ class Tasks:
         cls, make: Callable[[str, int], Task], *, splits: Iterable[str] = ("train",)
     ) -> Tasks:
         """Offer tasks without end: `make(split, index)` returns the task `"{split}-{index}"`."""
-        tasks = cls({name: [make(name, 0)] for name in splits})
+        tasks = cls({name: [_made(make, name, 0)] for name in splits})
         tasks._make = make
         return tasks
 
@@ -79,7 +81,8 @@ class Tasks:
         self._known(name)
         if self._make is None:
             return iter(self._splits[name])
-        return (self._made(name, index) for index in count())
+        make = self._make
+        return (_made(make, name, index) for index in count())
 
     def get(self, task_id: str) -> Task:
         """Return the task called `task_id`.
@@ -89,8 +92,8 @@ class Tasks:
         """
         if self._make is not None:
             split, _, index = task_id.rpartition("-")
-            if split in self._splits and index.isdecimal():
-                return self._made(split, int(index))
+            if split in self._splits and index.isdecimal() and index == str(int(index)):
+                return _made(self._make, split, int(index))
         elif task_id in self._by_id:
             return self._by_id[task_id]
         raise TaskError(f"There is no task {task_id!r}.{suggest(task_id, self._by_id)}")
@@ -101,18 +104,10 @@ class Tasks:
         self._known(name)
         rng = random.Random(seed)  # noqa: S311 - a draw, not a secret
         if self._make is not None:
-            return self._made(name, rng.getrandbits(31))
+            return _made(self._make, name, rng.getrandbits(31))
+        if not self._splits[name]:
+            raise TaskError(f"Split {name!r} is empty, so no task can be drawn from it.")
         return rng.choice(self._splits[name])
-
-    def _made(self, split: str, index: int) -> Task:
-        assert self._make is not None
-        task = self._make(split, index)
-        if task.id != f"{split}-{index}":
-            raise TaskError(
-                f"make({split!r}, {index}) returned task {task.id!r}; its id must be "
-                f"'{split}-{index}', so that it can be found again."
-            )
-        return task
 
     def _known(self, split: str) -> None:
         if split not in self._splits:
@@ -120,3 +115,15 @@ class Tasks:
                 f"There is no split {split!r}.{suggest(split, self._splits)} "
                 f"Known: {', '.join(self._splits)}."
             )
+
+
+def _made(make: Callable[[str, int], Task], split: str, index: int) -> Task:
+    task = make(split, index)
+    if not isinstance(task, Task):
+        raise TaskError(f"make({split!r}, {index}) returned {task!r}, which is no Task.")
+    if task.id != f"{split}-{index}" or task.split != split:
+        raise TaskError(
+            f"make({split!r}, {index}) returned task {task.id!r} of split {task.split!r}; it must "
+            f"be '{split}-{index}' of {split!r}, so that it can be found again."
+        )
+    return task

@@ -2,104 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.types import Request, StepResult
-from envweave.vector.columns import Columns, Layout
+from envweave.types import Request, ResetResult, StepResult
+from envweave.vector.columns import Columns, Layout, owned, replaced
 
-
-class Batch:
-    """What both batches share: the rows, and what to act on. Columns are the caller's own."""
-
-    def __init__(self, results: Sequence[StepResult[Any]], layout: Layout) -> None:
-        self._results = list(results)
-        self._layout = layout
-
-    @cached_property
-    def current(self) -> Columns:
-        """What to act on next: the new episode's first observation after an autoreset."""
-        return self._layout.gather([result.current for result in self._results])
-
-    @property
-    def observation(self) -> NoReturn:
-        """Refuse: one name would hide which of two observations is meant."""
-        raise AttributeError(
-            "A batch has no `observation`. Use `current` to act on, and `successor` to learn from."
-        )
-
-    @cached_property
-    def episode_id(self) -> list[str | None]:
-        """The episode each row belongs to."""
-        return [result.episode_id for result in self._results]
-
-    @cached_property
-    def task_id(self) -> list[str | None]:
-        """What each row's episode is about."""
-        return [result.task_id for result in self._results]
-
-    @cached_property
-    def infos(self) -> list[dict[str, Any]]:
-        """The info of each row."""
-        return [result.info for result in self._results]
-
-    @property
-    def requests(self) -> list[list[Request]]:
-        """The requests of each row, made when looked at."""
-        return [result.requests for result in self._results]
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    def __getitem__(self, index: int) -> StepResult[Any]:
-        return self._results[index]
-
-    def __iter__(self) -> Iterator[StepResult[Any]]:
-        return iter(self._results)
+_NO_OBSERVATION = (
+    "A batch has no `observation`. Use `current` to act on, and `successor` to learn from."
+)
+_NOTHING: Mapping[int, Any] = {}
 
 
 @final
-class ResetBatch(Batch):
+class ResetBatch:
     """The outcome of a reset: what to act on, for every environment.
 
     Attributes:
         ids: Which environments began an episode; the others are shown as they stand.
+        current: What to act on next.
     """
 
     def __init__(
-        self, results: Sequence[StepResult[Any]], layout: Layout, ids: Sequence[int]
+        self, started: Mapping[int, ResetResult[Any]], current: Columns, num_envs: int
     ) -> None:
-        super().__init__(results, layout)
-        self.ids: NDArray[np.int64] = np.array(ids, np.int64)
+        self._started = started
+        self._num_envs = num_envs
+        self.ids: NDArray[np.int64] = np.array(sorted(started), np.int64)
+        self.current = current
+
+    @property
+    def observation(self) -> NoReturn:
+        """Refuse, as `StepBatch.observation` does."""
+        raise AttributeError(_NO_OBSERVATION)
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info of each row; empty where no episode began."""
+        return [r.info if (r := self._started.get(i)) else {} for i in range(self._num_envs)]
+
+    @property
+    def episode_id(self) -> list[str | None]:
+        """The episode of each row; `None` where none began."""
+        return [r.episode_id if (r := self._started.get(i)) else None for i in self._rows()]
+
+    @property
+    def task_id(self) -> list[str | None]:
+        """What each row's episode is about."""
+        return [r.task_id if (r := self._started.get(i)) else None for i in self._rows()]
+
+    @property
+    def requests(self) -> list[list[Request]]:
+        """The requests of each row; none where no episode began."""
+        return [r.requests if (r := self._started.get(i)) else [] for i in self._rows()]
+
+    def _rows(self) -> range:
+        return range(self._num_envs)
+
+    def __len__(self) -> int:
+        return self._num_envs
+
+    def __getitem__(self, index: int) -> ResetResult[Any]:
+        """Return the row of an environment that began an episode."""
+        return self._started[range(self._num_envs)[index]]
+
+    def __iter__(self) -> Iterator[ResetResult[Any]]:
+        return (self._started[int(i)] for i in self.ids)
+
+
+class Tick(NamedTuple):
+    """One step of many environments, as the engine booked it. Nobody writes to it again.
+
+    Attributes:
+        layout: How observations make columns.
+        ids: Which environment each row is of.
+        successor: The columns of what each step led to.
+        shown: The same by row; `None` where the columns hold it all.
+        rewards: What each step earned, by row.
+        special: The result of each row whose step was no ordinary one.
+        infos: The info of each ordinary row that has one.
+        step_index: Which step of its episode each was.
+        episodes: The episode of each row.
+        tasks: What each row's episode is about.
+    """
+
+    layout: Layout
+    ids: Sequence[int]
+    successor: Columns
+    shown: Sequence[Any] | None
+    rewards: Sequence[float]
+    special: Mapping[int, StepResult[Any]]
+    infos: Mapping[int, dict[str, Any]]
+    step_index: NDArray[np.int64]
+    episodes: Sequence[str | None]
+    tasks: Sequence[str | None]
 
 
 @final
-class StepBatch(Batch):
-    """The outcome of one step of many environments."""
+class StepBatch:
+    """The outcome of one step of many environments. Its arrays are the caller's own."""
+
+    def __init__(self, tick: Tick, current: Columns) -> None:
+        self._tick = tick
+        self._current = current
+        self._special = tick.special
+
+    @cached_property
+    def ids(self) -> NDArray[np.int64]:
+        """Which environment each row is of."""
+        return np.array(self._tick.ids, np.int64)
 
     @cached_property
     def successor(self) -> Columns:
         """What to learn from: the true successor of each step, the final one at an end."""
-        return self._layout.gather([result.observation for result in self._results])
+        return owned(self._tick.successor)
+
+    @cached_property
+    def current(self) -> Columns:
+        """What to act on next: the new episode's first observation after an autoreset."""
+        return owned(self._current)
+
+    @property
+    def shown_next(self) -> Columns:
+        """The same as `current`, shared with the engine: nobody writes to it."""
+        return self._current
+
+    @property
+    def observation(self) -> NoReturn:
+        """Refuse: one name would hide which of two observations is meant."""
+        raise AttributeError(_NO_OBSERVATION)
 
     @cached_property
     def reward(self) -> NDArray[np.float64]:
         """What each step earned; NaN where it is not scored yet, or not valid."""
-        return np.array([_number(result.reward) for result in self._results], np.float64)
+        return np.array(self._tick.rewards, np.float64)
 
     @cached_property
     def terminated(self) -> NDArray[np.bool_]:
         """Where the task ended the episode."""
-        return np.array([result.terminated for result in self._results], np.bool_)
+        return self._mark(lambda result: bool(result.terminated))
 
     @cached_property
     def truncated(self) -> NDArray[np.bool_]:
         """Where a limit ended the episode."""
-        return np.array([result.truncated for result in self._results], np.bool_)
+        return self._mark(lambda result: bool(result.truncated))
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -109,23 +160,101 @@ class StepBatch(Batch):
     @cached_property
     def valid(self) -> NDArray[np.bool_]:
         """Where the step may be learnt from: nothing failed that the agent did not cause."""
-        return np.array([result.valid for result in self._results], np.bool_)
+        return ~self._mark(lambda result: not result.valid)
 
     @property
     def bootstrap(self) -> NDArray[np.bool_]:
         """Where the value of `successor` counts: valid and not terminated."""
         return self.valid & ~self.terminated
 
+    @property
+    def idle(self) -> set[int]:
+        """The environments whose episode is over and no new one has begun."""
+        special = self._special.items()
+        return {self._tick.ids[i] for i, r in special if r.done and r.ready is None}
+
     @cached_property
     def needs_reset(self) -> NDArray[np.bool_]:
         """Where the episode is over and no new one has begun."""
-        return np.array([r.done and r.ready is None for r in self._results], np.bool_)
+        return self._mark(lambda result: result.done and result.ready is None)
 
-    @cached_property
+    def _mark(self, claim: Any) -> NDArray[np.bool_]:
+        marks = np.zeros(len(self), np.bool_)
+        for i, result in self._special.items():
+            marks[i] = claim(result)
+        return marks
+
+    @property
     def step_index(self) -> NDArray[np.int64]:
         """Which step of its episode each was, from 1."""
-        return np.array([result.step_index for result in self._results], np.int64)
+        return self._tick.step_index.copy()
+
+    @property
+    def episode_id(self) -> list[str | None]:
+        """The episode each row belongs to."""
+        return list(self._tick.episodes)
+
+    @property
+    def task_id(self) -> list[str | None]:
+        """What each row's episode is about."""
+        return list(self._tick.tasks)
+
+    @cached_property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info of each row."""
+        return [self[i].info for i in range(len(self))]
+
+    @property
+    def requests(self) -> list[list[Request]]:
+        """The requests of each row, made when looked at."""
+        return [result.requests for result in self]
+
+    def __len__(self) -> int:
+        return len(self._tick.ids)
+
+    def __getitem__(self, index: int) -> StepResult[Any]:
+        """Return one row as the `StepResult` that a single environment would have given."""
+        i = range(len(self))[index]
+        if i in self._special:
+            return self._special[i]
+        tick = self._tick
+        return StepResult(
+            tick.successor[i].copy() if tick.shown is None else tick.shown[i],
+            tick.rewards[i],
+            info=tick.infos.get(i),
+            episode_id=tick.episodes[i],
+            step_index=int(tick.step_index[i]),
+            task_id=tick.tasks[i],
+        )
+
+    def __iter__(self) -> Iterator[StepResult[Any]]:
+        return (self[i] for i in range(len(self)))
 
 
-def _number(reward: Any) -> float:
-    return float("nan") if reward is None else float(reward)
+def batch_of(results: Sequence[StepResult[Any]], ids: Sequence[int], layout: Layout) -> StepBatch:
+    """Return a batch of results that came one by one.
+
+    Every observation has been checked against the layout by its own session.
+    """
+    shown = [result.observation for result in results]
+    fresh = {i: r.current for i, r in enumerate(results) if r.ready is not None}
+    successor = layout.gather(shown)
+    return StepBatch(
+        Tick(
+            layout,
+            ids,
+            successor,
+            shown,
+            [_number(result.reward) for result in results],
+            dict(enumerate(results)),
+            _NOTHING,
+            np.array([result.step_index for result in results], np.int64),
+            [result.episode_id for result in results],
+            [result.task_id for result in results],
+        ),
+        replaced(successor, fresh, layout) if fresh else successor,
+    )
+
+
+def _number(reward: float | None) -> float:
+    return math.nan if reward is None else reward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, final
 
@@ -11,7 +11,6 @@ import numpy as np
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
-    ActionError,
     ClosedError,
     DefinitionError,
     EnvWeaveError,
@@ -20,10 +19,10 @@ from envweave.errors import (
     SeedError,
 )
 from envweave.session.seeds import read_seed
-from envweave.types import ResetResult, State, StepResult, Task, Tasks
+from envweave.types import ResetResult, State, Task, Tasks
 from envweave.vector.actions import action_rows
 from envweave.vector.batch import ResetBatch, StepBatch
-from envweave.vector.columns import Layout, layout_of
+from envweave.vector.columns import Columns, Layout, layout_of, owned
 
 
 class BatchTransport(Protocol):
@@ -32,8 +31,12 @@ class BatchTransport(Protocol):
     interface: Interface
     tasks: Tasks | None
 
-    def require(self, fits: Callable[[Any], None]) -> None:
-        """Refuse, from now on, observations that don't fit the columns."""
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
 
     def reset(
         self,
@@ -45,11 +48,16 @@ class BatchTransport(Protocol):
         """Begin an episode in each of these; a failure stands in its place."""
         ...
 
-    def admit(self, index: int, action: Any) -> None:
-        """Refuse an action that would be refused, before anybody is stepped."""
+    def admit(self, actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes.
 
-    def step(self, actions: Sequence[Any]) -> list[StepResult[Any]]:
-        """Step each environment once."""
+        Raises:
+            ActionError: One is refused; the message begins with its place.
+        """
+        ...
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once, with actions that were admitted."""
         ...
 
     def state(self) -> list[State]:
@@ -69,6 +77,9 @@ class VectorEnv:
     batch = venv.step(policy(batch.current))
     target = batch.reward + gamma * batch.bootstrap * value(batch.successor)
     ```
+
+    Attributes:
+        num_envs: How many there are.
     """
 
     def __init__(self, transport: BatchTransport, num_envs: int) -> None:
@@ -78,12 +89,11 @@ class VectorEnv:
                 "make_vector steps environments with one agent. Step an environment with "
                 "several agents through make()."
             )
+        self.num_envs = num_envs
         self._transport = transport
         self._layout: Layout | None = None
-        self._now: list[StepResult[Any]] = []
         self._idle: set[int] = set(range(num_envs))
         self._is_closed = False
-        self.num_envs = num_envs
 
     @property
     def action_spec(self) -> Spec:
@@ -117,7 +127,8 @@ class VectorEnv:
             ids: Which environments; the first reset is of all.
 
         Raises:
-            ResetFailedError: An environment's `reset` raised; it is named by its number.
+            ResetFailedError: An environment's `reset` raised; it is named by its number. The
+                others have begun their episodes.
         """
         self._open("reset")
         chosen = list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
@@ -125,31 +136,27 @@ class VectorEnv:
             raise OptionError(
                 f"ids={chosen!r} must be different numbers from 0 to {self.num_envs - 1}."
             )
-        if not self._now and len(chosen) < self.num_envs:
+        if self._layout is None and len(chosen) < self.num_envs:
             raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
         results = self._transport.reset(
             chosen, self._seeds(seed, chosen), self._tasks_for(task, chosen), options
         )
-        started = dict(zip(chosen, results, strict=True))
-        failed = {i: error for i, error in started.items() if isinstance(error, Exception)}
+        outcomes = dict(zip(chosen, results, strict=True))
+        started = {i: r for i, r in outcomes.items() if not isinstance(r, Exception)}
+        failed = {i: error for i, error in outcomes.items() if isinstance(error, Exception)}
         self._idle = (self._idle - set(started)) | set(failed)
-        fine = {i: r for i, r in started.items() if isinstance(r, StepResult)}
-        if failed and len(fine) + len(self._now) < self.num_envs:
-            self._idle = set(range(self.num_envs))  # there is no row to show for some
-        elif fine:
-            self._now = [fine[i] if i in fine else self._now[i] for i in range(self.num_envs)]
         if failed:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
-        layout = self._fix(self._now) if self._layout is None else self._layout
-        return ResetBatch(self._now, layout, chosen)
+        if self._layout is None:
+            self._layout = self._fix([started[i].observation for i in range(self.num_envs)])
+        return ResetBatch(started, owned(self._transport.columns), self.num_envs)
 
-    def _fix(self, now: list[StepResult[Any]]) -> Layout:
-        layout = layout_of(self.observation_spec, now[0].observation)
-        for result in now:
-            layout.check(result.observation)
-        self._transport.require(layout.check)
-        self._layout = layout
+    def _fix(self, observations: list[Any]) -> Layout:
+        layout = layout_of(self.observation_spec, observations[0])
+        for observation in observations:
+            layout.check(observation)
+        self._transport.fix(layout, observations)
         return layout
 
     def _seeds(self, seed: Any, ids: list[int]) -> list[int | None]:
@@ -191,14 +198,9 @@ class VectorEnv:
                 "Call reset(ids=[…]) first, or make the vector with autoreset=True."
             )
         rows = action_rows(actions, self.num_envs, self.action_spec)
-        for i, row in enumerate(rows):
-            try:
-                self._transport.admit(i, row)
-            except ActionError as error:
-                raise ActionError(f"actions[{i}]{str(error).removeprefix('action')}") from None
-        self._now = now = list(self._transport.step(rows))
-        self._idle = {i for i, result in enumerate(now) if result.done and result.ready is None}
-        return StepBatch(now, self._layout)
+        batch = self._transport.step(self._transport.admit(rows))
+        self._idle = batch.idle
+        return batch
 
     def state(self) -> list[State]:
         """Return the state of each environment."""

@@ -1,0 +1,276 @@
+"""Many sessions of one kind, stepped in one loop.
+
+An ordinary step (a number for a reward, no end, nothing emitted) is booked by column: a few
+appends a row, and everything else once a batch. Every other step goes to its row's own
+`Session`, so that there is one set of rules; a property test proves both roads equal.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from envweave.codec import Mismatch
+from envweave.errors import ActionError, BadReturnError, EnvWeaveError
+from envweave.session import Phase, Session, SyncDriver
+from envweave.session.keeping import keep
+from envweave.types import Observation, ResetResult, StepResult, Task
+from envweave.vector.batch import StepBatch, Tick, batch_of
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
+
+_NUMBERS = (int, np.floating, np.integer, np.bool_)
+
+
+@final
+class SessionRows:
+    """The sync sessions of a vector, by row."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = list(sessions)
+        self.drivers = [SyncDriver(session) for session in self.sessions]
+        count = len(self.sessions)
+        self._ids = range(count)
+        self._steps = [session.environment.step for session in self.sessions]
+        self._boxes = [session.said for session in self.sessions]
+        self._read_all = self.sessions[0].interface.action_spec.read_all
+        self._layout: Layout = Listed()
+        self._raw: list[Any] = [None] * count  # the authors' own objects of the last step
+        self._shown: list[Any] | None = None  # what was shown of them, if columns don't hold it
+        self._may_change = True  # whether an author can write to what was shown
+        self._columns: Columns = None  # the last observations; nobody writes to it
+        self._tick = 0
+        self._off_road: set[int] = set()  # rows whose steps all go to their session
+        # Batches refer to these, so they are copied before they are written to.
+        self._starts = np.zeros(count, np.int64)
+        self._episodes: list[str | None] = [None] * count
+        self._tasks: list[str | None] = [None] * count
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._layout = layout
+        self._columns = layout.gather(observations)
+        self._shown = None if isinstance(layout, Arrays) else list(observations)
+        self._may_change = isinstance(layout, Fields | Listed)
+        for session in self.sessions:
+            session.fits = layout.check
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._columns
+
+    def reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> list[ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        results: list[ResetResult[Any] | Exception] = []
+        started: dict[int, Any] = {}
+        for i, seed, task in zip(ids, seeds, tasks, strict=True):
+            try:
+                result = self.drivers[i].reset(seed=seed, task=task, options=options)
+            except EnvWeaveError as error:
+                results.append(error)
+            else:
+                results.append(result)
+                started[i] = result.observation
+        self._start(started)
+        return results
+
+    def admit(self, actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        if self._off_road:
+            return admit_each(self.sessions, actions)
+        try:
+            return self._read_all(actions)
+        except Mismatch:
+            return admit_each(self.sessions, actions)  # says who it was
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step every environment once, with actions that were admitted."""
+        if self._off_road:
+            return self._step_apart(actions)
+        raw: list[Any] = []
+        rewards: list[float] = []
+        infos: dict[int, dict[str, Any]] = {}
+        rare: dict[int, tuple[Any, Exception | None]] = {}
+        for step, action in zip(self._steps, actions, strict=True):
+            try:
+                outcome = step(action)
+            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
+                rare[len(raw)] = None, error
+                raw.append(None)
+                rewards.append(math.nan)
+                continue
+            if type(outcome) is tuple and len(outcome) == 5:
+                observation, reward, terminated, truncated, info = outcome
+            elif isinstance(outcome, Observation):
+                observation, reward, info = outcome, outcome.reward, outcome.metadata
+                terminated, truncated = outcome.done, outcome.truncated
+            elif type(outcome) is StepResult and outcome.end is None and not outcome.events:
+                observation, reward, terminated, truncated, info = outcome
+            else:
+                rare[len(raw)] = outcome, None
+                raw.append(None)
+                rewards.append(math.nan)
+                continue
+            if type(reward) is not float and isinstance(reward, _NUMBERS):
+                reward = float(reward)
+            if (
+                (terminated is not False and not _says_false(terminated))
+                or (truncated is not False and not _says_false(truncated))
+                or type(reward) is not float
+            ):
+                rare[len(raw)] = outcome, None
+                reward = math.nan
+            elif info:
+                if type(info) is not dict or "reward_parts" in info:
+                    rare[len(raw)] = outcome, None
+                else:
+                    infos[len(raw)] = info
+            raw.append(observation)
+            rewards.append(reward)
+        if any(self._boxes):
+            for i, box in enumerate(self._boxes):
+                if box and i not in rare:
+                    outcome = (raw[i], rewards[i], False, False, infos.pop(i, {}))
+                    rare[i] = outcome, None
+        return self._book(raw, rewards, infos, rare)
+
+    def _book(
+        self,
+        raw: list[Any],
+        rewards: list[float],
+        infos: dict[int, dict[str, Any]],
+        rare: dict[int, tuple[Any, Exception | None]],
+    ) -> StepBatch:
+        special: dict[int, StepResult[Any]] = {}
+        shown = raw
+        if rare:
+            shown = list(raw)
+            for i, (outcome, error) in rare.items():
+                special[i] = self._conclude(i, outcome, error)
+                raw[i], shown[i] = self.sessions[i].raw, special[i].observation
+        # An author who changes one object in place is handed copies of it.
+        if self._may_change and any(map(operator.is_, raw, self._raw)):
+            shown = [
+                keep(one) if one is before and i not in special else one
+                for i, (one, before) in enumerate(zip(shown, self._raw, strict=True))
+            ]
+        try:
+            successor = self._layout.gather(shown)
+        except MisfitError:
+            shown = list(shown)
+            for i in self._ids:
+                if i not in special:
+                    try:
+                        self._layout.check(shown[i])
+                    except BadReturnError as misfit:
+                        infos.pop(i, None)
+                        special[i] = self._conclude(i, None, misfit)
+                        raw[i], shown[i] = self.sessions[i].raw, special[i].observation
+            successor = self._layout.gather(shown)
+        for i, result in special.items():
+            rewards[i] = math.nan if result.reward is None else result.reward
+        self._raw, self._columns = raw, successor
+        by_row = None if self._shown is None else shown
+        self._shown = list(shown) if special and by_row is not None else by_row
+        self._tick += 1
+        tick = Tick(
+            self._layout,
+            self._ids,
+            successor,
+            by_row,
+            rewards,
+            special,
+            infos,
+            self._tick - self._starts,
+            self._episodes,
+            self._tasks,
+        )
+        if special:
+            self._start({i: r.current for i, r in special.items() if r.ready is not None})
+            self._note_detours(special)
+        return StepBatch(tick, self._columns)
+
+    def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
+        """Let a row's session conclude its step, and begin the next episode if one is due."""
+        session = self._caught_up(i)
+        result = session.fail(error) if error is not None else session.conclude(outcome)
+        return self.drivers[i].go_on(result)
+
+    def _caught_up(self, i: int) -> Session:
+        """Return a row's session, told of the ordinary steps that it did not see."""
+        session = self.sessions[i]
+        if session.phase is Phase.LIVE and i not in self._off_road:
+            session.step_index = int(self._tick - self._starts[i])
+            session.last = self._columns[i] if self._shown is None else self._shown[i]
+            session.raw = self._raw[i]
+        return session
+
+    def catch_up(self) -> None:
+        """Tell every session of the ordinary steps that it did not see."""
+        for i in self._ids:
+            self._caught_up(i)
+
+    def _start(self, started: Mapping[int, Any]) -> None:
+        """Book the first observations of new episodes."""
+        if not started:
+            return
+        self._starts, self._episodes = self._starts.copy(), list(self._episodes)
+        self._tasks = list(self._tasks)
+        for i, observation in started.items():
+            session = self.sessions[i]
+            self._starts[i] = self._tick
+            self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
+            self._raw[i] = session.raw
+            if self._shown is not None:
+                self._shown[i] = observation
+            self._note_detours([i])
+        if self._columns is not None:
+            self._columns = replaced(self._columns, started, self._layout)
+
+    def _note_detours(self, rows: Sequence[int] | Mapping[int, Any]) -> None:
+        """Note which rows' steps are no matter of columns: under a transform or a tool call."""
+        for i in rows:
+            session = self.sessions[i]
+            detour = session.phase is Phase.TOOL or session.transform is not None
+            (self._off_road.add if detour else self._off_road.discard)(i)
+
+    def _step_apart(self, actions: Sequence[Any]) -> StepBatch:
+        """Step row by row, each under its own session."""
+        self.catch_up()
+        results = [d.step(action) for d, action in zip(self.drivers, actions, strict=True)]
+        observations = [result.observation for result in results]
+        self._tick += 1
+        self._starts = np.array([self._tick - r.step_index for r in results], np.int64)
+        self._raw = [session.raw for session in self.sessions]
+        self._columns = self._layout.gather(observations)
+        if self._shown is not None:
+            self._shown = observations
+        self._start({i: r.current for i, r in enumerate(results) if r.ready is not None})
+        self._note_detours(self._ids)
+        return batch_of(results, self._ids, self._layout)
+
+
+def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]:
+    """Ask each session to admit its action; if one refuses, its place is named."""
+    admitted: list[Any] = []
+    for session, action in zip(sessions, actions, strict=True):
+        try:
+            admitted.append(session.admit(action))
+        except ActionError as error:
+            words = str(error).removeprefix("action")
+            raise ActionError(f"actions[{len(admitted)}]{words}") from None
+    return admitted
+
+
+def _says_false(flag: Any) -> bool:
+    return type(flag) is np.bool_ and not flag

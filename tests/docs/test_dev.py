@@ -1,0 +1,160 @@
+"""`./dev` sets up once, mends what is broken, and says what is missing."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Stands in for every interpreter: makes a .venv with itself in it, and notes what is installed.
+INTERPRETER = """#!/bin/sh
+case "$*" in
+*"import sys; print"*) echo 3.11 ;;
+*ensurepip*) [ ! -e no-venv ] ;;
+"-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+*"pip install"*) echo "$*" >>installed && [ ! -e no-network ] ;;
+*"import envweave"*) exit 1 ;;
+--version) echo "Python 3.11.0" ;;
+esac
+"""
+TOOLS = ["cat", "cksum", "cp", "dirname", "echo", "mkdir", "printf", "rm", "rmdir", "sh"]
+
+
+class Checkout:
+    """A checkout on a machine with only the interpreters that it is given."""
+
+    def __init__(self, path: Path, interpreters: list[str]) -> None:
+        self.path = path
+        self.bin = path / "bin"
+        self.bin.mkdir()
+        for name in TOOLS:
+            found = shutil.which(name)
+            assert found is not None
+            (self.bin / name).symlink_to(found)
+        for name in interpreters:
+            (self.bin / name).write_text(INTERPRETER)
+            (self.bin / name).chmod(0o755)
+        shutil.copy(ROOT / "dev", path / "dev")
+        (path / "pyproject.toml").write_text("[project]\n")
+
+    def dev(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.path / "dev"), *arguments],
+            env={"PATH": str(self.bin)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    @property
+    def installs(self) -> int:
+        noted = self.path / "installed"
+        return noted.read_text().count("--editable .[dev]") if noted.exists() else 0
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path, ["python3"])
+
+
+def test_the_first_job_sets_up_and_the_second_does_not(checkout: Checkout) -> None:
+    first = checkout.dev("run", "echo", "hello")
+    second = checkout.dev("run", "echo", "again")
+
+    assert (first.stdout, second.stdout) == ("hello\n", "again\n")
+    assert second.stderr == ""
+    assert checkout.installs == 1
+
+
+def test_a_changed_pyproject_installs_again(checkout: Checkout) -> None:
+    checkout.dev("setup")
+    (checkout.path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+
+    done = checkout.dev("setup")
+
+    assert "pyproject.toml has changed" in done.stderr
+    assert checkout.installs == 2
+
+
+def test_a_setup_that_failed_is_not_taken_for_complete(checkout: Checkout) -> None:
+    (checkout.path / "no-network").touch()
+    failed = checkout.dev("run", "echo", "hello")
+    (checkout.path / "no-network").unlink()
+
+    done = checkout.dev("run", "echo", "hello")
+
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "The last setup was interrupted" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+
+
+def test_a_setup_under_way_is_left_alone(checkout: Checkout) -> None:
+    checkout.dev("setup")
+    (checkout.path / ".venv/made-by-dev").write_text(f"busy {os.getpid()}\n")
+
+    done = checkout.dev("setup")
+
+    assert done.returncode == 1
+    assert f"Another ./dev (process {os.getpid()})" in done.stderr
+    assert checkout.installs == 1
+
+
+def test_a_moved_checkout_is_set_up_anew(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.dev("setup")
+    mark = tmp_path / ".venv/made-by-dev"
+    mark.write_text(mark.read_text().replace(str(tmp_path), "/elsewhere"))
+
+    done = checkout.dev("setup")
+
+    assert "making it anew" in done.stderr
+    assert checkout.installs == 2
+
+
+def test_an_environment_of_the_users_own_is_never_removed(checkout: Checkout) -> None:
+    own = checkout.path / ".venv/mine"
+    own.parent.mkdir()
+    own.touch()
+
+    done = checkout.dev("test")
+
+    assert done.returncode == 1
+    assert "a .venv that ./dev did not make" in done.stderr
+    assert own.exists()
+
+
+def test_a_machine_without_python_is_told_what_to_install(tmp_path: Path) -> None:
+    done = Checkout(tmp_path, []).dev("test")
+
+    assert done.returncode == 1
+    assert "No Python 3.11 or newer was found." in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_python_without_venv_names_the_package_that_brings_it(checkout: Checkout) -> None:
+    (checkout.path / "no-venv").touch()
+
+    done = checkout.dev("test")
+
+    assert done.returncode == 1
+    assert "sudo apt install python3.11-venv" in done.stderr
+
+
+def test_an_unknown_job_is_answered_with_the_known_ones(checkout: Checkout) -> None:
+    done = checkout.dev("tets")
+
+    assert done.returncode == 2
+    assert "There is no job called 'tets'." in done.stderr
+    assert "  test [options]" in done.stderr
+    assert checkout.installs == 0
+
+
+def test_alone_it_prints_help(checkout: Checkout) -> None:
+    done = checkout.dev()
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: ./dev <job>")
