@@ -73,8 +73,8 @@ class Array(Spec):
         if self.dtype is not None and array.dtype != self.dtype:
             array = self._cast(array, self.dtype)
         if self.shape is not None and array.shape != self.shape:
-            # A list says nothing of the dimensions after an empty one.
-            if array.shape != (0,) or self.shape[:1] != (0,):
+            # Nested lists say nothing of the dimensions after an empty one.
+            if 0 not in self.shape or array.shape != self.shape[: self.shape.index(0) + 1]:
                 raise Mismatch(f"shape {array.shape} is not {self.shape}")
             array = array.reshape(self.shape)
         return array
