@@ -32,8 +32,8 @@ class Endless(ew.Environment):
         return self.at, 1.0, False, False, {}
 
 
-def learn(*, merged: bool, sweeps: int = 4000) -> np.ndarray[Any, Any]:
-    venv = ew.make_vector(Endless, num_envs=8, autoreset=True, max_episode_steps=LIMIT)
+def learn(*, merged: bool, mode: str = "serial", sweeps: int = 4000) -> np.ndarray[Any, Any]:
+    venv = ew.make_vector(Endless, num_envs=8, autoreset=True, max_episode_steps=LIMIT, mode=mode)
     values = np.zeros(LIMIT + 1)
     values[LIMIT] = 1 / (1 - GAMMA)  # beyond the limit nobody learns; what it is truly worth
     if merged:
@@ -45,11 +45,13 @@ def learn(*, merged: bool, sweeps: int = 4000) -> np.ndarray[Any, Any]:
         carries_on = ~batch.done if merged else batch.bootstrap
         target = batch.reward + GAMMA * carries_on * values[batch.successor]
         np.add.at(values, seen, 0.1 * (target - values[seen]) / 8)
+    venv.close()
     return values
 
 
-def test_values_through_bootstrap_are_the_true_ones() -> None:
-    values = learn(merged=False)
+@pytest.mark.parametrize("mode", ["serial", "threads", "async"])
+def test_values_through_bootstrap_are_the_true_ones(mode: str) -> None:
+    values = learn(merged=False, mode=mode)
 
     assert values[:LIMIT] == pytest.approx(np.full(LIMIT, 10.0), abs=0.05)
 

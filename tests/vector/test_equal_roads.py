@@ -146,12 +146,13 @@ def assert_same(left: ew.StepResult[Any], right: ew.StepResult[Any]) -> None:
     n=st.integers(1, 5),
     form=st.sampled_from(["tuple", "observation", "result"]),
     autoreset=st.booleans(),
+    mode=st.sampled_from(["serial", "serial", "threads", "async"]),
 )
 def test_a_vector_plays_the_episodes_of_single_environments(
-    case: int, n: int, form: str, autoreset: bool
+    case: int, n: int, form: str, autoreset: bool, mode: str
 ) -> None:
     caller = random.Random(case)
-    venv = ew.make_vector(Numbered(case, form), num_envs=n, autoreset=autoreset)
+    venv = ew.make_vector(Numbered(case, form), num_envs=n, autoreset=autoreset, mode=mode)
     make_one = Numbered(case, form)
     singles = [ew.make(make_one(), autoreset=autoreset) for _ in range(n)]
     with pytest.raises(ResetNeededError):

@@ -76,6 +76,7 @@ def make_vector(
     *,
     num_envs: int,
     backend: str = "inproc",
+    mode: str | None = None,
     autoreset: bool = False,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
@@ -86,6 +87,20 @@ def make_vector(
     """Make `num_envs` environments of one kind, stepped together.
 
     Takes an ID or a class; one object cannot be many environments. Raises what `make` does.
+
+    Args:
+        env: An ID, a class, or a function that makes one.
+        num_envs: How many.
+        backend: Where they run.
+        mode: In this process: `"serial"`, one after the other in this thread; `"threads"`,
+            for steps that wait on something; `"async"`, at once on one event loop. Left out,
+            async environments run as `"async"`, all others as `"serial"`.
+        autoreset: Whether an end begins the next episode, in the same result.
+        timeout_s: How long one call may take, on backends that can end a call.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        **kwargs: Passed to each environment's constructor.
     """
     if num_envs < 1:
         raise OptionError(f"num_envs={num_envs!r} is no vector; use 1 or more.")
@@ -96,7 +111,7 @@ def make_vector(
         )
     spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
     module = _backend(backend)
-    transport = module.connect_vector(spec, kwargs, Options(autoreset, timeout_s), num_envs)
+    transport = module.connect_vector(spec, kwargs, Options(autoreset, timeout_s, mode), num_envs)
     return VectorEnv(transport, num_envs)
 
 

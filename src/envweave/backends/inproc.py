@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from envweave.adapters import adopt
-from envweave.errors import OptionError
+from envweave.errors import OptionError, suggest
 from envweave.registry import EnvSpec, Options, build
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.transports import AsyncTransport, Transport
-from envweave.transports.loop import LoopTransport
+from envweave.transports.apart import ApartTransport
+from envweave.transports.loop import LoopCrew
 from envweave.transports.serial import SerialTransport
+from envweave.transports.threads import ThreadCrew
 from envweave.vector import BatchTransport
 from envweave.wrappers import TimeLimit
+
+MODES = ("serial", "threads", "async")
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
@@ -32,9 +36,23 @@ def connect_vector(
 ) -> BatchTransport:
     """Carry a vector's calls to many environments."""
     sessions = [_session(spec, kwargs, options) for _ in range(num_envs)]
-    if sessions[0].interface.is_async:
-        return LoopTransport(sessions)
-    return SerialTransport(sessions)
+    is_async = sessions[0].interface.is_async
+    match options.mode:
+        case "serial" if is_async:
+            raise OptionError(
+                f"mode='serial' cannot step {spec.id!r}, whose methods are async. "
+                "Leave mode out, or use mode='async'."
+            )
+        case "threads":
+            return ApartTransport(sessions, ThreadCrew)
+        case "async":
+            return ApartTransport(sessions, LoopCrew)
+        case "serial" | None:
+            return ApartTransport(sessions, LoopCrew) if is_async else SerialTransport(sessions)
+    raise OptionError(
+        f"mode={options.mode!r} is none of {', '.join(map(repr, MODES))}."
+        f"{suggest(str(options.mode), MODES)}"
+    )
 
 
 def _session(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Session:

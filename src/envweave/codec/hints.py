@@ -16,7 +16,7 @@ from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, 
 from envweave.codec.leaves import Boolean, Choice, Instance, Real, Text
 from envweave.codec.limits import NO_LIMITS, Limits
 from envweave.codec.spec import AnySpec, Spec
-from envweave.codec.type_arguments import field_hints
+from envweave.codec.type_arguments import field_hints, substitute
 from envweave.errors import DefinitionError
 
 _LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
@@ -47,8 +47,8 @@ def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     hint, limits = _unwrap(hint, limits)
     if isinstance(hint, str | typing.ForwardRef):
         raise DefinitionError(f"The type hint {hint!r} is a text that nobody has evaluated.")
-    if isinstance(hint, _ALIAS):
-        return AnySpec() if hint in within else _spec(hint.__value__, {**within, hint: []}, limits)
+    if (meant := _alias(hint)) is not None:
+        return AnySpec() if hint in within else _spec(meant, {**within, hint: []}, limits)
     if isinstance(hint, typing.TypeVar):
         return _spec(_bound(hint), within, limits)
     if hint is typing.Self and within:
@@ -95,6 +95,16 @@ def _unwrap(hint: Any, limits: Limits) -> tuple[Any, Limits]:
             return hint, limits
 
 
+def _alias(hint: Any) -> Any:
+    """What a `type X = …` stands for, or `None` if the hint is none."""
+    origin = typing.get_origin(hint)
+    alias = hint if origin is None else origin
+    if not isinstance(alias, _ALIAS):
+        return None
+    filled = dict(zip(alias.__type_params__, typing.get_args(hint), strict=False))
+    return substitute(alias.__value__, filled)
+
+
 def _bound(variable: typing.TypeVar) -> Any:
     if variable.__constraints__:
         return typing.Union[variable.__constraints__]  # noqa: UP007 - of a tuple
@@ -109,6 +119,7 @@ def _has_limits(kind: Any) -> bool:
 def _union(options: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
     """A union; limits around it are those of its numbers."""
     bare = [_unwrap(option, limits)[0] for option in options]
+    bare = [one if (meant := _alias(one)) is None else _unwrap(meant, limits)[0] for one in bare]
     takes = [_has_limits(typing.get_origin(one) or one) for one in bare]
     if limits.are_ours and not any(takes):
         raise DefinitionError(f"Bounds say nothing about {' | '.join(map(repr, options))}.")

@@ -123,9 +123,10 @@ class Record(Spec):
         for name, spec in fields.items():
             try:
                 before = getattr(value, name)
-                after = spec.read(before)
             except AttributeError:
                 raise Mismatch("this field is missing").under(f".{name}") from None
+            try:
+                after = spec.read(before)
             except Mismatch as mismatch:
                 raise mismatch.under(f".{name}") from None
             if after is not before:
@@ -198,7 +199,10 @@ class Recursion(Spec):
         """Take what the record takes."""
         if self.record is None:
             raise Mismatch(f"{self.cls.__name__} is not complete yet")
-        return self.record.read(value)
+        try:
+            return self.record.read(value)
+        except RecursionError:
+            raise Mismatch("nested too deeply, or within itself") from None
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
         """Refuse, for it would never end; lists, unions and defaults stop before it."""

@@ -20,7 +20,7 @@ def field_hints(cls: type, arguments: tuple[Any, ...]) -> dict[str, Any]:
     filled = _filled(cls, arguments)
     for name in hints:
         owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
-        hints[name] = _substitute(hints[name], filled.get(owner, {}))
+        hints[name] = substitute(hints[name], filled.get(owner, {}))
     return hints
 
 
@@ -47,7 +47,7 @@ def _filled(cls: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any]]:
     for base in getattr(cls, "__orig_bases__", ()):
         origin = typing.get_origin(base)
         if isinstance(origin, type) and origin is not typing.Generic:
-            given = tuple(_substitute(one, own) for one in typing.get_args(base))
+            given = tuple(substitute(one, own) for one in typing.get_args(base))
             filled = {**_filled(origin, given), **filled}
     for base in cls.__bases__:
         if base not in filled:
@@ -55,7 +55,8 @@ def _filled(cls: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any]]:
     return filled
 
 
-def _substitute(hint: Any, filled: Mapping[Any, Any]) -> Any:
+def substitute(hint: Any, filled: Mapping[Any, Any]) -> Any:
+    """Return the hint with its type variables filled in, as far as they are known."""
     if isinstance(hint, typing.TypeVar):
         return filled.get(hint, hint)
     variables = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())

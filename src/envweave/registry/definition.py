@@ -69,10 +69,12 @@ class Options:
     Attributes:
         autoreset: Whether an end begins the next episode.
         timeout_s: How long one call may take.
+        mode: How a vector's environments are run, where a backend knows several ways.
     """
 
     autoreset: bool = False
     timeout_s: float | None = None
+    mode: str | None = None
 
 
 def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:

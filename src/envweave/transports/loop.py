@@ -1,101 +1,84 @@
-"""A vector of async environments: all of them at once, on one private event loop."""
+"""`mode="async"`: a vector's environments all at once, on one private event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, final
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any, final
 
-from envweave.errors import EnvWeaveError
 from envweave.session import AsyncDriver, PrivateLoop, Session
-from envweave.types import ResetResult, State, Task
-from envweave.vector import StepBatch
-from envweave.vector.batch import batch_of
-from envweave.vector.columns import Columns, Layout, Listed, replaced
-from envweave.vector.rows import admit_each
-
-T = TypeVar("T")
+from envweave.transports.apart import Outcome
 
 
 @final
-class LoopTransport:
-    """Steps many sessions concurrently; a slow one holds up nobody but the barrier."""
+class LoopCrew:
+    """Runs every environment as a task of one loop, which turns while somebody collects."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
-        self._sessions = list(sessions)
-        self._drivers = [AsyncDriver(session) for session in self._sessions]
+    def __init__(self, sessions: list[Session]) -> None:
+        self._drivers = [AsyncDriver(session) for session in sessions]
         self._loop = PrivateLoop()
-        self._layout: Layout = Listed()
-        self.columns: Columns = None
-        self.interface = self._sessions[0].interface
-        self.tasks = self._sessions[0].environment.tasks
+        self._calls: deque[tuple[int, Coroutine[Any, Any, Any]]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._done: deque[tuple[int, Outcome]] = deque()
+        self._progress: asyncio.Event | None = None
 
-    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
-        """Fix the columns, at the first reset of all."""
-        self._layout = layout
-        self.columns = layout.gather(observations)
-        for session in self._sessions:
-            session.fits = layout.check
+    def reset(self, index: int, keywords: Mapping[str, Any]) -> None:
+        """Let one environment begin an episode."""
+        self._calls.append((index, self._drivers[index].reset(**keywords)))
 
-    def reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> list[ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
-        calls = [
-            self._drivers[i].reset(seed=seed, task=task, options=options)
-            for i, seed, task in zip(ids, seeds, tasks, strict=True)
-        ]
-        outcomes = self._loop.run(_each(calls))
-        results: list[ResetResult[Any] | Exception] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, EnvWeaveError):
-                raise outcome
-            results.append(outcome)
-        started = {
-            i: result.observation
-            for i, result in zip(ids, results, strict=True)
-            if not isinstance(result, Exception)
-        }
-        if self.columns is not None and started:
-            self.columns = replaced(self.columns, started, self._layout)
-        return results
+    def step(self, index: int, action: Any) -> None:
+        """Let one environment take a step."""
+        self._calls.append((index, self._drivers[index].step(action)))
 
-    def admit(self, actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        return admit_each(self._sessions, actions)
+    def collect(self, count: int, timeout_s: float | None) -> list[tuple[int, Outcome]]:
+        """Turn the loop until `count` outcomes are there, or the time is up."""
+        self._loop.run(self._wait(count, timeout_s))
+        done = list(self._done)
+        self._done.clear()
+        return done
 
-    def step(self, actions: Sequence[Any]) -> StepBatch:
-        """Step each environment once."""
-        calls = [d.step(action) for d, action in zip(self._drivers, actions, strict=True)]
-        results = self._loop.run(_all(calls))
-        batch = batch_of(results, range(len(results)), self._layout)
-        self.columns = batch.shown_next
-        return batch
+    async def _wait(self, count: int, timeout_s: float | None) -> None:
+        progress = self._progress = asyncio.Event()
+        while self._calls:
+            task = asyncio.ensure_future(self._run(*self._calls.popleft()))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while len(self._done) < count:
+                    progress.clear()
+                    await progress.wait()
+        except TimeoutError:
+            return
 
-    def state(self) -> list[State]:
-        """Return the state of each environment."""
-        return [session.state() for session in self._sessions]
+    async def _run(self, index: int, call: Coroutine[Any, Any, Any]) -> None:
+        try:
+            outcome: Outcome = await call
+        except Exception as error:  # noqa: BLE001 - handed to whoever collects
+            outcome = error
+        self._done.append((index, outcome))
+        if self._progress is not None:
+            self._progress.set()
 
     def close(self) -> None:
-        """Close every environment and the loop; the first failure is raised when all are."""
+        """Cancel what runs, close every environment and the loop."""
         if self._loop.is_closed:
             return
+        while self._calls:
+            self._calls.popleft()[1].close()
         try:
-            outcomes = self._loop.run(_each([driver.close() for driver in self._drivers]))
+            failures = self._loop.run(self._close_all())
         finally:
             self._loop.close()
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failures:
             raise failures[0]
 
-
-async def _each(calls: list[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    return await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def _all(calls: list[Coroutine[Any, Any, T]]) -> list[T]:
-    return await asyncio.gather(*calls)
+    async def _close_all(self) -> list[BaseException]:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        closed = await asyncio.gather(
+            *[driver.close() for driver in self._drivers], return_exceptions=True
+        )
+        return [outcome for outcome in closed if isinstance(outcome, BaseException)]

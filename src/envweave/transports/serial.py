@@ -16,8 +16,11 @@ from envweave.vector.rows import SessionRows
 class SerialTransport:
     """Steps many sync sessions in the caller's thread, in order."""
 
+    goes_on = False
+
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._rows = SessionRows(sessions)
+        self._sent: list[tuple[int, Any]] = []
         self.interface = sessions[0].interface
         self.tasks = sessions[0].environment.tasks
 
@@ -40,13 +43,22 @@ class SerialTransport:
         """Begin an episode in each of these; a failure stands in its place."""
         return self._rows.reset(ids, seeds, tasks, options)
 
-    def admit(self, actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        return self._rows.admit(actions)
+        return self._rows.admit(ids, actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
         return self._rows.step(actions)
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Keep the actions; the environments are stepped when somebody receives."""
+        self._sent.extend(zip(ids, actions, strict=True))
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:  # noqa: ARG002
+        """Step those that were sent for, in order; all of them are ready then."""
+        sent, self._sent = self._sent, []
+        return self._rows.step_some(sent)
 
     def state(self) -> list[State]:
         """Return the state of each environment."""

@@ -84,19 +84,19 @@ class SessionRows:
         self._start(started)
         return results
 
-    def admit(self, actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        if self._off_road:
-            return admit_each(self.sessions, actions)
-        try:
-            return self._read_all(actions)
-        except Mismatch:
-            return admit_each(self.sessions, actions)  # says who it was
+        if not self._off_road:
+            try:
+                return self._read_all(actions)
+            except Mismatch:
+                pass  # each session says it in its own words, and who it was
+        return admit_each([self.sessions[i] for i in ids], actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step every environment once, with actions that were admitted."""
         if self._off_road:
-            return self._step_apart(actions)
+            return self.step_some(list(enumerate(actions)))
         raw: list[Any] = []
         rewards: list[float] = []
         infos: dict[int, dict[str, Any]] = {}
@@ -244,20 +244,24 @@ class SessionRows:
             detour = session.phase is Phase.TOOL or session.transform is not None
             (self._off_road.add if detour else self._off_road.discard)(i)
 
-    def _step_apart(self, actions: Sequence[Any]) -> StepBatch:
-        """Step row by row, each under its own session."""
-        self.catch_up()
-        results = [d.step(action) for d, action in zip(self.drivers, actions, strict=True)]
-        observations = [result.observation for result in results]
-        self._tick += 1
-        self._starts = np.array([self._tick - r.step_index for r in results], np.int64)
-        self._raw = [session.raw for session in self.sessions]
-        self._columns = self._layout.gather(observations)
-        if self._shown is not None:
-            self._shown = observations
-        self._start({i: r.current for i, r in enumerate(results) if r.ready is not None})
-        self._note_detours(self._ids)
-        return batch_of(results, self._ids, self._layout)
+    def step_some(self, sent: Sequence[tuple[int, Any]]) -> StepBatch:
+        """Step these rows in order, each under its own session."""
+        results: dict[int, StepResult[Any]] = {}
+        for i, action in sent:
+            self._caught_up(i)
+            results[i] = self.drivers[i].step(action)
+        # Rows share one clock; for a row, its start is where the clock meets its own count.
+        self._starts = self._starts.copy()
+        for i, result in results.items():
+            self._starts[i] = self._tick - result.step_index
+            self._raw[i] = self.sessions[i].raw
+            if self._shown is not None:
+                self._shown[i] = result.observation
+        shown = {i: result.observation for i, result in results.items()}
+        self._columns = replaced(self._columns, shown, self._layout)
+        self._start({i: r.current for i, r in results.items() if r.ready is not None})
+        self._note_detours(list(results))
+        return batch_of(list(results.values()), list(results), self._layout)
 
 
 def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,8 @@ import numpy as np
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
+    BusyError,
+    CallOrderError,
     ClosedError,
     DefinitionError,
     EnvWeaveError,
@@ -30,6 +32,8 @@ class BatchTransport(Protocol):
 
     interface: Interface
     tasks: Tasks | None
+    goes_on: bool
+    """Whether steps go on by themselves while their caller is interrupted."""
 
     @property
     def columns(self) -> Columns:
@@ -48,7 +52,7 @@ class BatchTransport(Protocol):
         """Begin an episode in each of these; a failure stands in its place."""
         ...
 
-    def admit(self, actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes.
 
         Raises:
@@ -58,6 +62,13 @@ class BatchTransport(Protocol):
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once, with actions that were admitted."""
+        ...
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Let these environments take a step each, with actions that were admitted."""
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
+        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
         ...
 
     def state(self) -> list[State]:
@@ -93,6 +104,7 @@ class VectorEnv:
         self._transport = transport
         self._layout: Layout | None = None
         self._idle: set[int] = set(range(num_envs))
+        self._under_way: set[int] = set()
         self._is_closed = False
 
     @property
@@ -131,11 +143,7 @@ class VectorEnv:
                 others have begun their episodes.
         """
         self._open("reset")
-        chosen = list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
-        if len(set(chosen)) < len(chosen) or not all(0 <= i < self.num_envs for i in chosen):
-            raise OptionError(
-                f"ids={chosen!r} must be different numbers from 0 to {self.num_envs - 1}."
-            )
+        chosen = list(range(self.num_envs)) if ids is None else self._numbers(ids)
         if self._layout is None and len(chosen) < self.num_envs:
             raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
         results = self._transport.reset(
@@ -151,6 +159,14 @@ class VectorEnv:
         if self._layout is None:
             self._layout = self._fix([started[i].observation for i in range(self.num_envs)])
         return ResetBatch(started, owned(self._transport.columns), self.num_envs)
+
+    def _numbers(self, ids: Sequence[int]) -> list[int]:
+        chosen = [int(i) for i in ids]
+        if len(set(chosen)) < len(chosen) or not all(0 <= i < self.num_envs for i in chosen):
+            raise OptionError(
+                f"ids={chosen!r} must be different numbers from 0 to {self.num_envs - 1}."
+            )
+        return chosen
 
     def _fix(self, observations: list[Any]) -> Layout:
         layout = layout_of(self.observation_spec, observations[0])
@@ -190,17 +206,94 @@ class VectorEnv:
             ResetNeededError: An environment has no episode running; it is named.
         """
         self._open("step")
-        if self._layout is None:
-            raise ResetNeededError("step() before the first reset(). Call reset() first.")
-        if self._idle:
-            raise ResetNeededError(
-                f"step() while no episode is running in environments {sorted(self._idle)[:8]}. "
-                "Call reset(ids=[…]) first, or make the vector with autoreset=True."
-            )
+        everyone = range(self.num_envs)
+        self._refuse_idle("step", everyone)
         rows = action_rows(actions, self.num_envs, self.action_spec)
-        batch = self._transport.step(self._transport.admit(rows))
+        admitted = self._transport.admit(everyone, rows)
+        try:
+            batch = self._transport.step(admitted)
+        except BaseException:
+            # Interrupted. Those that run elsewhere go on, and can be received; in this thread
+            # nobody knows how far each environment came.
+            if self._transport.goes_on:
+                self._under_way.update(everyone)
+            else:
+                self._idle = set(everyone)
+            raise
         self._idle = batch.idle
         return batch
+
+    def send(self, actions: Any, *, ids: Sequence[int] | None = None) -> None:
+        """Let some environments take a step, without waiting for it. `recv` brings it back.
+
+        Args:
+            actions: One for each of `ids`, in any form that `step` takes. If one is refused,
+                nobody is stepped.
+            ids: Which environments; left out, all that are not under way, in order.
+
+        Raises:
+            ActionError: An action was refused; the message begins with its place.
+            ResetNeededError: An environment has no episode running; it is named.
+            BusyError: An environment is still under way; it is named.
+        """
+        self._open("send", while_under_way=True)
+        chosen = self._chosen(ids)
+        self._refuse_idle("send", chosen)
+        rows = action_rows(actions, len(chosen), self.action_spec)
+        self._transport.send(chosen, self._transport.admit(chosen, rows))
+        self._under_way.update(chosen)
+
+    def _chosen(self, ids: Sequence[int] | None) -> list[int]:
+        if ids is None:
+            return [i for i in range(self.num_envs) if i not in self._under_way]
+        chosen = self._numbers(ids)
+        busy = [i for i in chosen if i in self._under_way]
+        if busy:
+            raise BusyError(f"Environments {busy[:8]} are still under way. Call recv() first.")
+        return chosen
+
+    def recv(self, min_ready: int = 1, *, timeout_s: float | None = None) -> StepBatch:
+        """Return the steps that are done, the oldest first, when `min_ready` of them are.
+
+        Rows are in the order in which they were done, at most one an environment;
+        `batch.ids` says which. Short steps come back more often: a learner that counts rows
+        sees more of the quick environments than of the slow ones.
+
+        Args:
+            min_ready: How many to wait for; no more than are under way.
+            timeout_s: After so long, return fewer, or none.
+
+        Raises:
+            CallOrderError: Nobody is under way.
+        """
+        self._open("recv", while_under_way=True)
+        if not self._under_way:
+            raise CallOrderError("recv() while nobody is under way. Call send() first.")
+        if min_ready < 1:
+            raise OptionError(f"min_ready={min_ready!r} waits for nobody; use 1 or more.")
+        batch = self._transport.recv(min(min_ready, len(self._under_way)), timeout_s)
+        self._under_way.difference_update(batch.ids.tolist())
+        self._idle |= batch.idle
+        return batch
+
+    def drain(self) -> StepBatch:
+        """Return the steps of all that are under way, when all are done."""
+        return self.recv(self.num_envs)
+
+    @property
+    def in_flight(self) -> int:
+        """How many environments are under way."""
+        return len(self._under_way)
+
+    def _refuse_idle(self, call: str, ids: Sequence[int]) -> None:
+        if self._layout is None:
+            raise ResetNeededError(f"{call}() before the first reset(). Call reset() first.")
+        idle = self._idle.intersection(ids) if self._idle else ()
+        if idle:
+            raise ResetNeededError(
+                f"{call}() while no episode is running in environments {sorted(idle)[:8]}. "
+                "Call reset(ids=[…]) first, or make the vector with autoreset=True."
+            )
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
@@ -213,9 +306,14 @@ class VectorEnv:
             self._is_closed = True
             self._transport.close()
 
-    def _open(self, call: str) -> None:
+    def _open(self, call: str, *, while_under_way: bool = False) -> None:
         if self._is_closed:
             raise ClosedError(f"{call}() on a vector environment that is closed. Make a new one.")
+        if self._under_way and not while_under_way:
+            raise BusyError(
+                f"{call}() while {len(self._under_way)} environments are under way. Call recv() "
+                "or drain() first."
+            )
 
     def __enter__(self) -> Self:
         return self
