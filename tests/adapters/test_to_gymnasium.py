@@ -84,7 +84,7 @@ class Machine(ew.Environment):
             raise ValueError("smoke")
         if action.button == "tool":
             self.emit(ew.ToolCallRequest("1", "search"))
-        if action.button == "wait":
+        if action.button in ("wait", "tool"):
             return Light("green")
         return Light("blue" if action.button == "odd" else "green", reward=1.0, done=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
 from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Action, Observation
@@ -86,12 +86,13 @@ def _type(spec: Spec) -> str:
             size = "of any shape" if shape is None else "×".join(map(str, shape)) or "scalar"
             return f"array {size}" + ("" if dtype is None else f" {dtype}")
         case Listing(item=item):
-            return "list" if isinstance(item, AnySpec) else f"list of {_type(item)}"
+            kind = spec.kind.__name__
+            return kind if isinstance(item, AnySpec) else f"{kind} of {_type(item)}"
         case Dictionary(fields=None, item=item):
             return "dict" if isinstance(item, AnySpec) else f"dict of {_type(item)}"
         case Either(options=options):
             return " or ".join(dict.fromkeys(map(_type, options)))
-        case Record(cls=cls) | Instance(cls=cls):
+        case Record(cls=cls) | Recursion(cls=cls) | Instance(cls=cls):
             return cls.__name__
         case Fixed(items=items):
             return f"({', '.join(map(_type, items))})"

@@ -86,7 +86,7 @@ def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spe
 def _hinted(step: Callable[..., Any], several_agents: bool) -> tuple[Spec, Spec]:  # noqa: FBT001
     try:
         hints = typing.get_type_hints(step, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise DefinitionError(
             f"The type hints of {step.__qualname__} cannot be read: {error}. Define the "
             "class it names at the top level of a module, or set `action_spec` and "

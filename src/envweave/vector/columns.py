@@ -12,8 +12,9 @@ import numpy as np
 from envweave.codec import AnySpec, Spec
 from envweave.codec.branches import Dictionary, Record
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real
-from envweave.codec.spaces import NOT_SHOWN
+from envweave.codec.spaces import NOT_SHOWN, shown_fields
 from envweave.errors import BadReturnError
+from envweave.types import Observation
 
 Columns: TypeAlias = Any
 """An array, a list, or a dict of such by field."""
@@ -148,10 +149,10 @@ Layout: TypeAlias = Numbers | Arrays | Listed | Fields
 def layout_of(spec: Spec, first: Any) -> Layout:
     """Decide the columns, from the spec, and where it says nothing from a first value."""
     if isinstance(spec, Record):
-        shown = {n: s for n, s in spec.fields.items() if n not in NOT_SHOWN}
+        shown = shown_fields(spec)
         columns = {n: layout_of(s, getattr(first, n)) for n, s in shown.items()}
         return Fields(columns, operator.attrgetter, spec.cls)
-    if isinstance(spec, Dictionary) and spec.fields is not None:
+    if isinstance(spec, Dictionary) and spec.fields is not None and not spec.optional:
         columns = {n: layout_of(s, first[n]) for n, s in spec.fields.items()}
         return Fields(columns, operator.itemgetter, dict)
     if isinstance(spec, Integer):
@@ -179,7 +180,8 @@ def _by_value(first: Any) -> Layout:
     if type(first) in (bool, int, float):
         return Numbers(np.asarray(first).dtype)
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        names = [f.name for f in dataclasses.fields(first) if f.name not in NOT_SHOWN]
+        hidden = NOT_SHOWN if isinstance(first, Observation) else ()
+        names = [f.name for f in dataclasses.fields(first) if f.name not in hidden]
         columns = {name: _by_value(getattr(first, name)) for name in names}
         return Fields(columns, operator.attrgetter, type(first))
     if type(first) is dict:
