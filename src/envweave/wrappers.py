@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
+from envweave.codec import Spec
 from envweave.environment import Environment, Interface
 from envweave.environment.outcome import read_agents_reset, read_agents_step, read_reset, read_step
 from envweave.errors import OptionError
 from envweave.types import (
     EpisodeEnd,
     LogEvent,
+    Observation,
     ResetResult,
     State,
     StepResult,
@@ -31,11 +34,19 @@ class Wrapper(Environment):
         self.environment = environment
         self.deterministic = environment.deterministic
         self.tasks = environment.tasks
-        self.transform = environment.transform
         self._interface = environment.describe()
         several = self._interface.possible_agents is not None
         self._read_reset = read_agents_reset if several else read_reset
         self._read_step = read_agents_step if several else read_step
+
+    @property
+    def transform(self) -> Callable[[Observation], Observation] | None:
+        """The transform of the environment inside."""
+        return self.environment.transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Observation], Observation] | None) -> None:
+        self.environment.transform = transform
 
     def before_step(self, action: Any) -> Any:
         """Return the action that the environment inside is given."""
@@ -88,8 +99,18 @@ class Wrapper(Environment):
         self.environment.connect(outbox)
 
     def describe(self) -> Interface:
-        """Describe the environment inside."""
-        return self._interface
+        """Describe the environment inside, with the specs that this wrapper sets."""
+        given, shown = self.action_spec, self.observation_spec
+        return dataclasses.replace(
+            self._interface,
+            action_spec=given if isinstance(given, Spec) else self._interface.action_spec,
+            observation_spec=shown if isinstance(shown, Spec) else self._interface.observation_spec,
+        )
+
+    @property
+    def possible_agents(self) -> tuple[str, ...]:
+        """All that may ever take part inside; empty for one agent without a name."""
+        return self._interface.possible_agents or ()
 
     def to_act(self) -> Any:
         """Name who may act now, as the environment inside does."""
@@ -115,6 +136,12 @@ class TimeLimit(Wrapper):
     def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
         """Set `truncated` on the last step that is allowed."""
         self._taken += 1
+        if any(isinstance(said, ToolCallRequest) for said in self._outbox or ()):
+            return result  # the step is not over before its tool call is answered
+        return self.after_answer(result)
+
+    def after_answer(self, result: StepResult[Any]) -> StepResult[Any]:
+        """Set `truncated` once the last step's tool calls are answered."""
         if self._taken >= self.max_steps:
             if isinstance(result.truncated, dict):
                 result.truncated = {**result.truncated, "__all__": True}
@@ -167,6 +194,8 @@ class EpisodeStatistics(Wrapper):
         return result
 
     def _ends(self, result: StepResult[Any]) -> bool:
+        if result.end is not None:
+            return True
         if any(isinstance(event, EpisodeEnd) for event in self._outbox or ()):
             return True
         terminated, truncated = result.terminated, result.truncated

@@ -108,7 +108,7 @@ class Unsure(ew.Environment):
         return 0
 
     def step(self, action: bool):
-        return 0, float("nan"), True, False, {}
+        return 0, float("inf"), True, False, {}
 '''
 
 
@@ -264,6 +264,7 @@ def test_a_return_that_is_no_number_is_null_in_the_json(envweave, worlds):
 
     told = told_by(ran)
     assert "NaN" not in ran.stdout
+    assert "Infinity" not in ran.stdout
     assert (told["episodes"][0]["return"], told["summary"]["mean_return"]) == (None, None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -165,3 +165,50 @@ def test_an_action_mask_travels_in_the_need() -> None:
     masks = [env.reset().needs[0].action_mask, env.step({"a": 0}).needs[0].action_mask]
 
     assert masks == [[1, 0], [0, 1]]
+
+
+def test_what_to_act_names_is_put_in_order_and_a_text_is_refused() -> None:
+    class Named(ScriptedAgents):
+        named: ClassVar[Any] = {"b", "a"}
+
+        def to_act(self) -> Any:
+            return self.named
+
+    env = ew.make(Named(["a", "b"], [{}, {}]))
+    in_order = [need.agent_id for need in env.reset().needs]
+    Named.named = "ab"
+
+    assert in_order == ["a", "b"]
+    with pytest.raises(ew.errors.ResetFailedError, match="the text 'ab'"):
+        env.reset()
+
+
+@pytest.mark.parametrize("possible", [(), ("a", "a"), ("a", "seed"), ("__all__",)])
+def test_agents_that_cannot_be_told_apart_are_refused(possible: tuple[str, ...]) -> None:
+    class Confused(ScriptedAgents):
+        possible_agents = possible
+
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(ew.errors.DefinitionError, match="possible_agents"):
+        ew.make(Confused())
+
+
+def test_a_flag_for_nobody_is_the_environments_error_and_the_end_leaves_nobody() -> None:
+    class Misspelt(ew.MultiAgentEnvironment):
+        possible_agents = ("a", "b")
+
+        def reset(self) -> Any:
+            return {"a": 0, "b": 0}, {}
+
+        def step(self, actions: Any) -> Any:
+            return {"a": 1, "b": 1}, {}, {"bb": True}, {}, {}
+
+    env = ew.make(Misspelt())
+    env.reset()
+
+    result = env.step({"a": 0, "b": 0})
+
+    assert "'bb', who takes no part" in result.end.cause
+    assert env.agents == []

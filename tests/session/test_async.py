@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
 
 import envweave as ew
-from envweave.errors import BusyError, ResetNeededError
+from envweave.errors import BusyError, ClosedError, ResetNeededError
 from envweave.examples import CounterAction, CounterEnv, CounterObservation
 from envweave.testing import AsyncScriptedEnvironment
 
@@ -136,3 +138,55 @@ def test_tasks_an_environment_left_running_are_cancelled_by_close() -> None:
     env.close()
 
     assert environment.background.cancelled()
+
+
+def test_close_waits_for_the_call_under_way_and_nothing_opens_again() -> None:
+    async def scenario() -> None:
+        environment = SlowCounter()
+        env = ew.make_async(environment, autoreset=True)
+        await env.reset()
+        step = asyncio.create_task(env.step({"delta": 1}))
+        await environment.entered.wait()
+        closing = asyncio.create_task(env.close())
+        await asyncio.sleep(0)
+        environment.go.set()
+        await closing
+        assert (await step).observation.value == 1
+        with pytest.raises(ClosedError):
+            await env.step({"delta": 1})
+
+    asyncio.run(scenario())
+
+
+def test_a_cancellation_inside_the_environment_is_its_own_error() -> None:
+    class Cancels(SlowCounter):
+        async def step(self, action: CounterAction) -> CounterObservation:
+            raise asyncio.CancelledError
+
+    with ew.make(Cancels()) as env:
+        env.reset()
+
+        result = env.step({"delta": 1})
+
+    assert (result.end.reason, result.end.blame) == ("error", "environment")
+    assert "was cancelled" in result.end.cause
+
+
+def test_an_interrupt_of_a_sync_caller_cancels_the_step_and_leaves_it_usable() -> None:
+    class Interrupts(SlowCounter):
+        async def step(self, action: CounterAction) -> CounterObservation:
+            if action.delta == 9:
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(30)
+            return CounterObservation(action.delta, reward=1.0)
+
+    with ew.make(Interrupts()) as env:
+        env.reset()
+
+        with pytest.raises(KeyboardInterrupt):
+            env.step({"delta": 9})
+
+        with pytest.raises(ResetNeededError, match="interrupted"):
+            env.step({"delta": 1})
+        env.reset()
+        assert env.step({"delta": 1}).reward == 1.0

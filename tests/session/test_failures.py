@@ -138,3 +138,98 @@ def test_an_observation_that_cannot_be_copied_is_refused_in_words() -> None:
 
     with pytest.raises(ew.errors.ResetFailedError, match="Observations are data"):
         ew.make(ShowsAHandle()).reset()
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"), [(10**400, "too large"), (math.nan, "None means not scored yet")]
+)
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_reward_that_is_no_real_number_costs_its_own_row(
+    reward: Any, words: str, vector: bool
+) -> None:
+    outcomes = (("o", reward, False, False, {}), ("o", 1.0, False, False, {}))
+    if vector:
+        venv = ew.make_vector(lambda: Returns(*outcomes), num_envs=2, autoreset=True)
+        venv.reset()
+        results = list(venv.step([0, 0]))
+    else:
+        env = ew.make(Returns(*outcomes))
+        env.reset()
+        results = [env.step(0)]
+
+    assert all(words in result.end.cause for result in results)
+
+
+def test_an_end_that_the_environment_declares_is_checked_and_agrees_with_the_flags() -> None:
+    class Declares(CounterEnv):
+        end = ew.EpisodeEnd("terminated")
+
+        def step(self, action: CounterAction) -> CounterObservation:
+            self.emit(self.end)
+            return CounterObservation(1, reward=1.0, truncated=True)
+
+    env = ew.make(Declares())
+    env.reset()
+    both = env.step({"delta": 1})
+    Declares.end = ew.EpisodeEnd("tiemout", blame="agnet")
+    env.reset()
+    wrong = env.step({"delta": 1})
+
+    assert (both.terminated, both.truncated, both.end.reason) == (True, True, "terminated")
+    assert "nobody knows" in wrong.end.cause
+
+
+def test_a_failure_that_the_environment_declares_has_no_reward_and_no_parts() -> None:
+    class Declares(CounterEnv):
+        def step(self, action: CounterAction) -> CounterObservation:
+            self.emit(ew.EpisodeEnd("lost", blame="infrastructure"))
+            shown = CounterObservation(1)
+            shown.add_reward("part", 1.0)
+            return shown
+
+    env = ew.make(Declares())
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert math.isnan(result.reward)
+    assert (result.reward_parts, result.valid) == ({}, False)
+
+
+def test_a_reset_that_says_the_episode_is_over_is_refused() -> None:
+    class OverAlready(CounterEnv):
+        def reset(self, *, seed: int | None = None) -> CounterObservation:
+            return CounterObservation(0, done=True)
+
+    class Declares(CounterEnv):
+        def reset(self, *, seed: int | None = None) -> CounterObservation:
+            self.emit(ew.EpisodeEnd("lost"))
+            return CounterObservation(0)
+
+    for environment in (OverAlready, Declares):
+        with pytest.raises(ew.errors.ResetFailedError, match=r"over already|before it began"):
+            ew.make(environment()).reset()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_an_autoreset_that_finds_no_task_leaves_the_last_step_whole(vector: bool) -> None:
+    class NoTasks(ew.Environment):
+        tasks = ew.Tasks({"train": [], "test": [ew.Task("t", "test")]})
+
+        def reset(self, *, task: ew.Task) -> Any:
+            return 0, {}
+
+        def step(self, action: int) -> Any:
+            return 1, 5.0, True, False, {}
+
+    if vector:
+        venv = ew.make_vector(NoTasks, num_envs=1, autoreset=True)
+        venv.reset(task="t")
+        result = venv.step([0])[0]
+    else:
+        env = ew.make(NoTasks(), autoreset=True)
+        env.reset(task="t")
+        result = env.step(0)
+
+    assert (result.reward, result.valid, result.ready) == (5.0, True, None)
+    assert "is empty" in result.info["reset_error"]

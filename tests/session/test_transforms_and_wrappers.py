@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import envweave as ew
-from envweave.examples import CounterEnv
+from envweave.examples import CounterAction, CounterEnv, CounterObservation
 from envweave.testing import AsyncScriptedEnvironment, ScriptedAgents, ScriptedEnvironment
 
 
@@ -38,17 +38,6 @@ def test_transforms_add_up_and_none_overwrites_another() -> None:
 
     assert result.reward == -2.0
     assert result.reward_parts == {"base": 1.0, "good": 2.0, "bad": -5.0}
-
-
-def test_the_environments_own_transform_is_used_unless_make_is_given_one() -> None:
-    environment = CounterEnv()
-    environment.transform = Bonus(value=1.0)
-    own = ew.make(environment)
-    own.reset()
-    other = ew.make(CounterEnv(), transform=Bonus(value=2.0))
-    other.reset()
-
-    assert (own.step({"delta": 1}).reward, other.step({"delta": 1}).reward) == (2.0, 3.0)
 
 
 def test_a_transform_sees_every_agent() -> None:
@@ -148,3 +137,84 @@ def test_a_wrapper_may_change_actions() -> None:
     env.reset()
 
     assert env.step({"delta": 1}).observation.value == 2
+
+
+def test_the_environments_own_transform_comes_before_the_callers() -> None:
+    environment = CounterEnv()
+    environment.transform = Bonus("own", -10.0)
+    env = ew.make(environment, transform=Bonus("callers", 1.0), max_episode_steps=5)
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert result.reward_parts == {"base": 1.0, "own": -10.0, "callers": 1.0}
+
+
+def test_a_transform_set_after_make_is_used_from_the_next_episode_on() -> None:
+    environment = CounterEnv()
+    env = ew.make(environment, max_episode_steps=5)
+    environment.transform = Bonus()
+    env.reset()
+
+    assert env.step({"delta": 1}).reward == 11.0
+
+
+def test_a_wrappers_word_survives_a_transform() -> None:
+    class Doubled(ew.Wrapper):
+        def after_step(self, result):
+            result.reward *= 2
+            return result
+
+    env = ew.make(ew.EpisodeStatistics(Doubled(CounterEnv(done_at=1))), transform=Bonus())
+    env.reset()
+
+    result = env.step({"delta": 1})
+
+    assert result.reward == 12.0
+    assert result.info["episode"]["return"] == 2.0
+
+
+def test_transforms_and_limits_write_nothing_into_an_observation_that_is_used_again() -> None:
+    class OneObject(CounterEnv):
+        shown = None
+
+        def step(self, action: CounterAction) -> CounterObservation:
+            fresh = super().step(action)
+            if self.shown is None:
+                self.shown = fresh
+            self.shown.value, self.shown.reward = fresh.value, fresh.reward
+            return self.shown
+
+    env = ew.make(OneObject(done_at=99), transform=Bonus(), max_episode_steps=2, autoreset=True)
+    env.reset()
+
+    results = [env.step({"delta": 1}) for _ in range(6)]
+
+    assert [result.reward for result in results] == [11.0] * 6
+    assert [result.truncated for result in results] == [False, True] * 3
+
+
+def test_a_limit_waits_for_the_answer_to_the_last_steps_tool_call() -> None:
+    script = [{"tool": "search"}, {"reward": 1.0}]
+    env = ew.make(ScriptedEnvironment(script), max_episode_steps=1)
+    env.reset()
+
+    asked = env.step({})
+    answered = env.step(ew.ToolResult(asked.tool_calls[0].call_id, 1))
+
+    assert (asked.done, answered.truncated) == (False, True)
+
+
+def test_a_wrapper_may_set_another_action_spec() -> None:
+    from envweave.codec.leaves import Integer
+
+    class ByNumber(ew.Wrapper):
+        action_spec = Integer(0, 3)
+
+        def before_step(self, action):
+            return CounterAction(action)
+
+    env = ew.make(ByNumber(CounterEnv()))
+    env.reset()
+
+    assert env.step(2).observation.value == 2

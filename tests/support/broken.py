@@ -76,20 +76,6 @@ class RemembersTheLastEpisode(Sound):
         return shown
 
 
-class WritesIntoOldObservations(Sound):
-    def reset(self, *, seed: int | None = None) -> Shown:
-        self.shared: dict[str, Any] = {"count": 0}
-        shown = super().reset(seed=seed)
-        shown.metadata = self.shared
-        return shown
-
-    def step(self, action: CounterAction) -> Shown:
-        self.shared["count"] += 1
-        shown = super().step(action)
-        shown.metadata = self.shared
-        return shown
-
-
 class ShowsWhatItsHintsDeny(Sound):
     def step(self, action: CounterAction) -> Shown:
         shown = super().step(action)
@@ -174,6 +160,17 @@ class ShowsTheNextEpisodesFirst(Spoilt):
         result = self.inner.step(action)
         if result.ready is not None:
             result.observation = result.ready.initial_obs
+        return result
+
+
+class WritesIntoOldObservations(Spoilt):
+    old: Any = None
+
+    def step(self, action: Any) -> Any:
+        if self.old is not None:
+            self.old.value = -1.0
+        result = self.inner.step(action)
+        self.old = result.observation
         return result
 
 

@@ -147,10 +147,10 @@ def test_who_is_not_named_is_the_one_agent_with_its_mask_and_reward():
 def test_requests_come_in_the_order_in_which_they_hold():
     given = [
         NeedAction("b", agent_id="b"),
-        AutoResetReady("new"),
         EpisodeEnd("truncated"),
         LogEvent("one"),
         AgentEnd("a", "last"),
+        AutoResetReady("new"),
         ToolCallRequest("c", "search"),
     ]
 
@@ -159,15 +159,15 @@ def test_requests_come_in_the_order_in_which_they_hold():
     assert [request.type for request in result.requests] == [
         "log_event",
         "agent_end",
-        "tool_call_request",
         "episode_end",
         "auto_reset_ready",
+        "tool_call_request",
         "need_action",
     ]
     assert sorted(map(repr, result.requests)) == sorted(map(repr, given))
-    assert result.events == given[3:]
+    assert result.events == [given[2], given[3], given[5]]
     assert result.tool_calls == given[5:]
-    assert (result.end, result.ready, result.needs) == (given[2], given[1], [given[0]])
+    assert (result.end, result.ready, result.needs) == (given[1], given[4], [given[0]])
 
 
 def test_current_is_the_new_episodes_first_observation_after_an_autoreset():

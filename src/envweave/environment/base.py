@@ -28,6 +28,9 @@ from envweave.types import (
 
 logger = logging.getLogger("envweave.environment")
 
+RESERVED = frozenset({"__all__", "episode", "reset_error", "seed"})
+"""Names that flags and infos keyed by agent id already use."""
+
 
 class Environment(ABC):
     """A world that an agent acts in. Subclass it, and write `reset` and `step`.
@@ -46,7 +49,7 @@ class Environment(ABC):
     Attributes:
         deterministic: Whether the same seed, task and actions give the same episode.
         tasks: What episodes can be about. With tasks, `reset` is always given one.
-        transform: Applied by the session to every observation, once.
+        transform: Applied by the session to every observation, once, before the caller's.
         action_spec: What actions are taken, where the hints of `step` don't say it.
         observation_spec: What is shown, where the hints of `step` don't say it.
     """
@@ -113,10 +116,15 @@ class Environment(ABC):
     def describe(self) -> Interface:
         """Return what a session must know. Authors need not touch it."""
         given, shown = self.action_spec, self.observation_spec
-        if not isinstance(given, Spec) or not isinstance(shown, Spec):
+        if given is None or shown is None:
             hinted = hinted_specs(self.step, several_agents=False)
-            given = given if isinstance(given, Spec) else hinted[0]
-            shown = shown if isinstance(shown, Spec) else hinted[1]
+            given = hinted[0] if given is None else given
+            shown = hinted[1] if shown is None else shown
+        if not isinstance(given, Spec) or not isinstance(shown, Spec):
+            raise DefinitionError(
+                f"The specs of {type(self).__name__} are {given!r} and {shown!r}; with one agent "
+                "each is a Spec."
+            )
         return Interface(
             reset_parameters(self.reset, type(self).__name__),
             coroutine_methods(self),
@@ -149,10 +157,10 @@ class MultiAgentEnvironment(Environment):
     def describe(self) -> Interface:
         """Return what a session must know. Authors need not touch it."""
         agents = tuple(self.possible_agents)
-        if not agents:
+        if not agents or len(set(agents)) < len(agents) or RESERVED.intersection(agents):
             raise DefinitionError(
-                f"{type(self).__name__}.possible_agents is empty. List every agent id that may "
-                "ever take part."
+                f"{type(self).__name__}.possible_agents is {list(agents)!r}. List every agent id "
+                f"that may ever take part, once; {', '.join(sorted(RESERVED))} mean something else."
             )
         hinted = hinted_specs(self.step, several_agents=True)
         given = hinted[0] if self.action_spec is None else self.action_spec

@@ -79,11 +79,15 @@ def coroutine_methods(environment: object) -> frozenset[str]:
 
 def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spec, Spec]:
     """Return the action and observation specs that the hints of a `step` describe."""
-    return _hinted(getattr(step, "__func__", step), several_agents)
+    parameters = list(inspect.signature(step).parameters)
+    function = getattr(step, "__func__", step)
+    if not inspect.isfunction(function):
+        function = getattr(function, "func", None) or type(function).__call__
+    return _hinted(function, parameters[0] if parameters else "", several_agents)
 
 
 @functools.lru_cache(maxsize=256)
-def _hinted(step: Callable[..., Any], several_agents: bool) -> tuple[Spec, Spec]:  # noqa: FBT001
+def _hinted(step: Any, parameter: str, several_agents: bool) -> tuple[Spec, Spec]:  # noqa: FBT001
     try:
         hints = typing.get_type_hints(step, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -93,8 +97,7 @@ def _hinted(step: Callable[..., Any], several_agents: bool) -> tuple[Spec, Spec]
             "`observation_spec` on the environment."
         ) from error
     returned = hints.pop("return", Any)
-    names = [name for name in inspect.signature(step).parameters if name != "self"]
-    action = hints.get(names[0], Any) if names else Any
+    action = hints.get(parameter, Any)
     if several_agents:
         action, returned = _item(action), _item(_observed(returned))
     else:
@@ -103,12 +106,18 @@ def _hinted(step: Callable[..., Any], several_agents: bool) -> tuple[Spec, Spec]
 
 
 def by_agent(spec: Spec | Mapping[str, Spec], agents: tuple[str, ...]) -> Spec:
-    """Return a spec keyed by agent, from one for all or from a mapping."""
-    if isinstance(spec, AgentsSpec):
-        return spec
-    if isinstance(spec, Spec):
+    """Return a spec keyed by agent, from one for all or from a mapping.
+
+    Raises:
+        DefinitionError: A mapping leaves somebody out.
+    """
+    if isinstance(spec, Spec) and not isinstance(spec, AgentsSpec):
         return AgentsSpec(dict.fromkeys(agents, spec))
-    return AgentsSpec(spec)
+    keyed = spec if isinstance(spec, AgentsSpec) else AgentsSpec(spec)
+    left_out = [agent for agent in agents if agent not in keyed.agents]
+    if left_out:
+        raise DefinitionError(f"There is no spec for {left_out[0]!r}, who may take part.")
+    return keyed
 
 
 def _observed(hint: Any) -> Any:

@@ -16,7 +16,11 @@ _ALL = "__all__"
 def read_reset(outcome: Any) -> ResetResult[Any]:
     """Return the outcome of an author's `reset` as a `ResetResult`."""
     if isinstance(outcome, StepResult):
-        return ResetResult(outcome.observation, outcome.info)
+        read: ResetResult[Any] = ResetResult(
+            outcome.observation, dict(outcome.info), requests=outcome.events
+        )
+        read.end = outcome.end
+        return read
     if isinstance(outcome, Observation):
         return ResetResult(outcome, outcome.metadata)
     if isinstance(outcome, tuple):
@@ -32,9 +36,9 @@ def read_reset(outcome: Any) -> ResetResult[Any]:
 
 
 def read_step(outcome: Any) -> StepResult[Any]:
-    """Return the outcome of an author's `step` as a `StepResult`."""
+    """Return the outcome of an author's `step` as a `StepResult` that is ours to change."""
     if isinstance(outcome, StepResult):
-        return outcome
+        return outcome.copied()
     if isinstance(outcome, Observation):
         result = StepResult(outcome, outcome.reward, info=outcome.metadata)
         result.terminated, result.truncated = outcome.done, outcome.truncated
@@ -68,6 +72,9 @@ def read_agents_reset(outcome: Any) -> ResetResult[dict[str, Any]]:
             f"reset() returned {type(observations).__name__}; with several agents it returns a "
             "dict of observations keyed by agent id."
         )
+    if not observations:
+        raise BadReturnError("reset() showed nobody anything; somebody must take part.")
+    result.observation = dict(observations)
     if not isinstance(outcome, tuple | StepResult):
         result.info = {agent: _metadata(one) for agent, one in observations.items()}
     return result
@@ -106,14 +113,19 @@ def number(reward: Any) -> float | None:
     Raises:
         BadReturnError: It is no number.
     """
-    if reward is None or type(reward) is float:
-        return reward
+    if reward is None:
+        return None
     if isinstance(reward, str | bytes | bytearray):
         raise BadReturnError(f"reward {reward!r} is not a number.")
     try:
-        return float(reward)
+        value = float(reward)
+    except OverflowError:
+        raise BadReturnError("reward is too large for a float.") from None
     except (TypeError, ValueError):
         raise BadReturnError(f"reward {reward!r} is not a number.") from None
+    if math.isnan(value):
+        raise BadReturnError("reward is NaN. None means not scored yet.")
+    return value
 
 
 def flag(value: Any, name: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 from envweave.errors import BusyError
@@ -39,45 +39,41 @@ class SyncDriver(Driver):
         self._step = session.environment.step
         self._answer = session.environment.answer
 
-    def reset(
-        self,
-        *,
-        seed: Any = None,
-        task: Any = None,
-        options: Mapping[str, Any] | None = None,
-        episode_id: str | None = None,
-    ) -> ResetResult[Any]:
+    def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
         session = self.session
-        keywords = session.begin(seed=seed, task=task, options=options, episode_id=episode_id)
+        keywords = session.begin(**wanted)
         try:
             return session.started(self._reset(**keywords))
         except Exception as error:
             raise session.reset_failed(error) from error
+        except BaseException:
+            session.abandon()
+            raise
 
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `Env.step`."""
         session = self.session
         action = session.admit(action)
         try:
-            outcome = self._answer(action) if type(action) is ToolResult else self._step(action)
-        except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-            result = session.fail(error)
+            try:
+                outcome = self._answer(action) if type(action) is ToolResult else self._step(action)
+            except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
+                result = session.fail(error)
+            else:
+                result = session.conclude(outcome)
+            return self.go_on(result) if session.reset_due else result
         except BaseException:
             session.abandon()
             raise
-        else:
-            result = session.conclude(outcome)
-        return self.go_on(result) if session.reset_due else result
 
     def go_on(self, result: StepResult[Any]) -> StepResult[Any]:
         """Begin the next episode, if an autoreset is due, and put it into the result."""
         session = self.session
         if not session.reset_due:
             return result
-        keywords = session.begin_next()
         try:
-            outcome = self._reset(**keywords)
+            outcome = self._reset(**session.begin_next())
         except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
             return session.join_failed(result, error)
         return session.joined(result, outcome)
@@ -105,69 +101,67 @@ class AsyncDriver(Driver):
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
         self._close = _awaitable(environment.close, is_async="close" in methods)
         self._running: str | None = None
+        self._rest: asyncio.Event | None = None  # set when the call that runs is over
 
-    def _enter(self, call: str) -> None:
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
         if self._running is not None:
             raise BusyError(
                 f"{call}() while {self._running}() is still under way on the same environment. "
                 "Await it first, or make one environment for each task."
             )
-
-    async def reset(
-        self,
-        *,
-        seed: Any = None,
-        task: Any = None,
-        options: Mapping[str, Any] | None = None,
-        episode_id: str | None = None,
-    ) -> ResetResult[Any]:
-        """Begin an episode. See `AsyncEnv.reset`."""
-        self._enter("reset")
-        session = self.session
-        keywords = session.begin(seed=seed, task=task, options=options, episode_id=episode_id)
-        self._running = "reset"
+        self._running = call
         try:
-            return session.started(await self._reset(**keywords))
-        except Exception as error:
-            raise session.reset_failed(error) from error
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.session.abandon()  # cancelled in the middle of the author's code
+            raise
         finally:
             self._running = None
+            if self._rest is not None:
+                self._rest.set()
+
+    async def reset(self, **wanted: Any) -> ResetResult[Any]:
+        """Begin an episode. See `AsyncEnv.reset`."""
+        session = self.session
+        with self._alone("reset"):
+            keywords = session.begin(**wanted)
+            try:
+                return session.started(await _own(self._reset(**keywords)))
+            except Exception as error:
+                raise session.reset_failed(error) from error
 
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `AsyncEnv.step`."""
-        self._enter("step")
         session = self.session
-        action = session.admit(action)
-        self._running = "step"
-        try:
+        with self._alone("step"):
+            action = session.admit(action)
             run = self._answer if type(action) is ToolResult else self._step
             try:
-                outcome = await run(action)
+                outcome = await _own(run(action))
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 result = session.fail(error)
             else:
                 result = session.conclude(outcome)
-            if session.reset_due:
-                keywords = session.begin_next()
-                try:
-                    outcome = await self._reset(**keywords)
-                except Exception as error:  # noqa: BLE001 - the author's code again
-                    return session.join_failed(result, error)
-                return session.joined(result, outcome)
-        except BaseException:
-            session.abandon()  # cancelled in the middle of the author's code
-            raise
-        finally:
-            self._running = None
-        return result
+            if not session.reset_due:
+                return result
+            try:
+                outcome = await _own(self._reset(**session.begin_next()))
+            except Exception as error:  # noqa: BLE001 - the author's code again
+                return session.join_failed(result, error)
+            return session.joined(result, outcome)
 
     async def state(self) -> State:
         """Return the environment's state."""
         return self.session.state()
 
     async def close(self) -> None:
-        """Close the environment, once."""
+        """Close the environment, once, when the call under way is over."""
         if self.session.close():
+            if self._running is not None:
+                self._rest = asyncio.Event()
+                await self._rest.wait()
             await self._close()
 
 
@@ -180,20 +174,11 @@ class LoopDriver(Driver):
         self._driver = AsyncDriver(session)
         self._loop = PrivateLoop()
 
-    def reset(
-        self,
-        *,
-        seed: Any = None,
-        task: Any = None,
-        options: Mapping[str, Any] | None = None,
-        episode_id: str | None = None,
-    ) -> ResetResult[Any]:
+    def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
         if self._loop.is_closed:
             self.session.begin()  # refuses
-        return self._loop.run(
-            self._driver.reset(seed=seed, task=task, options=options, episode_id=episode_id)
-        )
+        return self._loop.run(self._driver.reset(**wanted))
 
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `Env.step`."""
@@ -233,15 +218,34 @@ class PrivateLoop:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return what it returns."""
+        """Run to the end and return what it returns. An interrupt cancels it first."""
+        if self._loop.is_running():
+            work.close()
+            raise BusyError("Another thread is in a call on the same environment. Wait for it.")
+        task = self._loop.create_task(work)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._loop.run_until_complete(work)
+            return self._complete(task)
         if self._thread is None:
-            name = f"envweave-loop-{threading.get_native_id()}"
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        return self._thread.submit(self._loop.run_until_complete, work).result()
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="envweave-loop")
+        running = self._thread.submit(self._complete, task)
+        try:
+            return running.result()
+        except BaseException:
+            if not running.done():
+                self._loop.call_soon_threadsafe(task.cancel)
+                wait([running])
+            raise
+
+    def _complete(self, task: asyncio.Task[T]) -> T:
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                self._loop.run_until_complete(asyncio.wait([task]))
+            raise
 
     def close(self) -> None:
         """Cancel what still runs, close the loop and join the thread."""
@@ -259,6 +263,17 @@ class PrivateLoop:
         await asyncio.gather(*left, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
+
+
+async def _own(call: Awaitable[Any]) -> Any:
+    """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() == 0:
+            raise RuntimeError("something that the environment awaits was cancelled") from error
+        raise
 
 
 def _awaitable(call: Callable[..., Any], *, is_async: bool) -> Callable[..., Awaitable[Any]]:

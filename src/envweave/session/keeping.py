@@ -1,4 +1,4 @@
-"""Private copies of observations that an author may go on writing to."""
+"""Private copies of what an author may go on writing to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from envweave.errors import BadReturnError
+from envweave.codec import Spec, spec_from_hint
+from envweave.codec.branches import Either
+from envweave.codec.leaves import Boolean, Choice, Integer, Real, Text
+from envweave.codec.records import Record
+from envweave.codec.spaces import shown_fields
+from envweave.errors import BadReturnError, DefinitionError
 
-_IMMUTABLE = frozenset((str, bytes, int, float, bool, complex, type(None)))
+IMMUTABLE: frozenset[type] = frozenset((str, bytes, int, float, bool, complex, type(None)))
+
+# What was found out about a class, once.
+_FLAT: dict[Any, bool] = dict.fromkeys(IMMUTABLE, True)
+_NAMES: dict[Any, tuple[str, ...]] = {}
 
 
 def keep(value: Any) -> Any:
@@ -19,28 +28,81 @@ def keep(value: Any) -> Any:
     Raises:
         BadReturnError: It holds something that cannot be copied.
     """
+    try:
+        return _keep(value)
+    except RecursionError:
+        raise BadReturnError(
+            f"An observation of type {type(value).__name__} holds itself, or is nested too deep."
+        ) from None
+
+
+def _keep(value: Any) -> Any:
     kind = type(value)
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE:
         return value
     if kind is np.ndarray:
         return value.copy()
     if kind is dict:
-        return {key: keep(one) for key, one in value.items()}
+        return {key: _keep(one) for key, one in value.items()}
     if kind is list:
-        return [keep(one) for one in value]
+        return [_keep(one) for one in value]
     if kind is tuple:
-        return tuple([keep(one) for one in value])
+        return tuple([_keep(one) for one in value])
     if dataclasses.is_dataclass(value):
         twin = copy.copy(value)
-        for name in kind.__dataclass_fields__:
-            one = getattr(value, name)
-            if type(one) not in _IMMUTABLE:
-                object.__setattr__(twin, name, keep(one))  # also into a frozen one
+        for name in _field_names(kind):
+            one = getattr(value, name, None)
+            if type(one) not in IMMUTABLE:
+                object.__setattr__(twin, name, _keep(one))  # also into a frozen one
         return twin
     try:
         return copy.deepcopy(value)
+    except RecursionError:
+        raise
     except Exception as error:
         raise BadReturnError(
             f"An observation of type {kind.__name__} cannot be copied ({error}). Observations "
             "are data: arrays, text, dataclasses, dicts, lists."
         ) from error
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return names
+
+
+def keep_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an info: its own dict, and its own action mask."""
+    kept = info.copy()
+    if "action_mask" in kept:
+        kept["action_mask"] = keep(kept["action_mask"])
+    return kept
+
+
+def is_flat(cls: Any) -> bool:
+    """Whether nothing inside an object of this class can be changed, only the object itself.
+
+    So it is for numbers, texts, and dataclasses of such. `metadata` is looked at apart.
+    """
+    known = _FLAT.get(cls)
+    if known is None:
+        known = _FLAT[cls] = _look(cls)
+    return known
+
+
+def _look(cls: Any) -> bool:
+    if not dataclasses.is_dataclass(cls):
+        return False
+    try:
+        spec = spec_from_hint(cls)
+    except DefinitionError:
+        return False
+    return isinstance(spec, Record) and all(map(_is_immutable, shown_fields(spec).values()))
+
+
+def _is_immutable(spec: Spec) -> bool:
+    if isinstance(spec, Either):
+        return all(map(_is_immutable, spec.options))
+    return isinstance(spec, Boolean | Choice | Integer | Real | Text)

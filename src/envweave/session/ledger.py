@@ -30,7 +30,7 @@ class AgentLedger:
 
     def __init__(self, possible_agents: tuple[str, ...], action_spec: Spec) -> None:
         assert isinstance(action_spec, AgentsSpec)
-        self._possible = frozenset(possible_agents)
+        self._possible = possible_agents
         self._specs = action_spec
         self.asked: tuple[str, ...] = ()
         self.clear()
@@ -40,7 +40,6 @@ class AgentLedger:
         self._owed: dict[str, float | None] = {}  # its keys are those who live, in order
         self._gone: set[str] = set()
         self._seen: dict[str, Any] = {}
-        self._raw: dict[str, Any] = {}
         self._masks: dict[str, Any] = {}
         self.asked = ()
 
@@ -102,11 +101,10 @@ class AgentLedger:
                         f"An observation came for {agent!r}, who is not in possible_agents."
                     )
                 self._owed[agent] = None
-            fresh = self._raw.get(agent) is not observation and self._raw.get(agent) is not None
-            self._raw[agent] = observation
-            shown[agent] = self._seen[agent] = observation if fresh else keep(observation)
+            shown[agent] = self._seen[agent] = keep(observation)
             info = infos.get(agent)
-            self._masks[agent] = info.get("action_mask") if isinstance(info, dict) else None
+            mask = info.get("action_mask") if isinstance(info, dict) else None
+            self._masks[agent] = keep(mask)
         return shown
 
     def settle(self, read: StepResult[dict[str, Any]], end: EpisodeEnd | None) -> Settled:
@@ -119,6 +117,9 @@ class AgentLedger:
         terminated, all_terminated = split_all(read.terminated, "terminated")
         truncated, all_truncated = split_all(read.truncated, "truncated")
         shown = self.observe(read.observation, read.info)
+        for agent in {**terminated, **truncated}:
+            if agent not in self._owed and agent not in self._gone:
+                raise BadReturnError(f"A flag came for {agent!r}, who takes no part.")
         earned = {agent: number(reward) for agent, reward in read.reward.items()}
         for agent, info in read.info.items():
             if isinstance(info, dict) and "reward_parts" in info:
@@ -135,6 +136,7 @@ class AgentLedger:
         if len(leaving) == len(self._owed):
             end = end or EpisodeEnd("terminated" if any(terminated.values()) else "truncated")
             end.rewards = dict(self._owed)
+            self._owed.clear()
         else:
             agent_ends = tuple(
                 AgentEnd(a, self._seen[a], self._owed[a], terminated[a], truncated[a])
@@ -159,9 +161,18 @@ class AgentLedger:
             if reward is not None:
                 self._owed[agent] = (self._owed[agent] or 0.0) + reward
 
+    def _in_order(self, agents: Any) -> tuple[str, ...]:
+        """The named agents in a fixed order: the author's, or for a set the possible agents'."""
+        if isinstance(agents, str):
+            raise BadReturnError(f"to_act() returned the text {agents!r}; return a list of agents.")
+        if isinstance(agents, set | frozenset):
+            known = [agent for agent in self._possible if agent in agents]
+            return (*known, *sorted(agents.difference(known)))
+        return tuple(agents)
+
     def ask(self, agents: Iterable[str] | None) -> tuple[NeedAction[Any], ...]:
         """Ask these to act, or with `None` all that live."""
-        asked = tuple(self._owed) if agents is None else tuple(agents)
+        asked = tuple(self._owed) if agents is None else self._in_order(agents)
         for agent in asked:
             if agent not in self._owed:
                 raise BadReturnError(f"to_act() named {agent!r}, who takes no part now.")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, final, get_args
+
+import msgspec
 
 from envweave.errors import BadReturnError, ToolCallOpenError
-from envweave.types import EpisodeEnd, Event, LogEvent, ToolCallRequest, ToolResult
+from envweave.types import Blame, EpisodeEnd, Event, LogEvent, Reason, ToolCallRequest, ToolResult
+
+_REASONS, _BLAMES = get_args(Reason), (None, *get_args(Blame))
 
 
 @final
 class Outbox:
-    """Collects what is emitted, and knows which tool calls are open."""
+    """Collects what is emitted, and knows which tool calls are open.
+
+    Attributes:
+        said: What was emitted since the last look.
+        open_calls: The tool calls that wait for an answer.
+        answering: The one whose answer is being worked on.
+    """
 
     def __init__(self) -> None:
         self.said: list[LogEvent | ToolCallRequest | EpisodeEnd] = []
@@ -18,7 +28,7 @@ class Outbox:
         self.answering: str | None = None
 
     def clear(self) -> None:
-        """Forget everything: a new episode begins."""
+        """Forget everything: an episode is over, or a new one begins."""
         self.said.clear()
         self.open_calls.clear()
         self.answering = None
@@ -27,27 +37,40 @@ class Outbox:
         """Empty the box: the end that was declared, if any, and everything else in order.
 
         A tool call that was being answered is closed; those that were emitted are open.
+
+        Raises:
+            BadReturnError: Something was emitted that no environment may emit.
         """
-        if self.answering is not None:
-            del self.open_calls[self.answering]
-            self.answering = None
+        emitted: list[Any] = list(self.said)
+        self.said.clear()
+        still_open = {i: call for i, call in self.open_calls.items() if i != self.answering}
         end = None
         events: list[Event] = []
-        emitted: list[object] = list(self.said)
-        self.said.clear()
         for said in emitted:
             if isinstance(said, EpisodeEnd):
-                end = said
-            elif isinstance(said, LogEvent | ToolCallRequest):
+                end = _checked(said)
+            elif isinstance(said, ToolCallRequest):
+                if said.call_id in still_open:
+                    raise BadReturnError(f"Two tool calls are called {said.call_id!r}.")
+                still_open[said.call_id] = said
                 events.append(said)
-                if isinstance(said, ToolCallRequest):
-                    self.open_calls[said.call_id] = said
+            elif isinstance(said, LogEvent):
+                events.append(said)
             else:
                 raise BadReturnError(
                     f"emit() was given {said!r}; it takes a LogEvent, a ToolCallRequest or an "
                     "EpisodeEnd."
                 )
+        self.open_calls.clear()
+        self.open_calls.update(still_open)
+        self.answering = None
         return end, tuple(events)
+
+    def logs(self) -> tuple[Event, ...]:
+        """Empty the box of a call that failed: what it logged is still worth knowing."""
+        logged: tuple[Event, ...] = tuple(one for one in self.said if isinstance(one, LogEvent))
+        self.said.clear()
+        return logged
 
     def admit(self, answer: Any, name: str) -> ToolResult:
         """Return the answer to an open tool call.
@@ -67,3 +90,13 @@ class Outbox:
             )
         self.answering = answer.call_id
         return answer
+
+
+def _checked(end: EpisodeEnd) -> EpisodeEnd:
+    """Return an author's end as one of ours, so that nothing is written into theirs."""
+    if end.reason not in _REASONS or end.blame not in _BLAMES:
+        raise BadReturnError(
+            f"{end!r} has a reason or a blame that nobody knows. Reasons: {', '.join(_REASONS)}. "
+            f"Blames: {', '.join(map(str, _BLAMES))}."
+        )
+    return msgspec.structs.replace(end)

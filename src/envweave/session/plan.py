@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from envweave.environment import Interface
-from envweave.errors import DefinitionError, OptionError, SeedError, TaskError
+from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, in_words
 from envweave.session.seeds import draw_seed, episode_seed, read_seed
 from envweave.types import Task, Tasks
 
@@ -35,15 +35,8 @@ class EpisodePlan:
         self.task_id: str | None = None
         self.episode_id: str | None = None
 
-    def choose(
-        self,
-        *,
-        seed: Any,
-        task: Any,
-        options: Mapping[str, Any] | None,
-        episode_id: str | None,
-    ) -> dict[str, Any]:
-        """Return the keywords for the author's `reset`, as the caller wants the episode.
+    def check(self, *, seed: Any = None, task: Any = None, options: Any = None) -> None:
+        """Refuse what the environment cannot honour; nothing changes.
 
         Raises:
             SeedError: The seed cannot be honoured.
@@ -56,19 +49,12 @@ class EpisodePlan:
                     f"seed={seed!r} cannot be honoured: {self._name}.reset() takes no seed. "
                     "Reset without one, or let its reset() take `seed`."
                 )
-            seed = read_seed(seed)
+            read_seed(seed)
         if options is not None and "options" not in self._takes:
             raise OptionError(
                 f"options={options!r} cannot be honoured: {self._name}.reset() takes no options."
             )
-        chosen = self._find(task)
-        if seed is not None:
-            self._base, self._k = seed, -1
-        return self._go_on(chosen, options, episode_id)
-
-    def next(self) -> dict[str, Any]:
-        """Return the keywords for the author's `reset` in an autoreset."""
-        return self._go_on(None, None, None)
+        self._find(task)
 
     def _find(self, task: Any) -> Task | None:
         if task is None:
@@ -80,28 +66,51 @@ class EpisodePlan:
                 raise TaskError(
                     f"{self._name} lists no tasks, so {task!r} cannot be found. Pass a Task."
                 )
-            return self._tasks.get(task)
+            try:
+                return self._tasks.get(task)
+            except TaskError:
+                raise
+            except Exception as error:
+                raise TaskError(f"Task {task!r} cannot be made: {in_words(error)}") from error
         if not isinstance(task, Task):
             raise TaskError(f"{task!r} is neither a Task nor the id of one.")
         return task
 
-    def _go_on(
-        self, task: Task | None, options: Mapping[str, Any] | None, episode_id: str | None
+    def choose(
+        self, seed: Any, task: Any, options: Mapping[str, Any] | None, episode_id: Any
     ) -> dict[str, Any]:
-        self._k += 1
-        self._begun += 1
+        """Return the keywords for the author's `reset`; without wishes, of the next episode.
+
+        Raises:
+            TaskError: No task can be drawn; nothing has changed.
+            OptionError: The episode's id is no text.
+        """
+        if episode_id is not None and not isinstance(episode_id, str):
+            raise OptionError(f"episode_id={episode_id!r} is no text.")
+        base, k = (self._base, self._k + 1) if seed is None else (read_seed(seed), 0)
+        seeded = None
         if "seed" in self._takes:
-            if self._base is None:
-                self._base = draw_seed()
-            self.seed = episode_seed(self._base, self._k)
-        if task is None and self._tasks is not None:
-            task = self._tasks.draw(self.seed)
-        self.task_id = None if task is None else task.id
+            base = draw_seed() if base is None else base
+            seeded = episode_seed(base, k)
+        chosen = self._draw(seeded) if task is None else self._find(task)
+        self._base, self._k, self.seed = base, k, seeded
+        self._begun += 1
+        self.task_id = None if chosen is None else chosen.id
         self.episode_id = f"{self._prefix}-{self._begun}" if episode_id is None else episode_id
         values = {
-            "task": task,
-            "seed": self.seed,
+            "task": chosen,
+            "seed": seeded,
             "options": options,
             "episode_id": self.episode_id,
         }
         return {name: values[name] for name in self._takes}
+
+    def _draw(self, seed: int | None) -> Task | None:
+        if self._tasks is None:
+            return None
+        try:
+            return self._tasks.draw(seed)
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(f"{self._name} could not draw a task: {in_words(error)}") from error

@@ -1,4 +1,4 @@
-"""What an author returned, with the session's transform applied."""
+"""What an author returned, in one form, with the session's transform applied."""
 
 from __future__ import annotations
 
@@ -6,63 +6,108 @@ from collections.abc import Callable
 from typing import Any
 
 from envweave.environment.outcome import (
+    check_parts,
     flag,
+    number,
     read_agents_reset,
     read_agents_step,
     read_reset,
+    read_step,
 )
-from envweave.transforms import apply_to_each, apply_transform
-from envweave.types import Observation, StepResult
+from envweave.errors import BadReturnError
+from envweave.session.keeping import keep
+from envweave.transforms import apply_transform
+from envweave.types import Observation, ResetResult, StepResult
 
 Transforming = Callable[[Observation], Observation] | None
 
 
-def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, Any]]:
-    """Return the first observation of an episode and its info."""
+def compose(first: Transforming, second: Transforming) -> Transforming:
+    """Return one transform for two: the environment's own comes first."""
+    if first is None or second is None:
+        return first or second
+    return lambda observation: second(first(observation))
+
+
+def read_start(outcome: Any, transform: Transforming) -> ResetResult[Any]:
+    """Return the outcome of a `reset`.
+
+    Raises:
+        BadReturnError: It says that the episode is over before it began.
+    """
     read = read_reset(outcome)
-    if transform is None:
-        return read.observation, read.info
-    observation = apply_transform(transform, read.observation)
-    return observation, {**read.info, **observation.metadata}
+    if transform is not None:
+        observation = apply_transform(transform, keep(read.observation))
+        read.observation, read.info = observation, {**read.info, **observation.metadata}
+    shown = read.observation
+    ends = isinstance(shown, Observation) and (shown.done is True or shown.truncated is True)
+    if ends or read.end is not None:
+        raise BadReturnError("reset() returned an episode that is over already.")
+    return read
 
 
-def read_agents_start(
-    outcome: Any, transform: Transforming
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first observations of several agents and their infos."""
+def read_agents_start(outcome: Any, transform: Transforming) -> ResetResult[dict[str, Any]]:
+    """Return the outcome of a `reset` for several agents, every part keyed by agent."""
     read = read_agents_reset(outcome)
-    if transform is None:
-        return read.observation, read.info
-    observations = apply_to_each(transform, read.observation)
-    return observations, {agent: one.metadata for agent, one in observations.items()}
+    if transform is not None:
+        for agent, one in read.observation.items():
+            shown = apply_transform(transform, keep(one))
+            read.observation[agent], read.info[agent] = shown, shown.metadata
+    return read
 
 
-def read_result(
-    outcome: StepResult[Any], transform: Transforming
-) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """Take apart a result that an author or a wrapper made."""
-    observation, info = outcome.observation, outcome.info
-    if transform is None:
-        return observation, outcome.reward, outcome.terminated, outcome.truncated, info
-    if isinstance(observation, Observation):
-        # A wrapper's word on the end, which the observation inside does not know.
-        observation.done = flag(outcome.terminated, "terminated")
-        observation.truncated = flag(outcome.truncated, "truncated")
-    observation = apply_transform(transform, observation)
-    return (
-        observation,
-        observation.reward,
-        observation.done,
-        observation.truncated,
-        {**info, **observation.metadata},
-    )
+def read_parts(
+    outcome: Any, transform: Transforming
+) -> tuple[Any, float | None, bool, bool, dict[str, Any]]:
+    """Return the five parts of a step's outcome, checked."""
+    read = read_step(outcome)
+    observation, reward, info = read.observation, read.reward, _dict(read.info)
+    terminated, truncated = read.terminated, read.truncated
+    if transform is not None:
+        if isinstance(observation, Observation):
+            observation = _told(observation, reward, terminated, truncated, info)
+        observation = apply_transform(transform, observation)
+        reward, info = observation.reward, observation.metadata
+        terminated, truncated = observation.done, observation.truncated
+    reward = number(reward)
+    if "reward_parts" in info:
+        check_parts(info["reward_parts"], reward)
+    terminated, truncated = flag(terminated, "terminated"), flag(truncated, "truncated")
+    return observation, reward, terminated, truncated, info
 
 
 def read_agents(outcome: Any, transform: Transforming) -> StepResult[dict[str, Any]]:
     """Return one step of several agents, every part keyed by agent."""
     read = read_agents_step(outcome)
-    if transform is not None:
-        read.observation = apply_to_each(transform, read.observation)
-        read.reward = {agent: one.reward for agent, one in read.observation.items()}
-        read.info = {agent: one.metadata for agent, one in read.observation.items()}
+    if transform is None:
+        return read
+    for name in ("observation", "reward", "terminated", "truncated", "info"):
+        setattr(read, name, dict(getattr(read, name)))
+    for agent, one in read.observation.items():
+        told = one
+        if isinstance(one, Observation):
+            flags = read.terminated.get(agent, False), read.truncated.get(agent, False)
+            told = _told(one, read.reward.get(agent), *flags, read.info.get(agent) or {})
+        shown = apply_transform(transform, told)
+        read.observation[agent], read.reward[agent] = shown, shown.reward
+        read.info[agent] = shown.metadata
+        read.terminated[agent], read.truncated[agent] = shown.done, shown.truncated
     return read
+
+
+def _dict(info: Any) -> dict[str, Any]:
+    if info is None:
+        return {}
+    if not isinstance(info, dict):
+        raise BadReturnError(f"info {info!r} is not a dict.")
+    return info
+
+
+def _told(
+    observation: Observation, reward: Any, terminated: Any, truncated: Any, info: Any
+) -> Observation:
+    """Return a copy that knows what a wrapper or a result says besides it."""
+    told: Observation = keep(observation)
+    told.reward, told.done, told.truncated = reward, terminated, truncated
+    told.metadata = keep(info or {})
+    return told

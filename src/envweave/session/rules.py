@@ -15,20 +15,15 @@ new episode's start travel in one result.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
+
+import numpy as np
 
 from envweave.codec import Mismatch
 from envweave.environment import Environment
-from envweave.environment.outcome import (
-    bad_step,
-    check_parts,
-    flag,
-    number,
-)
 from envweave.errors import (
     ActionError,
     BadReturnError,
@@ -37,13 +32,13 @@ from envweave.errors import (
     StateFailedError,
     in_words,
 )
-from envweave.session.keeping import keep
+from envweave.session.keeping import is_flat, keep, keep_info
 from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
+from envweave.session.outcomes import Parts, join_start, make_result, make_start, unpaid
 from envweave.session.phase import Phase, refusal
 from envweave.session.plan import EpisodePlan
-from envweave.session.reading import read_agents, read_agents_start, read_result, read_start
-from envweave.transforms import apply_transform
+from envweave.session.reading import compose, read_agents, read_agents_start, read_parts, read_start
 from envweave.types import (
     AGENT,
     AgentEnd,
@@ -58,6 +53,7 @@ from envweave.types import (
     State,
     StepResult,
     ToolCallRequest,
+    ToolResult,
 )
 
 logger = logging.getLogger("envweave.session")
@@ -93,46 +89,55 @@ class Session:
         self.phase = _FRESH
         self.reset_due = False
         self.step_index = 0
-        self._name = interface.name
-        self._plan = EpisodePlan(environment.tasks, interface)
         self.episode_id: str | None = None
         self.task_id: str | None = None
-        self._own_transform = transform
-        self.transform = transform
+        self.last: Any = None
+        self.raw: Any = None
         self.fits: Callable[[Any], None] | None = None
+        self.transform = self._callers_transform = transform
+        self._read_action = interface.action_spec.read
+        self._name = interface.name
+        self._plan = EpisodePlan(environment.tasks, interface)
         self._outbox = Outbox()
         self.said = self._outbox.said
         environment.connect(self.said)
-        self._read_action = interface.action_spec.read
-        self.last: Any = None
-        self.raw: Any = None
-        self._broken: str | None = None  # why the last reset began no episode
+        self._owed: float | None = None  # earned since the agent acted, while tools were called
+        self._broken: str | None = None  # why no episode is running
         self._ledger: AgentLedger | None = None
         self._to_act: Callable[[], Any] = lambda: None
         if interface.possible_agents is not None:
             self._ledger = AgentLedger(interface.possible_agents, interface.action_spec)
             self._to_act = environment.to_act  # type: ignore[attr-defined] # several have it
 
+    def _move(self, phase: Phase) -> None:
+        """Go to another phase; from CLOSED there is no way back."""
+        if self.phase is not _CLOSED:
+            self.phase = phase
+
     # Beginning an episode
 
-    def begin(
-        self,
-        *,
-        seed: Any = None,
-        task: Any = None,
-        options: Mapping[str, Any] | None = None,
-        episode_id: str | None = None,
-    ) -> dict[str, Any]:
-        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
+    def check_reset(self, **wanted: Any) -> None:
+        """Refuse what `begin` would refuse; nothing changes."""
         if self.phase is _CLOSED:
             raise ClosedError(f"reset() on {self._name}, which is closed. Make a new environment.")
-        wanted = {"seed": seed, "task": task, "options": options, "episode_id": episode_id}
-        return self._clear(self._plan.choose(**wanted))
+        self._plan.check(**wanted)
+
+    def begin(
+        self, *, seed: Any = None, task: Any = None, options: Any = None, episode_id: Any = None
+    ) -> dict[str, Any]:
+        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
+        self.check_reset(seed=seed, task=task, options=options)
+        return self._clear(self._plan.choose(seed, task, options, episode_id))
+
+    def begin_next(self) -> dict[str, Any]:
+        """Return the keywords for the `reset` that an autoreset owes."""
+        self.reset_due = False
+        return self._clear(self._plan.choose(None, None, None, None))
 
     def _clear(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        self.phase = _ENDED  # if reset fails there is no episode to step
+        self._move(_ENDED)  # if reset fails there is no episode to step
         self.reset_due = False
-        self._broken = None
+        self._broken = self._owed = None
         self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
         self._outbox.clear()
         return keywords
@@ -140,51 +145,65 @@ class Session:
     def started(self, outcome: Any) -> ResetResult[Any]:
         """Take the outcome of the author's `reset`; the episode is live."""
         ready, asked, events = self._start(outcome)
-        result: ResetResult[Any] = ResetResult(
-            ready.initial_obs,
-            ready.initial_info,
-            episode_id=ready.episode_id,
-            task_id=ready.task_id,
-        )
-        result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
-        return result
+        return make_start(ready, asked, events)
 
     def _start(
         self, outcome: Any
     ) -> tuple[AutoResetReady[Any], tuple[NeedAction[Any], ...] | None, tuple[Event, ...]]:
-        transform = self.transform = self._own_transform or self.environment.transform
-        ledger = self._ledger
-        if ledger is None:
-            observation, info = read_start(outcome, transform)
+        if self.phase is _CLOSED:
+            raise ClosedError(f"{self._name} was closed while its reset() ran.")
+        self.transform = compose(self.environment.transform, self._callers_transform)
+        if self._ledger is None:
+            read = read_start(outcome, self.transform)
             if self.fits is not None:
-                self.fits(observation)
-            self.raw = observation
-            observation = self.last = keep(observation)
+                self.fits(read.observation)
+            self.raw = read.observation
+            observation = self.last = keep(read.observation)
         else:
-            observation, info = read_agents_start(outcome, transform)
-            ledger.clear()
-            observation = ledger.observe(observation, info)
-            self.last = ledger.seen
-        _, events = self._outbox.read()
+            read = read_agents_start(outcome, self.transform)
+            self._ledger.clear()
+            observation = self._ledger.observe(read.observation, read.info)
+            self.last = self._ledger.seen
+        self.said.extend(event for event in read.events if not isinstance(event, AgentEnd))
+        end, events = self._outbox.read()
+        if end is not None:
+            raise BadReturnError(
+                f"reset() declared {end!r}; an episode cannot end before it began."
+            )
         asked: tuple[NeedAction[Any], ...] | None = None
         if self._outbox.open_calls:
             asked = ()
-        elif ledger is not None:
-            asked = ledger.ask(self._to_act())
+        elif self._ledger is not None:
+            asked = self._ledger.ask(self._to_act())
         self.step_index = 0
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
+        info = keep_info(read.info)
         if self._plan.seed is not None:
-            info = {**info, "seed": self._plan.seed}
-        ready = AutoResetReady(observation, info, self.episode_id, self.task_id)
-        return ready, asked, events
+            info["seed"] = self._plan.seed
+        return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events
 
     def reset_failed(self, error: Exception) -> Exception:
         """Return what to raise for an author's `reset` that failed."""
-        self.phase = _ENDED
+        self._move(_ENDED)
         self._broken = f"its last reset() failed: {in_words(error)}"
         failure = ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
         failure.__cause__ = error
         return failure
+
+    def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
+        """Put the start of the new episode into the result that ended the last one."""
+        try:
+            return join_start(result, *self._start(outcome))
+        except Exception as error:  # noqa: BLE001 - what the author's reset returned
+            return self.join_failed(result, error)
+
+    def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
+        """Tell in the result that the new episode could not begin; a reset is needed."""
+        self._move(_ENDED)
+        self._broken = f"its last reset() failed: {in_words(error)}"
+        logger.warning("the autoreset of %s failed", self._name, exc_info=error)
+        result.info = {**result.info, "reset_error": in_words(error)}
+        return result
 
     # One step
 
@@ -194,6 +213,8 @@ class Session:
             if self.phase is _TOOL:
                 return self._outbox.admit(action, self._name)
             raise refusal(self.phase, self._name, self._broken, autoreset=self.autoreset)
+        if type(action) is ToolResult:
+            raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
         if self._ledger is not None:
             return self._ledger.read_actions(action)
         try:
@@ -206,42 +227,36 @@ class Session:
         try:
             if self._ledger is not None:
                 return self._conclude_agents(self._ledger, outcome)
+            if self.transform is not None:
+                return self._conclude_rare(outcome)
             if type(outcome) is tuple and len(outcome) == 5:
                 observation, reward, terminated, truncated, info = outcome
-                if self.transform is not None:
-                    apply_transform(self.transform, observation)  # refuses: a tuple has none
             elif isinstance(outcome, Observation):
-                if self.transform is not None:
-                    outcome = apply_transform(self.transform, outcome)
                 observation, reward, info = outcome, outcome.reward, outcome.metadata
                 terminated, truncated = outcome.done, outcome.truncated
-            elif isinstance(outcome, StepResult):
-                self._overhear(outcome)
-                read = read_result(outcome, self.transform)
-                observation, reward, terminated, truncated, info = read
             else:
-                raise bad_step(outcome)
-            if type(reward) is not float or terminated is not False or truncated is not False:
-                reward = number(reward)
-                terminated = flag(terminated, "terminated")
-                truncated = flag(truncated, "truncated")
-            if info:
-                if not isinstance(info, dict):
-                    raise BadReturnError(f"info {info!r} is not a dict.")
-                if "reward_parts" in info:
-                    check_parts(info["reward_parts"], reward)
-            elif info is None:
-                info = {}
+                return self._conclude_rare(outcome)
+            if (
+                type(reward) is not float
+                or reward != reward  # NaN, in the cheapest way
+                or terminated is not False
+                or truncated is not False
+                or self.said
+                or self.phase is _TOOL
+                or (info and (type(info) is not dict or "reward_parts" in info))
+            ):
+                return self._conclude_rare(outcome)
             if self.fits is not None:
                 self.fits(observation)
-            if self.said or terminated or truncated or self.phase is _TOOL:
-                return self._conclude_rare(observation, reward, terminated, truncated, info)
-            # An author who writes to one buffer is handed copies of it.
-            if observation is self.raw:
-                observation = keep(observation)
-            else:
+            # What an author may go on writing to is handed out as a copy.
+            kind = type(observation)
+            if kind is np.ndarray:
+                observation = observation.copy()
+            elif observation is not self.raw and not info and is_flat(kind):
                 self.raw = observation
-        except Exception as error:  # noqa: BLE001 - what the author returned, or a transform
+            else:
+                self.raw, observation = observation, keep(observation)
+        except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
         self.last = observation
         self.step_index = index = self.step_index + 1
@@ -251,39 +266,43 @@ class Session:
         result.reward = reward
         result.terminated = False
         result.truncated = False
-        result.info = info
+        result.info = keep_info(info) if info else {}
         result.end = None
         result.ready = None
         result.episode_id = self.episode_id
         result.step_index = index
         result.task_id = self.task_id
         result._asked = None  # noqa: SLF001 - the session makes results
-        result._events = ()  # noqa: SLF001
+        result._events = result._later = ()  # noqa: SLF001
         return result
 
-    def _overhear(self, outcome: StepResult[Any]) -> None:
-        """Take what an author put into a result of their own as emitted."""
-        if outcome.end is not None:
-            self.said.append(outcome.end)
-        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
-
-    def _conclude_rare(
-        self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
-    ) -> StepResult[Any]:
-        """Conclude a step with an end, an event or a tool call."""
+    def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
+        """Conclude a step with an info, an end, an event, a tool call or a transform."""
+        if isinstance(outcome, StepResult):
+            self._overhear(outcome)
+        observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
+        if self.fits is not None:
+            self.fits(observation)
+        kept = keep(observation)
         answers = self._outbox.answering is not None
         end, events = self._outbox.read()
-        if end is not None and not (terminated or truncated):
-            terminated, truncated = end.reason == "terminated", end.reason != "terminated"
-        if end is None and (terminated or truncated):
+        if end is not None:
+            terminated |= end.reason == "terminated"
+            truncated |= end.reason != "terminated" and not terminated
+        elif terminated or truncated:
             end = EpisodeEnd("terminated" if terminated else "truncated")
-        if observation is self.raw or end is not None:
-            observation = keep(observation)  # an autoreset may write over it
-        else:
-            self.raw = observation
-        self.last = observation
+        self.raw, self.last = observation, kept
         self.step_index += not answers
-        return self._result((observation, reward, terminated, truncated, info), end, events)
+        if not answers:
+            self._owed = None
+        asked = None
+        if end is None:
+            earned = [one for one in (self._owed, reward) if one is not None]
+            self._owed = math.fsum(earned) if earned else None
+            if answers and not self._outbox.open_calls:
+                asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
+        parts = (kept, reward, terminated, truncated, keep_info(info))
+        return self._result(parts, end, events, asked)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
         read = read_agents(outcome, self.transform)
@@ -294,33 +313,39 @@ class Session:
         asked: tuple[NeedAction[Any], ...] = ()
         if settled.end is None and not self._outbox.open_calls:
             asked = ledger.ask(self._to_act())
-        self.last = ledger.seen
+        self.last = settled.parts[0] if settled.end is not None else ledger.seen
         self.step_index += not answers
         events = (*events, *settled.agent_ends)
-        return self._result((*settled.parts, read.info), settled.end, events, asked)
+        info = {agent: keep_info(one) if one else {} for agent, one in read.info.items()}
+        return self._result((*settled.parts, info), settled.end, events, asked)
+
+    def _overhear(self, outcome: StepResult[Any]) -> None:
+        """Take what an author put into a result of their own as emitted."""
+        if outcome.end is not None:
+            self.said.append(outcome.end)
+        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def _result(
         self,
-        parts: tuple[Any, Any, Any, Any, dict[str, Any]],
+        parts: Parts,
         end: EpisodeEnd | None,
         events: tuple[Event, ...],
         asked: tuple[NeedAction[Any], ...] | None = None,
     ) -> StepResult[Any]:
         """Make the result of a step that was not an ordinary one, and move on."""
-        if end is not None and not end.valid:
-            parts = (parts[0], _unpaid(parts[1]), *parts[2:])
-        result: StepResult[Any] = StepResult(*parts, end=end, step_index=self.step_index)
-        result.episode_id, result.task_id = self.episode_id, self.task_id
         if end is not None:
+            if not end.valid:
+                parts, end = unpaid(parts, end)
             events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
             self._outbox.clear()
-            self.phase = _ENDED
-            self.reset_due = self.autoreset
+            self._move(_ENDED)
+            self.reset_due = self.autoreset and self.phase is not _CLOSED
         else:
-            self.phase = _TOOL if self._outbox.open_calls else _LIVE
-        result._asked = () if self.phase is _TOOL else asked  # noqa: SLF001 - its maker
-        result._events = events  # noqa: SLF001
-        return result
+            waiting = self._outbox.open_calls
+            events += tuple(call for call in waiting.values() if call not in events)
+            asked = () if waiting else asked
+            self._move(_TOOL if waiting else _LIVE)
+        return make_result(parts, end, events, asked, self)
 
     def fail(
         self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
@@ -328,42 +353,19 @@ class Session:
         """End the episode by a failure: no reward, the last good observation, an owner."""
         logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
         self.step_index += self._outbox.answering is None
-        events = tuple(said for said in self.said if not isinstance(said, EpisodeEnd))
         end = EpisodeEnd(reason, blame, in_words(error))
-        last = keep(self.last)
+        last, events = keep(self.last), self._outbox.logs()
         if self._ledger is None:
             return self._result((last, None, False, True, {}), end, events)
+        self._ledger.clear()
         unpaid, running, cut = (dict.fromkeys(last, one) for one in (None, False, True))
         return self._result((last, unpaid, running, cut, {}), end, events, ())
 
     def abandon(self) -> None:
         """Forget the episode: the author's code was interrupted, and nobody knows where."""
-        if self.phase is not _CLOSED:
-            self.phase = _ENDED
-            self._broken = "the last call was interrupted"
-
-    # The next episode, in the same result
-
-    def begin_next(self) -> dict[str, Any]:
-        """Return the keywords for the `reset` that an autoreset owes."""
-        return self._clear(self._plan.next())
-
-    def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
-        """Put the start of the new episode into the result that ended the last one."""
-        try:
-            result.ready, result._asked, events = self._start(outcome)  # noqa: SLF001 - its maker
-        except Exception as error:  # noqa: BLE001 - what the author's reset returned
-            return self.join_failed(result, error)
-        result._events += events  # noqa: SLF001
-        return result
-
-    def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
-        """Tell in the result that the new episode could not begin; a reset is needed."""
-        self.phase = _ENDED
-        self._broken = f"its last reset() failed: {in_words(error)}"
-        logger.warning("the autoreset of %s failed", self._name, exc_info=error)
-        result.info = {**result.info, "reset_error": in_words(error)}
-        return result
+        self._move(_ENDED)
+        self.reset_due = False
+        self._broken = "the last call was interrupted"
 
     # The rest
 
@@ -376,13 +378,16 @@ class Session:
         """Return a copy of the author's state, with what it leaves open filled in."""
         if self.phase is _CLOSED:
             raise ClosedError(f"state() on {self._name}, which is closed.")
+        before = len(self.said)
         try:
             state: State = keep(self.environment.state)
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
+        finally:
+            del self.said[before:]  # a look is no call, and has no result to say it in
         if isinstance(state, State) and state.episode_id is None:
-            steps = state.step_count or self.step_index
-            return dataclasses.replace(state, episode_id=self.episode_id, step_count=steps)
+            object.__setattr__(state, "episode_id", self.episode_id)
+            object.__setattr__(state, "step_count", state.step_count or self.step_index)
         return state
 
     def close(self) -> bool:
@@ -390,8 +395,3 @@ class Session:
         was_open = self.phase is not _CLOSED
         self.phase = _CLOSED
         return was_open
-
-
-def _unpaid(reward: Any) -> Any:
-    """A failure is never a reward, of 0 or of anything."""
-    return dict.fromkeys(reward, math.nan) if isinstance(reward, dict) else math.nan

@@ -15,11 +15,11 @@ from envweave.errors import (
 )
 from envweave.session.keeping import keep
 from envweave.testing.agent_checks import AGENT_CHECKS
-from envweave.testing.equality import same
 from envweave.testing.outcomes import Check, NotApplicable, refuses, require
 from envweave.testing.seed_checks import SEED_CHECKS
 from envweave.testing.subject import Subject
 from envweave.types import AutoResetReady, EpisodeEnd, NeedAction, StepResult
+from envweave.types.equality import same
 
 
 def an_episode_can_be_played(subject: Subject) -> None:

@@ -135,7 +135,7 @@ class Subject:
 
     def same_episode(self, left: Played, right: Played, what: str) -> None:
         """Fail unless two episodes are the same, step by step."""
-        from envweave.testing.equality import same
+        from envweave.types.equality import same
 
         for index, (one, other) in enumerate(zip(left.results, right.results, strict=False)):
             for name in ("observation", "reward", "terminated", "truncated"):

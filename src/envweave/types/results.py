@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from envweave.errors import SpecError
+from envweave.types.equality import same
 from envweave.types.requests import (
     AgentEnd,
     AutoResetReady,
@@ -44,6 +46,7 @@ class StepResult(Generic[ObsT]):
     __slots__ = (
         "_asked",
         "_events",
+        "_later",
         "end",
         "episode_id",
         "info",
@@ -68,6 +71,7 @@ class StepResult(Generic[ObsT]):
     task_id: str | None
     _asked: tuple[NeedAction[Any], ...] | None
     _events: tuple[Event, ...]
+    _later: tuple[Event, ...]
 
     def __init__(
         self,
@@ -86,6 +90,8 @@ class StepResult(Generic[ObsT]):
         task_id: str | None = None,
     ) -> None:
         terminated, truncated = _flag(terminated), _flag(truncated)
+        if done is False and (terminated is True or truncated is True):
+            raise SpecError("done=False contradicts terminated or truncated. Leave `done` out.")
         if done and terminated is False and truncated is False:
             terminated = True
         self.observation = observation
@@ -100,21 +106,35 @@ class StepResult(Generic[ObsT]):
         self.task_id = task_id
         self._asked = None
         self._events = ()
+        self._later = ()
         if reward_parts is not None:
             self.info = {**self.info, "reward_parts": dict(reward_parts)}
         if requests is not None:
             self._take(tuple(requests))
-        if self.end is None and (done or terminated is True or truncated is True):
+        if self.end is None and (done or _is_over(terminated) or _is_over(truncated)):
             self.end = EpisodeEnd("terminated" if _any(terminated) else "truncated")
 
     def _take(self, requests: tuple[Request, ...]) -> None:
         self._asked = tuple(r for r in requests if isinstance(r, NeedAction))
-        self._events = tuple(r for r in requests if isinstance(r, _EVENTS))
         for request in requests:
             if isinstance(request, EpisodeEnd):
                 self.end = request
             elif isinstance(request, AutoResetReady):
                 self.ready = request
+            elif isinstance(request, _EVENTS):
+                if self.ready is None:
+                    self._events += (request,)
+                else:
+                    self._later += (request,)
+            elif not isinstance(request, NeedAction):
+                raise SpecError(f"requests: {request!r} is no request.")
+
+    def copied(self) -> StepResult[ObsT]:
+        """Return a result with the same parts, to be changed without changing this one."""
+        twin: StepResult[ObsT] = object.__new__(type(self))
+        for name in StepResult.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
 
     @property
     def obs(self) -> ObsT:
@@ -150,27 +170,30 @@ class StepResult(Generic[ObsT]):
 
     @property
     def events(self) -> list[Event]:
-        """What happened in the step, in order: logs, tool calls, agents that left."""
-        return list(self._events)
+        """What happened in the step, in order: logs, tool calls, agents that left.
+
+        After an autoreset, what the new episode's start said comes last.
+        """
+        return [*self._events, *self._later]
 
     @property
     def tool_calls(self) -> list[ToolCallRequest]:
         """The tool calls that wait for an answer."""
-        return [event for event in self._events if isinstance(event, ToolCallRequest)]
+        return [event for event in self.events if isinstance(event, ToolCallRequest)]
 
     @property
     def requests(self) -> list[Request]:
         """Everything the environment says to its caller, in the order it holds.
 
         First what happened in the step (logs, tool calls, agents that left), then the end,
-        then the new episode, then who may act.
+        then the new episode and what its start said, then who may act.
         """
         said: list[Request] = list(self._events)
         if self.end is not None:
             said.append(self.end)
         if self.ready is not None:
             said.append(self.ready)
-        return said + self.needs
+        return [*said, *self._later, *self.needs]
 
     @property
     def reward_parts(self) -> dict[str, float]:
@@ -183,6 +206,13 @@ class StepResult(Generic[ObsT]):
         """Figures worth watching that are no reward."""
         metrics: dict[str, Any] = self.info.get("metrics") or {}
         return metrics
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StepResult) or type(self) is not type(other):
+            return NotImplemented
+        return all(same(getattr(self, n), getattr(other, n)) for n in StepResult.__slots__)
+
+    __hash__ = None  # type: ignore[assignment] # a result can be changed
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.observation, self.reward, self.terminated, self.truncated, self.info)
@@ -243,3 +273,7 @@ def _flag(value: Any) -> Any:
 
 def _any(flag: Any) -> bool:
     return any(flag.values()) if isinstance(flag, dict) else flag is True
+
+
+def _is_over(flag: Any) -> bool:
+    return flag is True or (isinstance(flag, dict) and flag.get("__all__") is True)

@@ -8,17 +8,16 @@ appends a row, and everything else once a batch. Every other step goes to its ro
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from envweave.codec import Mismatch
-from envweave.errors import ActionError, BadReturnError, EnvWeaveError
+from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Phase, Session, SyncDriver
-from envweave.session.keeping import keep
-from envweave.types import Observation, ResetResult, StepResult, Task
+from envweave.session.keeping import is_flat, keep, keep_info
+from envweave.types import Observation, ResetResult, StepResult, Task, ToolResult
 from envweave.vector.batch import StepBatch, Tick, batch_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
 
@@ -36,7 +35,9 @@ class SessionRows:
         self._ids = range(count)
         self._steps = [session.environment.step for session in self.sessions]
         self._boxes = [session.said for session in self.sessions]
-        self._read_all = self.sessions[0].interface.action_spec.read_all
+        spec = self.sessions[0].interface.action_spec
+        # Where any object is an action, an answer that nobody waits for is still none.
+        self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._layout: Layout = Listed()
         self._raw: list[Any] = [None] * count  # the authors' own objects of the last step
         self._shown: list[Any] | None = None  # what was shown of them, if columns don't hold it
@@ -63,6 +64,17 @@ class SessionRows:
         """What to act on next. Nobody writes to it."""
         return self._columns
 
+    def check_reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        """Refuse what a reset would refuse; nothing changes."""
+        for i, seed, task in zip(ids, seeds, tasks, strict=True):
+            self.sessions[i].check_reset(seed=seed, task=task, options=options)
+
     def reset(
         self,
         ids: Sequence[int],
@@ -86,7 +98,7 @@ class SessionRows:
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        if not self._off_road:
+        if not self._off_road and self._read_all is not None:
             try:
                 return self._read_all(actions)
             except Mismatch:
@@ -102,46 +114,38 @@ class SessionRows:
         infos: dict[int, dict[str, Any]] = {}
         rare: dict[int, tuple[Any, Exception | None]] = {}
         for step, action in zip(self._steps, actions, strict=True):
+            outcome: Any = None
             try:
                 outcome = step(action)
-            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
-                rare[len(raw)] = None, error
-                raw.append(None)
-                rewards.append(math.nan)
-                continue
-            if type(outcome) is tuple and len(outcome) == 5:
-                observation, reward, terminated, truncated, info = outcome
-            elif isinstance(outcome, Observation):
-                observation, reward, info = outcome, outcome.reward, outcome.metadata
-                terminated, truncated = outcome.done, outcome.truncated
-            elif type(outcome) is StepResult and outcome.end is None and not outcome.events:
-                observation, reward, terminated, truncated, info = outcome
-            else:
-                rare[len(raw)] = outcome, None
-                raw.append(None)
-                rewards.append(math.nan)
-                continue
-            if type(reward) is not float and isinstance(reward, _NUMBERS):
-                reward = float(reward)
-            if (
-                (terminated is not False and not _says_false(terminated))
-                or (truncated is not False and not _says_false(truncated))
-                or type(reward) is not float
-            ):
-                rare[len(raw)] = outcome, None
-                reward = math.nan
-            elif info:
-                if type(info) is not dict or "reward_parts" in info:
-                    rare[len(raw)] = outcome, None
+                if type(outcome) is tuple and len(outcome) == 5:
+                    observation, reward, terminated, truncated, info = outcome
+                elif isinstance(outcome, Observation):
+                    observation, reward, info = outcome, outcome.reward, outcome.metadata
+                    terminated, truncated = outcome.done, outcome.truncated
+                elif type(outcome) is StepResult and outcome.end is None and not outcome.events:
+                    observation, reward, terminated, truncated, info = outcome
                 else:
-                    infos[len(raw)] = info
+                    raise _Unusual
+                if type(reward) is not float:
+                    reward = _plain_number(reward)
+                if terminated is not False or truncated is not False:
+                    _refuse_ends(terminated, truncated)
+                if info:
+                    if type(info) is not dict or "reward_parts" in info:
+                        raise _Unusual
+                    infos[len(raw)] = keep_info(info)
+            except _Unusual:
+                rare[len(raw)] = outcome, None
+                observation, reward = None, math.nan
+            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
+                rare[len(raw)] = outcome, error
+                observation, reward = None, math.nan
             raw.append(observation)
             rewards.append(reward)
         if any(self._boxes):
             for i, box in enumerate(self._boxes):
                 if box and i not in rare:
-                    outcome = (raw[i], rewards[i], False, False, infos.pop(i, {}))
-                    rare[i] = outcome, None
+                    rare[i] = (raw[i], rewards[i], False, False, infos.pop(i, {})), None
         return self._book(raw, rewards, infos, rare)
 
     def _book(
@@ -151,37 +155,29 @@ class SessionRows:
         infos: dict[int, dict[str, Any]],
         rare: dict[int, tuple[Any, Exception | None]],
     ) -> StepBatch:
-        special: dict[int, StepResult[Any]] = {}
-        shown = raw
-        if rare:
-            shown = list(raw)
-            for i, (outcome, error) in rare.items():
-                special[i] = self._conclude(i, outcome, error)
-                raw[i], shown[i] = self.sessions[i].raw, special[i].observation
-        # An author who changes one object in place is handed copies of it.
-        if self._may_change and any(map(operator.is_, raw, self._raw)):
-            shown = [
-                keep(one) if one is before and i not in special else one
-                for i, (one, before) in enumerate(zip(shown, self._raw, strict=True))
-            ]
+        column = np.array(rewards, np.float64)
+        if len(rare) < np.count_nonzero(np.isnan(column)):
+            for i in np.flatnonzero(np.isnan(column)).tolist():
+                rare.setdefault(i, ((raw[i], math.nan, False, False, infos.pop(i, {})), None))
+        special = {i: self._conclude(i, *told) for i, told in rare.items()}
+        shown = self._copies(raw, infos, special)
         try:
             successor = self._layout.gather(shown)
         except MisfitError:
-            shown = list(shown)
             for i in self._ids:
                 if i not in special:
                     try:
                         self._layout.check(shown[i])
                     except BadReturnError as misfit:
-                        infos.pop(i, None)
                         special[i] = self._conclude(i, None, misfit)
-                        raw[i], shown[i] = self.sessions[i].raw, special[i].observation
+                        shown[i] = special[i].observation
             successor = self._layout.gather(shown)
         for i, result in special.items():
+            infos.pop(i, None)
+            raw[i] = self.sessions[i].raw
             rewards[i] = math.nan if result.reward is None else result.reward
         self._raw, self._columns = raw, successor
-        by_row = None if self._shown is None else shown
-        self._shown = list(shown) if special and by_row is not None else by_row
+        by_row = self._shown = None if self._shown is None else shown
         self._tick += 1
         tick = Tick(
             self._layout,
@@ -200,10 +196,32 @@ class SessionRows:
             self._note_detours(special)
         return StepBatch(tick, self._columns)
 
+    def _copies(
+        self,
+        raw: list[Any],
+        infos: Mapping[int, Any],
+        special: dict[int, StepResult[Any]],
+    ) -> list[Any]:
+        """Return what may be shown of the authors' objects, which they may go on writing to."""
+        shown = list(raw)
+        for i, result in special.items():
+            shown[i] = result.observation
+        if not self._may_change:
+            return shown
+        for i, (one, before) in enumerate(zip(raw, self._raw, strict=True)):
+            if i in special or (one is not before and i not in infos and is_flat(type(one))):
+                continue
+            try:
+                shown[i] = keep(one)
+            except BadReturnError as error:
+                special[i] = self._conclude(i, None, error)
+                shown[i] = special[i].observation
+        return shown
+
     def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
         """Let a row's session conclude its step, and begin the next episode if one is due."""
         session = self._caught_up(i)
-        result = session.fail(error) if error is not None else session.conclude(outcome)
+        result = session.conclude(outcome) if error is None else session.fail(error)
         return self.drivers[i].go_on(result)
 
     def _caught_up(self, i: int) -> Session:
@@ -225,7 +243,8 @@ class SessionRows:
         if not started:
             return
         self._starts, self._episodes = self._starts.copy(), list(self._episodes)
-        self._tasks = list(self._tasks)
+        self._tasks, self._raw = list(self._tasks), list(self._raw)
+        self._shown = None if self._shown is None else list(self._shown)
         for i, observation in started.items():
             session = self.sessions[i]
             self._starts[i] = self._tick
@@ -251,7 +270,8 @@ class SessionRows:
             self._caught_up(i)
             results[i] = self.drivers[i].step(action)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
-        self._starts = self._starts.copy()
+        self._starts, self._raw = self._starts.copy(), list(self._raw)
+        self._shown = None if self._shown is None else list(self._shown)
         for i, result in results.items():
             self._starts[i] = self._tick - result.step_index
             self._raw[i] = self.sessions[i].raw
@@ -273,8 +293,22 @@ def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]
         except ActionError as error:
             words = str(error).removeprefix("action")
             raise ActionError(f"actions[{len(admitted)}]{words}") from None
+        except ToolCallOpenError as error:
+            raise ToolCallOpenError(f"actions[{len(admitted)}]: {error}") from None
     return admitted
 
 
-def _says_false(flag: Any) -> bool:
-    return type(flag) is np.bool_ and not flag
+class _Unusual(Exception):  # noqa: N818 - a signal within one loop
+    """The step is no ordinary one: its session must look at it."""
+
+
+def _plain_number(reward: Any) -> float:
+    if isinstance(reward, _NUMBERS):
+        return float(reward)
+    raise _Unusual
+
+
+def _refuse_ends(*flags: Any) -> None:
+    for flag in flags:
+        if flag is not False and not (type(flag) is np.bool_ and not flag):
+            raise _Unusual

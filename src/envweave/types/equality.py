@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 
@@ -22,6 +23,9 @@ def same(left: Any, right: Any) -> bool:
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, msgspec.Struct) and type(left) is type(right):
+        fields = left.__struct_fields__
+        return all(same(getattr(left, name), getattr(right, name)) for name in fields)
     if dataclasses.is_dataclass(left) and not isinstance(left, type):
         if type(left) is not type(right):
             return False

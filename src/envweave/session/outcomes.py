@@ -1,0 +1,68 @@
+"""Making the results of what was not an ordinary step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from envweave.types import (
+    AutoResetReady,
+    EpisodeEnd,
+    Event,
+    NeedAction,
+    ResetResult,
+    StepResult,
+)
+
+Parts: TypeAlias = tuple[Any, Any, Any, Any, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
+
+Asked: TypeAlias = tuple[NeedAction[Any], ...] | None
+
+
+class Episode(Protocol):
+    """Which step of which episode a result is about."""
+
+    episode_id: str | None
+    task_id: str | None
+    step_index: int
+
+
+def make_result(
+    parts: Parts, end: EpisodeEnd | None, events: tuple[Event, ...], asked: Asked, about: Episode
+) -> StepResult[Any]:
+    """Make the result of a step."""
+    result: StepResult[Any] = StepResult(*parts, end=end, step_index=about.step_index)
+    result.episode_id, result.task_id = about.episode_id, about.task_id
+    result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
+    return result
+
+
+def make_start(
+    ready: AutoResetReady[Any], asked: Asked, events: tuple[Event, ...]
+) -> ResetResult[Any]:
+    """Make the result of a reset."""
+    result: ResetResult[Any] = ResetResult(ready.initial_obs, ready.initial_info)
+    result.episode_id, result.task_id = ready.episode_id, ready.task_id
+    result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
+    return result
+
+
+def join_start(
+    result: StepResult[Any], ready: AutoResetReady[Any], asked: Asked, events: tuple[Event, ...]
+) -> StepResult[Any]:
+    """Put the start of the next episode into the result that ended the last one."""
+    result.ready = ready
+    result._asked, result._later = asked, events  # noqa: SLF001 - the session makes results
+    return result
+
+
+def unpaid(parts: Parts, end: EpisodeEnd) -> tuple[Parts, EpisodeEnd]:
+    """Take every reward out of a failure: it is none, of 0 or of anything."""
+    observation, reward, terminated, truncated, info = parts
+    nothing = dict.fromkeys(reward, math.nan) if isinstance(reward, dict) else math.nan
+    info = {name: one for name, one in info.items() if name != "reward_parts"}
+    end = msgspec.structs.replace(end, rewards=dict.fromkeys(end.rewards, math.nan))
+    return (observation, nothing, terminated, truncated, info), end
