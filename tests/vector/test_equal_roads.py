@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.errors import ActionError, ResetFailedError, ResetNeededError, ToolCallOpenError
-from envweave.testing.equality import same
+from envweave.types.equality import same
 
 
 @dataclass
@@ -45,7 +45,11 @@ class Wild(ew.Environment):
         self.length = self.rng.randint(1, 12)
         self.buffer[:] = self.rng.random()
         observation = self._show()
-        return observation if self.form == "observation" else (observation, {"n": self.length})
+        if self.form != "observation":
+            return observation, {"n": self.length}
+        observation.reward, observation.done, observation.truncated = None, False, False
+        observation.metadata = {"n": self.length}
+        return observation
 
     def step(self, action: int) -> Any:
         self.at += 1

@@ -89,6 +89,8 @@ def test_a_barrier_is_refused_while_somebody_is_under_way(gated: ew.VectorEnv) -
         gated.step(np.ones(4, int))
     with pytest.raises(BusyError):
         gated.reset()
+    with pytest.raises(BusyError, match="all environments are under way"):
+        gated.send(np.ones(4, int))
 
     GATES[-1].set()
     assert len(gated.drain()) == 4
@@ -105,6 +107,21 @@ def test_after_the_time_is_up_fewer_come_back_or_none(gated: ew.VectorEnv) -> No
     assert gated.in_flight == 4
     GATES[-1].set()
     assert sorted(gated.drain().ids.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["threads", "async"])
+def test_who_only_looks_in_gets_the_steps_in_the_end(mode: str) -> None:
+    with ew.make_vector(AsyncScriptedEnvironment, num_envs=2, mode=mode) as venv:
+        venv.reset(seed=0)
+        venv.send([{}, {}])
+
+        received: list[int] = []
+        for _ in range(1_000_000):
+            received += venv.recv(timeout_s=0).ids.tolist()
+            if venv.in_flight == 0:
+                break
+
+    assert sorted(received) == [0, 1]
 
 
 def test_more_than_are_under_way_are_not_waited_for(gated: ew.VectorEnv) -> None:

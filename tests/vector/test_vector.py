@@ -115,7 +115,7 @@ def test_a_finished_environment_is_not_stepped_until_it_is_reset() -> None:
         venv.step(np.ones(3, int))
     again = venv.reset(ids=[1])
 
-    assert again.ids.tolist() == [1]
+    assert again.began.tolist() == [False, True, False]
     assert again.current["value"].tolist() == [1, 0, 1]
     assert venv.step(np.ones(3, int)).step_index.tolist() == [2, 1, 2]
 

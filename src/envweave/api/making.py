@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -46,9 +47,10 @@ def make(
         OptionError: A keyword that neither `make` nor the environment knows.
         DefinitionError: The environment could not be made.
     """
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
     module = _backend(backend)
-    return Env(module.connect(spec, kwargs, Options(autoreset, timeout_s)), spec.id)
+    options = Options(_flag("autoreset", autoreset), timeout_s)
+    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
+    return Env(module.connect(spec, kwargs, options), spec.id)
 
 
 def make_async(
@@ -66,9 +68,10 @@ def make_async(
 
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
     module = _backend(backend)
-    return AsyncEnv(module.connect_async(spec, kwargs, Options(autoreset, timeout_s)), spec.id)
+    options = Options(_flag("autoreset", autoreset), timeout_s)
+    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
+    return AsyncEnv(module.connect_async(spec, kwargs, options), spec.id)
 
 
 def make_vector(
@@ -102,17 +105,16 @@ def make_vector(
         registry: Where to look up the ID; a table of this process by default.
         **kwargs: Passed to each environment's constructor.
     """
-    if num_envs < 1:
-        raise OptionError(f"num_envs={num_envs!r} is no vector; use 1 or more.")
-    if not isinstance(env, str) and not callable(env):
+    count = _count("num_envs", num_envs)
+    if not isinstance(env, str) and not _makes_environments(env):
         raise OptionError(
-            f"One {type(env).__name__} object cannot be {num_envs} environments. Pass its class, "
+            f"One {type(env).__name__} object cannot be {count} environments. Pass its class, "
             "a function that makes one, or an ID."
         )
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
     module = _backend(backend)
-    transport = module.connect_vector(spec, kwargs, Options(autoreset, timeout_s, mode), num_envs)
-    return VectorEnv(transport, num_envs)
+    options = Options(_flag("autoreset", autoreset), timeout_s, mode)
+    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
+    return VectorEnv(module.connect_vector(spec, kwargs, options, count), count)
 
 
 def _recipe(
@@ -124,7 +126,7 @@ def _recipe(
 ) -> EnvSpec:
     if isinstance(env, str):
         spec = spec_of(env, registry=registry)
-    elif isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
+    elif _makes_environments(env):
         spec = EnvSpec(getattr(env, "__qualname__", repr(env)), env)
     else:
         name = type(env).__qualname__
@@ -136,14 +138,44 @@ def _recipe(
         spec = EnvSpec(name, lambda: env)
     changes: dict[str, Any] = {}
     if max_episode_steps is not None:
-        changes["max_episode_steps"] = max_episode_steps
+        changes["max_episode_steps"] = _count("max_episode_steps", max_episode_steps)
     if transform is not None:
+        if not callable(transform):
+            raise OptionError(
+                f"transform={transform!r} cannot be called. Pass a Transform, or a function that "
+                "takes an observation and returns one."
+            )
         changes["transform"] = transform
     return dataclasses.replace(spec, **changes) if changes else spec
 
 
-def _backend(name: str) -> Any:
+def _makes_environments(env: Any) -> bool:
+    """Whether it is a class or a function, and no environment that can itself be called."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise OptionError(
+            f"{name}={value!r} is no whole number of 1 or more; use 1 or more, such as {name}=8."
+        )
+    return count
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r} is neither True nor False; use one of them.")
+    return value
+
+
+def _backend(name: Any) -> Any:
     known = plugin_names(BACKENDS)
+    if not isinstance(name, str):
+        raise OptionError(f"backend={name!r} is no name. Use one of {', '.join(map(repr, known))}.")
     if name not in known:
         raise BackendNotFoundError(
             f"No backend is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}."

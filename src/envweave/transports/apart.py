@@ -1,57 +1,89 @@
 """Vectors whose environments are stepped apart, and come back one by one.
 
 `ApartTransport` keeps the books; a `Crew` runs the calls: on an event loop (`loop.py`), or in
-threads (`threads.py`).
+threads (`threads.py`). Every call has a number. A caller who is interrupted while it waits for
+a reset has abandoned those calls, and whatever still comes of them is dropped by number; steps
+are kept until somebody receives them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, final
+import itertools
+import math
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 from envweave.errors import EnvWeaveError
 from envweave.session import Session
-from envweave.types import ResetResult, State, StepResult, Task
-from envweave.vector.batch import StepBatch, batch_of
+from envweave.transports.sessions import check_each, standing
+from envweave.types import ResetResult, State, Task
+from envweave.vector.batch import Standing, StepBatch, batch_of
 from envweave.vector.columns import Columns, Layout, Listed, replaced
 from envweave.vector.rows import admit_each
 
-Outcome = StepResult[Any] | Exception
+Outcome: TypeAlias = Any
+"""A result, an author's state, or whatever was raised instead."""
+
+
+class Call(NamedTuple):
+    """One call on one environment.
+
+    Attributes:
+        number: Which call of the vector it is.
+        env_index: Which environment it is for.
+        method: `"reset"`, `"step"` or `"state"`.
+        args: What the method is given.
+        keywords: What it is given by name.
+    """
+
+    number: int
+    env_index: int
+    method: str
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = {}
 
 
 class Crew(Protocol):
-    """Runs the calls of many environments at once, each environment's one after the other."""
+    """Runs the calls of many environments at once, each environment's one after the other.
 
-    def reset(self, index: int, keywords: Mapping[str, Any]) -> None:
-        """Let one environment begin an episode; its outcome comes by `collect`."""
+    Every call comes to an outcome, also one that raises what is no `Exception`.
+    """
 
-    def step(self, index: int, action: Any) -> None:
-        """Let one environment take a step; its outcome comes by `collect`."""
+    done: dict[int, Outcome]
+    """The outcomes that nobody has taken out yet, by number of call, the oldest first."""
 
-    def collect(self, count: int, timeout_s: float | None) -> list[tuple[int, Outcome]]:
-        """Wait for `count` outcomes, and return all there are, the oldest first.
+    def run(self, call: Call) -> None:
+        """Run one call, some time; its outcome comes to `done`."""
 
-        After `timeout_s` seconds fewer are returned, or none.
-        """
-        ...
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Return when `done` holds `count` outcomes, or after `timeout_s` seconds."""
+
+    def abandon(self, numbers: Container[int]) -> None:
+        """Stop these calls where that can be; nobody waits for their outcomes."""
 
     def close(self) -> None:
-        """Close every environment, and leave nothing behind."""
+        """Close every environment, and leave nothing behind. May be called twice."""
 
 
 @final
 class ApartTransport:
     """Steps many sessions at once; a slow one holds up nobody but a barrier."""
 
-    goes_on = True
-
     def __init__(self, sessions: Sequence[Session], crew: Callable[[list[Session]], Crew]) -> None:
         self._sessions = list(sessions)
         self._crew = crew(self._sessions)
+        self._numbers = itertools.count()
+        self._steps: dict[int, int] = {}  # the environment of each step owed, by number of call
         self._layout: Layout = Listed()
         self.columns: Columns = None
         self.interface = self._sessions[0].interface
         self.tasks = self._sessions[0].environment.tasks
+
+    @property
+    def owed(self) -> set[int]:
+        """The environments whose step nobody has received yet."""
+        return set(self._steps.values())
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""
@@ -59,6 +91,16 @@ class ApartTransport:
         self.columns = layout.gather(observations)
         for session in self._sessions:
             session.fits = layout.check
+
+    def check_reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        check_each(self._sessions, ids, seeds, tasks, options)
 
     def reset(
         self,
@@ -68,24 +110,42 @@ class ApartTransport:
         options: Mapping[str, Any] | None,
     ) -> list[ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        for i, seed, task in zip(ids, seeds, tasks, strict=True):
-            self._crew.reset(i, {"seed": seed, "task": task, "options": options})
-        outcomes = dict(self._crew.collect(len(ids), None))
+        wanted = zip(ids, seeds, tasks, strict=True)
+        outcomes = self._ask(
+            Call(next(self._numbers), i, "reset", (), {"seed": s, "task": t, "options": options})
+            for i, s, t in wanted
+        )
         results: list[ResetResult[Any] | Exception] = []
         started: dict[int, Any] = {}
-        for i in ids:
-            outcome = outcomes[i]
+        for i, outcome in zip(ids, outcomes, strict=True):
+            assert isinstance(outcome, ResetResult | EnvWeaveError)
+            results.append(outcome)
             if isinstance(outcome, ResetResult):
                 started[i] = outcome.observation
-                results.append(outcome)
-            elif isinstance(outcome, EnvWeaveError):
-                results.append(outcome)
-            else:
-                assert isinstance(outcome, Exception)
-                raise outcome
         if self.columns is not None and started:
             self.columns = replaced(self.columns, started, self._layout)
         return results
+
+    def _ask(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Run calls, wait for all of them, and return what came of each."""
+        asked: dict[int, int] = {}
+        try:
+            for call in calls:
+                asked[call.number] = call.env_index
+                self._crew.run(call)
+            self._wait(asked, len(asked), None)
+        except BaseException:
+            self._crew.abandon(asked)
+            raise
+        outcomes = [self._crew.done.pop(number) for number in asked]
+        for i, outcome in zip(asked.values(), outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EnvWeaveError):
+                raise _named(i, outcome)
+        return outcomes
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        return [standing(self._sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
@@ -93,36 +153,73 @@ class ApartTransport:
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
-        ids = range(len(self._sessions))
-        self.send(ids, actions)
-        return self._book(sorted(self._collect(len(ids), None)))
+        self.send(range(len(self._sessions)), actions)
+        self._wait(self._steps, len(self._steps), None)
+        return self._take(sorted(self._steps))
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
         """Let these environments take a step each."""
         for i, action in zip(ids, actions, strict=True):
-            self._crew.step(i, action)
+            call = Call(next(self._numbers), i, "step", (action,))
+            self._crew.run(call)  # first: what the books hold, the crew will bring
+            self._steps[call.number] = i
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
         """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
-        return self._book(self._collect(min_ready, timeout_s))
+        return self._take(self._wait(self._steps, min_ready, timeout_s))
 
-    def _collect(self, count: int, timeout_s: float | None) -> list[tuple[int, StepResult[Any]]]:
-        done: list[tuple[int, StepResult[Any]]] = []
-        for i, outcome in self._crew.collect(count, timeout_s):
-            if isinstance(outcome, Exception):
-                raise outcome
-            done.append((i, outcome))
-        return done
+    def _wait(self, wanted: Container[int], count: int, timeout_s: float | None) -> list[int]:
+        """Wait until `count` of the calls wanted are done; return those that are."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while len(ready := self._sift(wanted)) < count:
+            left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
+            self._crew.wait(count, left)
+            if time.monotonic() >= deadline:
+                return self._sift(wanted)
+        return ready
 
-    def _book(self, done: Sequence[tuple[int, StepResult[Any]]]) -> StepBatch:
-        ids = [i for i, _ in done]
-        self.columns = replaced(self.columns, {i: r.current for i, r in done}, self._layout)
-        return batch_of([result for _, result in done], ids, self._layout)
+    def _sift(self, wanted: Container[int]) -> list[int]:
+        """Return which of the calls wanted are done, and drop what nobody waits for."""
+        ready = []
+        for number in list(self._crew.done):
+            if number in wanted:
+                ready.append(number)
+            elif number not in self._steps:
+                del self._crew.done[number]
+        return ready
+
+    def _take(self, numbers: Sequence[int]) -> StepBatch:
+        """Make a batch of steps that are done, and strike them from the books."""
+        done = self._crew.done
+        ids, results = [], []
+        for number in numbers:
+            outcome = done[number]
+            if isinstance(outcome, BaseException):
+                # The others stay, for whoever receives next.
+                raise _named(self._steps.pop(number), outcome)
+            ids.append(self._steps[number])
+            results.append(outcome)
+        shown = {i: result.current for i, result in zip(ids, results, strict=True)}
+        self.columns = replaced(self.columns, shown, self._layout)
+        batch = batch_of(results, ids, self._layout)
+        for number in numbers:
+            del self._steps[number], done[number]
+        return batch
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
-        return [session.state() for session in self._sessions]
+        everyone = range(len(self._sessions))
+        states = self._ask([Call(next(self._numbers), i, "state") for i in everyone])
+        for outcome in states:
+            if isinstance(outcome, EnvWeaveError):
+                raise outcome
+        return states
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
         self._crew.close()
+
+
+def _named(index: int, error: BaseException) -> BaseException:
+    error.add_note(f"Raised in environment {index} of the vector.")
+    return error

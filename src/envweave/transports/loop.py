@@ -4,69 +4,72 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container
+from functools import partial
 from typing import Any, final
 
 from envweave.session import AsyncDriver, PrivateLoop, Session
-from envweave.transports.apart import Outcome
+from envweave.transports.apart import Call, Outcome
 
 
 @final
 class LoopCrew:
-    """Runs every environment as a task of one loop, which turns while somebody collects."""
+    """Runs every environment as a task of one loop, which turns while somebody waits."""
 
     def __init__(self, sessions: list[Session]) -> None:
         self._drivers = [AsyncDriver(session) for session in sessions]
         self._loop = PrivateLoop()
-        self._calls: deque[tuple[int, Coroutine[Any, Any, Any]]] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._done: deque[tuple[int, Outcome]] = deque()
+        self._calls: deque[Call] = deque()  # that have no task yet
+        self._tasks: dict[int, asyncio.Task[Outcome]] = {}  # that run, by number of call
+        self._last: dict[int, asyncio.Task[Outcome]] = {}  # the last of each environment
         self._progress: asyncio.Event | None = None
+        self.done: dict[int, Outcome] = {}
 
-    def reset(self, index: int, keywords: Mapping[str, Any]) -> None:
-        """Let one environment begin an episode."""
-        self._calls.append((index, self._drivers[index].reset(**keywords)))
+    def run(self, call: Call) -> None:
+        """Run one call, as soon as somebody waits."""
+        self._calls.append(call)
 
-    def step(self, index: int, action: Any) -> None:
-        """Let one environment take a step."""
-        self._calls.append((index, self._drivers[index].step(action)))
-
-    def collect(self, count: int, timeout_s: float | None) -> list[tuple[int, Outcome]]:
+    def wait(self, count: int, timeout_s: float | None) -> None:
         """Turn the loop until `count` outcomes are there, or the time is up."""
-        self._loop.run(self._wait(count, timeout_s))
-        done = list(self._done)
-        self._done.clear()
-        return done
+        self._loop.run(self._turn(count, timeout_s))
 
-    async def _wait(self, count: int, timeout_s: float | None) -> None:
+    async def _turn(self, count: int, timeout_s: float | None) -> None:
         progress = self._progress = asyncio.Event()
         while self._calls:
-            task = asyncio.ensure_future(self._run(*self._calls.popleft()))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._start(self._calls.popleft())
         try:
             async with asyncio.timeout(timeout_s):
-                while len(self._done) < count:
+                while len(self.done) < count:
                     progress.clear()
                     await progress.wait()
         except TimeoutError:
             return
 
-    async def _run(self, index: int, call: Coroutine[Any, Any, Any]) -> None:
-        try:
-            outcome: Outcome = await call
-        except Exception as error:  # noqa: BLE001 - handed to whoever collects
-            outcome = error
-        self._done.append((index, outcome))
+    def _start(self, call: Call) -> None:
+        method = getattr(self._drivers[call.env_index], call.method)
+        start = partial(method, *call.args, **call.keywords)
+        task = asyncio.ensure_future(_outcome(start, after=self._last.get(call.env_index)))
+        self._tasks[call.number] = self._last[call.env_index] = task
+        task.add_done_callback(partial(self._deliver, call.number))
+
+    def _deliver(self, number: int, task: asyncio.Task[Outcome]) -> None:
+        self._tasks.pop(number, None)
+        self.done[number] = asyncio.CancelledError() if task.cancelled() else task.result()
         if self._progress is not None:
             self._progress.set()
+
+    def abandon(self, numbers: Container[int]) -> None:
+        """Cancel these calls. The next one on the same environment waits until they are over."""
+        self._calls = deque(call for call in self._calls if call.number not in numbers)
+        for number, task in list(self._tasks.items()):
+            if number in numbers:
+                task.cancel()
 
     def close(self) -> None:
         """Cancel what runs, close every environment and the loop."""
         if self._loop.is_closed:
             return
-        while self._calls:
-            self._calls.popleft()[1].close()
+        self._calls.clear()
         try:
             failures = self._loop.run(self._close_all())
         finally:
@@ -75,10 +78,21 @@ class LoopCrew:
             raise failures[0]
 
     async def _close_all(self) -> list[BaseException]:
-        for task in self._running:
+        running = list(self._tasks.values())
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-        closed = await asyncio.gather(
-            *[driver.close() for driver in self._drivers], return_exceptions=True
-        )
+        await asyncio.gather(*running, return_exceptions=True)
+        closed = await asyncio.gather(*[_outcome(driver.close) for driver in self._drivers])
         return [outcome for outcome in closed if isinstance(outcome, BaseException)]
+
+
+async def _outcome(
+    start: Callable[[], Awaitable[Any]], after: asyncio.Task[Outcome] | None = None
+) -> Outcome:
+    """Return what came of a call, also what it raised, so that the loop goes on for the others."""
+    try:
+        if after is not None and not after.done():
+            await asyncio.wait([after])
+        return await start()
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        return error

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from envweave.session import Session
+from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State, Task
 from envweave.vector import StepBatch
+from envweave.vector.batch import Standing
 from envweave.vector.columns import Columns, Layout
 from envweave.vector.rows import SessionRows
 
@@ -15,8 +17,6 @@ from envweave.vector.rows import SessionRows
 @final
 class SerialTransport:
     """Steps many sync sessions in the caller's thread, in order."""
-
-    goes_on = False
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._rows = SessionRows(sessions)
@@ -33,6 +33,21 @@ class SerialTransport:
         """What to act on next. Nobody writes to it."""
         return self._rows.columns
 
+    @property
+    def owed(self) -> set[int]:
+        """The environments that were sent for, and have not been stepped yet."""
+        return {i for i, _ in self._sent}
+
+    def check_reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        check_each(self._rows.sessions, ids, seeds, tasks, options)
+
     def reset(
         self,
         ids: Sequence[int],
@@ -42,6 +57,11 @@ class SerialTransport:
     ) -> list[ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         return self._rows.reset(ids, seeds, tasks, options)
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        self._rows.catch_up()
+        return [standing(self._rows.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
@@ -67,11 +87,11 @@ class SerialTransport:
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
-        failures = []
+        failures: list[BaseException] = []
         for driver in self._rows.drivers:
             try:
                 driver.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed too
+            except BaseException as error:  # noqa: BLE001 - the others must be closed too
                 failures.append(error)
         if failures:
             raise failures[0]

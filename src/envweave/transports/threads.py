@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+import warnings
+import weakref
+from collections.abc import Callable, Container
 from functools import partial
-from typing import Any, final
+from typing import TypeAlias, final
 
 from envweave.session import LoopDriver, Session, SyncDriver
-from envweave.transports.apart import Outcome
+from envweave.transports.apart import Call, Outcome
 
 MAX_THREADS = 256
+LOOK_UP_S = 0.2
+"""How long to wait at a time: a Ctrl-C that comes just before a wait does not end it."""
+
+Jobs: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
+AnyDriver: TypeAlias = SyncDriver | LoopDriver
 
 
 @final
@@ -20,83 +29,139 @@ class ThreadCrew:
     """Runs environments in threads; each environment stays in one thread for its whole life.
 
     sqlite connections, event loops and GPU contexts care about that. Up to `MAX_THREADS`
-    environments have a thread of their own; beyond that they share.
+    environments have a thread of their own; beyond that they share. A crew that is dropped
+    without `close` is told of with a `ResourceWarning`; its threads close their environments
+    and end.
     """
 
     def __init__(self, sessions: list[Session]) -> None:
-        self._drivers = [
+        self._drivers: list[AnyDriver] = [
             LoopDriver(session) if session.interface.is_async else SyncDriver(session)
             for session in sessions
         ]
-        count = min(len(sessions), MAX_THREADS)
-        self._jobs: list[queue.SimpleQueue[Callable[[], None] | None]] = [
-            queue.SimpleQueue() for _ in range(count)
+        self._board = _Board()
+        self.done = self._board.done
+        self._jobs: list[Jobs] = [
+            queue.SimpleQueue() for _ in range(min(len(sessions), MAX_THREADS))
         ]
-        self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._ready: list[tuple[int, Outcome]] = []
-        self._is_closed = False
-        self._threads = [
-            threading.Thread(target=_work, args=(jobs,), name=f"envweave-vector-{i}", daemon=True)
-            for i, jobs in enumerate(self._jobs)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def reset(self, index: int, keywords: Mapping[str, Any]) -> None:
-        """Let one environment begin an episode."""
-        self._put(index, partial(self._drivers[index].reset, **keywords))
-
-    def step(self, index: int, action: Any) -> None:
-        """Let one environment take a step."""
-        self._put(index, partial(self._drivers[index].step, action))
-
-    def _put(self, index: int, call: Callable[[], Outcome]) -> None:
-        def job() -> None:
+        self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unclosed = weakref.finalize(
+            self, _dropped, self._jobs, self._drivers, self._failures, self._threads
+        )
+        self._unclosed.atexit = False  # then the threads, being daemons, end anyway
+        for i, jobs in enumerate(self._jobs):
+            thread = threading.Thread(
+                target=_work, args=(jobs,), name=f"envweave-vector-{i}", daemon=True
+            )
             try:
-                outcome = call()
-            except Exception as error:  # noqa: BLE001 - handed to whoever collects
-                outcome = error
-            self._done.put((index, outcome))
+                thread.start()
+            except BaseException:
+                self._unclosed.detach()
+                for started in self._jobs[:i]:
+                    started.put(None)
+                raise
+            self._threads.append(thread)
 
-        self._jobs[index % len(self._jobs)].put(job)
+    def run(self, call: Call) -> None:
+        """Run one call in its environment's thread, after those that are there already."""
+        method = getattr(self._drivers[call.env_index], call.method)
+        job = partial(_run, call.number, partial(method, *call.args, **call.keywords), self._board)
+        self._jobs[call.env_index % len(self._jobs)].put(job)
 
-    def collect(self, count: int, timeout_s: float | None) -> list[tuple[int, Outcome]]:
-        """Wait for `count` outcomes, or until the time is up."""
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Wait until `count` outcomes are there, or the time is up."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        ready = self._ready  # kept over an interrupt
-        try:
-            while len(ready) < count:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                ready.append(self._done.get(timeout=left))
-            while True:
-                ready.append(self._done.get_nowait())
-        except queue.Empty:
-            self._ready = []
-            return ready
+        board = self._board
+        while not board.news.empty():
+            board.news.get()  # what was new to an earlier wait
+        board.awaited = count  # before the first look: who comes after it wakes us
+        while len(board.done) < count:
+            left = LOOK_UP_S if deadline is None else min(LOOK_UP_S, deadline - time.monotonic())
+            if left <= 0:
+                break
+            with contextlib.suppress(queue.Empty):
+                board.news.get(timeout=left)
+        board.awaited = math.inf
+
+    def abandon(self, numbers: Container[int]) -> None:
+        """Do not begin these calls, if they have not begun. A thread cannot be interrupted."""
+        self._board.abandoned.append(numbers)
 
     def close(self) -> None:
         """Let every thread finish its step, close its environments, and end."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
-        for i, driver in enumerate(self._drivers):
-            self._jobs[i % len(self._jobs)].put(partial(_close, driver, failures))
-        for jobs in self._jobs:
-            jobs.put(None)
+        if self._unclosed.detach() is not None:
+            _dismiss(self._jobs, self._drivers, self._failures)
         for thread in self._threads:
             thread.join()
-        if not failures.empty():
-            raise failures.get()
+        failures = [self._failures.get() for _ in range(self._failures.qsize())]
+        if failures:
+            raise failures[0]
 
 
-def _close(driver: SyncDriver | LoopDriver, failures: queue.SimpleQueue[Exception]) -> None:
+@final
+class _Board:
+    """What threads and their caller share. It needs no lock: each change is one operation.
+
+    Attributes:
+        done: Outcomes by number of call.
+        awaited: With how many outcomes there is news.
+        news: An item, whenever there is.
+        abandoned: The numbers of calls that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        self.done: dict[int, Outcome] = {}
+        self.awaited: float = math.inf
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.abandoned: list[Container[int]] = []
+
+
+def _run(number: int, call: Callable[[], Outcome], board: _Board) -> None:
+    if any(number in numbers for numbers in board.abandoned):
+        return
+    try:
+        outcome = call()
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        outcome = error
+    board.done[number] = outcome
+    if len(board.done) >= board.awaited:
+        board.news.put(None)
+
+
+def _work(jobs: Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # while a thread waits for the next one it holds on to nothing
+
+
+def _dismiss(
+    jobs: list[Jobs], drivers: list[AnyDriver], failures: queue.SimpleQueue[BaseException]
+) -> None:
+    """Let every thread close its environments, and end."""
+    for i, driver in enumerate(drivers):
+        jobs[i % len(jobs)].put(partial(_close, driver, failures))
+    for each in jobs:
+        each.put(None)
+
+
+def _close(driver: AnyDriver, failures: queue.SimpleQueue[BaseException]) -> None:
     try:
         driver.close()
-    except Exception as error:  # noqa: BLE001 - the others must be closed too
+    except BaseException as error:  # noqa: BLE001 - the others must be closed too
         failures.put(error)
 
 
-def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
+def _dropped(
+    jobs: list[Jobs],
+    drivers: list[AnyDriver],
+    failures: queue.SimpleQueue[BaseException],
+    threads: list[threading.Thread],
+) -> None:
+    _dismiss(jobs, drivers, failures)
+    warnings.warn(
+        f"A vector of {len(drivers)} environments in {len(threads)} threads was dropped without "
+        "close(). Use it in a `with` block, or close it.",
+        ResourceWarning,
+        stacklevel=1,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from envweave.codec import Spec
 from envweave.codec.branches import Record
+from envweave.codec.spec import short
 from envweave.errors import ActionError
 
 
@@ -26,7 +27,7 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
     """
     fields = [] if not isinstance(spec, Record) else [n for n in spec.fields if n != "metadata"]
     if isinstance(actions, Mapping):
-        rows = _from_columns(actions)
+        rows = _from_columns(actions, num_envs)
     elif isinstance(actions, np.ndarray):
         if actions.ndim == 0:
             raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
@@ -51,12 +52,23 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
     return rows
 
 
-def _from_columns(columns: Mapping[str, Any]) -> list[Any]:
-    named = {
-        n: c.tolist() if isinstance(c, np.ndarray) and c.ndim == 1 else list(c)
-        for n, c in columns.items()
-    }
+def _from_columns(columns: Mapping[str, Any], num_envs: int) -> list[Any]:
+    named = {name: _column(name, column, num_envs) for name, column in columns.items()}
     lengths = {name: len(column) for name, column in named.items()}
     if len(set(lengths.values())) > 1:
         raise ActionError(f"actions: the columns differ in length: {lengths}")
     return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+
+
+def _column(name: str, column: Any, num_envs: int) -> list[Any]:
+    if isinstance(column, np.ndarray) and column.ndim == 1:
+        return list(column.tolist())
+    if isinstance(column, Iterable) and not isinstance(column, str | bytes | Mapping | Set):
+        try:
+            return list(column)
+        except TypeError:
+            pass  # an array of no dimension
+    raise ActionError(
+        f"actions.{name}: {short(column)} is no column. A dict holds one value an environment "
+        f"for each field: {{{name!r}: [{short(column)}] * {num_envs}}}; or pass a list of actions."
+    )

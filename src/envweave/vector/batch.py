@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envweave.session.keeping import keep
 from envweave.types import Request, ResetResult, StepResult
 from envweave.vector.columns import Columns, Layout, owned, replaced
 
@@ -17,62 +19,151 @@ _NO_OBSERVATION = (
     "A batch has no `observation`. Use `current` to act on, and `successor` to learn from."
 )
 _NOTHING: Mapping[int, Any] = {}
+OVER = "its episode is over"
+"""Why an environment is idle that does not reset by itself."""
+
+
+class Standing(NamedTuple):
+    """Where an environment stands between two calls."""
+
+    observation: Any
+    step_index: int
+    episode_id: str | None
+    task_id: str | None
 
 
 @final
 class ResetBatch:
-    """The outcome of a reset: what to act on, for every environment.
+    """The outcome of a reset, with a row for every environment: all of them can be acted on.
+
+    It has the columns of a `StepBatch`. In the rows of environments that were left out of
+    `reset(ids=…)` they say where each stands, with no info and no requests. No row has a
+    reward, and none is done.
 
     Attributes:
-        ids: Which environments began an episode; the others are shown as they stand.
-        current: What to act on next.
+        ids: Which environment each row is of: all of them, in order.
+        began: Where an episode began.
     """
 
     def __init__(
-        self, started: Mapping[int, ResetResult[Any]], current: Columns, num_envs: int
+        self,
+        began: Mapping[int, ResetResult[Any]],
+        others: Mapping[int, Standing],
+        idle: Collection[int],
+        current: Columns,
     ) -> None:
-        self._started = started
-        self._num_envs = num_envs
-        self.ids: NDArray[np.int64] = np.array(sorted(started), np.int64)
-        self.current = current
+        count = len(began) + len(others)
+        self._began = began
+        self._others = others
+        self._idle = idle
+        self.ids: NDArray[np.int64] = np.arange(count)
+        self.began: NDArray[np.bool_] = np.array([i in began for i in range(count)], np.bool_)
+        self._shown = current
 
     @property
     def observation(self) -> NoReturn:
         """Refuse, as `StepBatch.observation` does."""
         raise AttributeError(_NO_OBSERVATION)
 
+    @cached_property
+    def current(self) -> Columns:
+        """What to act on next."""
+        return owned(self._shown)
+
+    @cached_property
+    def successor(self) -> Columns:
+        """The same: no step has led anywhere."""
+        return owned(self._shown)
+
     @property
-    def infos(self) -> list[dict[str, Any]]:
-        """The info of each row; empty where no episode began."""
-        return [r.info if (r := self._started.get(i)) else {} for i in range(self._num_envs)]
+    def reward(self) -> NDArray[np.float64]:
+        """NaN: nothing was earned."""
+        return np.full(len(self), math.nan)
+
+    @property
+    def terminated(self) -> NDArray[np.bool_]:
+        """Nowhere."""
+        return np.zeros(len(self), np.bool_)
+
+    @property
+    def truncated(self) -> NDArray[np.bool_]:
+        """Nowhere."""
+        return np.zeros(len(self), np.bool_)
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """Nowhere; `needs_reset` says where no episode is running."""
+        return np.zeros(len(self), np.bool_)
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Everywhere, as in a `ResetResult`."""
+        return np.ones(len(self), np.bool_)
+
+    @property
+    def bootstrap(self) -> NDArray[np.bool_]:
+        """Everywhere."""
+        return np.ones(len(self), np.bool_)
+
+    @property
+    def needs_reset(self) -> NDArray[np.bool_]:
+        """Where no episode is running, since that environment was left out."""
+        return np.array([i in self._idle for i in range(len(self))], np.bool_)
+
+    @property
+    def step_index(self) -> NDArray[np.int64]:
+        """How many steps each episode has behind it: 0 where one began."""
+        return np.array([row.step_index for row in self._rows()], np.int64)
 
     @property
     def episode_id(self) -> list[str | None]:
-        """The episode of each row; `None` where none began."""
-        return [r.episode_id if (r := self._started.get(i)) else None for i in self._rows()]
+        """The episode of each row."""
+        return [row.episode_id for row in self._rows()]
 
     @property
     def task_id(self) -> list[str | None]:
         """What each row's episode is about."""
-        return [r.task_id if (r := self._started.get(i)) else None for i in self._rows()]
+        return [row.task_id for row in self._rows()]
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info of each row; empty where no episode began."""
+        return [r.info if (r := self._began.get(i)) else {} for i in range(len(self))]
 
     @property
     def requests(self) -> list[list[Request]]:
         """The requests of each row; none where no episode began."""
-        return [r.requests if (r := self._started.get(i)) else [] for i in self._rows()]
+        return [r.requests if (r := self._began.get(i)) else [] for i in range(len(self))]
 
-    def _rows(self) -> range:
-        return range(self._num_envs)
+    def _rows(self) -> Iterator[ResetResult[Any] | Standing]:
+        return (self._began.get(i) or self._others[i] for i in range(len(self)))
 
     def __len__(self) -> int:
-        return self._num_envs
+        return len(self.began)
 
-    def __getitem__(self, index: int) -> ResetResult[Any]:
-        """Return the row of an environment that began an episode."""
-        return self._started[range(self._num_envs)[index]]
+    @overload
+    def __getitem__(self, index: int) -> ResetResult[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ResetResult[Any]]: ...
+    def __getitem__(self, index: int | slice) -> ResetResult[Any] | list[ResetResult[Any]]:
+        """Return one row, or the rows of a slice, as a single environment would have given it."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        i = _place(index, len(self))
+        if i in self._began:
+            return self._began[i]
+        stands = self._others[i]
+        row = ResetResult(
+            keep(stands.observation),
+            requests=(),
+            episode_id=stands.episode_id,
+            task_id=stands.task_id,
+        )
+        row.step_index = stands.step_index
+        return row
 
     def __iter__(self) -> Iterator[ResetResult[Any]]:
-        return (self._started[int(i)] for i in self.ids)
+        return (self[i] for i in range(len(self)))
 
 
 class Tick(NamedTuple):
@@ -128,11 +219,6 @@ class StepBatch:
         return owned(self._current)
 
     @property
-    def shown_next(self) -> Columns:
-        """The same as `current`, shared with the engine: nobody writes to it."""
-        return self._current
-
-    @property
     def observation(self) -> NoReturn:
         """Refuse: one name would hide which of two observations is meant."""
         raise AttributeError(_NO_OBSERVATION)
@@ -168,10 +254,10 @@ class StepBatch:
         return self.valid & ~self.terminated
 
     @property
-    def idle(self) -> set[int]:
-        """The environments whose episode is over and no new one has begun."""
+    def idle(self) -> dict[int, str]:
+        """The environments whose episode is over and no new one has begun, and why."""
         special = self._special.items()
-        return {self._tick.ids[i] for i, r in special if r.done and r.ready is None}
+        return {self._tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
 
     @cached_property
     def needs_reset(self) -> NDArray[np.bool_]:
@@ -212,14 +298,20 @@ class StepBatch:
     def __len__(self) -> int:
         return len(self._tick.ids)
 
-    def __getitem__(self, index: int) -> StepResult[Any]:
-        """Return one row as the `StepResult` that a single environment would have given."""
-        i = range(len(self))[index]
+    @overload
+    def __getitem__(self, index: int) -> StepResult[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StepResult[Any]]: ...
+    def __getitem__(self, index: int | slice) -> StepResult[Any] | list[StepResult[Any]]:
+        """Return one row, or the rows of a slice, as a single environment would have given it."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        i = _place(index, len(self))
         if i in self._special:
             return self._special[i]
         tick = self._tick
         return StepResult(
-            tick.successor[i].copy() if tick.shown is None else tick.shown[i],
+            tick.successor[i, ...].copy() if tick.shown is None else tick.shown[i],
             tick.rewards[i],
             info=tick.infos.get(i),
             episode_id=tick.episodes[i],
@@ -254,6 +346,24 @@ def batch_of(results: Sequence[StepResult[Any]], ids: Sequence[int], layout: Lay
         ),
         replaced(successor, fresh, layout) if fresh else successor,
     )
+
+
+def _place(index: Any, count: int) -> int:
+    """Return the place of a row, counted from the end if negative."""
+    try:
+        i = operator.index(index)
+    except TypeError:
+        i = None
+    if i is None or isinstance(index, bool):
+        raise TypeError(f"A batch has rows by number or slice, not by {index!r}.")
+    if not -count <= i < count:
+        raise IndexError(f"The batch has no row {i}; it has {count}.")
+    return i % count
+
+
+def _why(result: StepResult[Any]) -> str:
+    failure = result.info.get("reset_error")
+    return OVER if failure is None else f"its autoreset failed: {failure}"
 
 
 def _number(reward: float | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -13,7 +14,9 @@ from envweave.codec import AnySpec, Spec
 from envweave.codec.branches import Dictionary, Record
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real
 from envweave.codec.spaces import NOT_SHOWN, shown_fields
+from envweave.codec.spec import short
 from envweave.errors import BadReturnError
+from envweave.session.keeping import keep
 from envweave.types import Observation
 
 Columns: TypeAlias = Any
@@ -24,6 +27,12 @@ class MisfitError(Exception):
     """Some row does not fit; who it is takes a second look. Never leaves the vector."""
 
 
+_KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
+_EXACT = {np.dtype(np.bool_): bool, np.dtype(np.int64): int, np.dtype(np.float64): float}
+"""The Python type that numpy puts into an array of this dtype as it is, or refuses."""
+_DTYPE, _NDIM = operator.attrgetter("dtype"), operator.attrgetter("ndim")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
     """One array with a number an environment."""
@@ -31,17 +40,31 @@ class Numbers:
     dtype: np.dtype[Any]
 
     def check(self, value: Any) -> None:
-        """Refuse what the array cannot hold as it is."""
+        """Refuse what the array cannot hold: another kind of number, or one out of its range.
+
+        A float of more digits than the array holds is rounded.
+        """
         if isinstance(value, np.generic):
             fits = value.dtype == self.dtype
         else:
-            kinds = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
-            fits = type(value) in kinds.get(self.dtype.kind, ())
-            if fits and self.dtype.kind in "iu":
-                limits = np.iinfo(self.dtype)
-                fits = limits.min <= value <= limits.max
+            fits = type(value) in _KINDS.get(self.dtype.kind, ()) and self.holds(value)
         if not fits:
             raise _misfit(value, f"a number of {self.dtype}")
+
+    def holds(self, value: Any) -> bool:
+        """Return whether a Python number of the right kind lies in the array's range."""
+        if self.dtype.kind == "b":
+            return True
+        if self.dtype.kind == "f":
+            try:
+                value = float(value)
+            except OverflowError:
+                return False
+            if self.dtype.itemsize >= 8 or not math.isfinite(value):
+                return True
+            return bool(abs(value) <= float(np.finfo(self.dtype).max))
+        limits = np.iinfo(self.dtype)
+        return bool(limits.min <= value <= limits.max)
 
     def gather(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
         """Return a fresh array of the rows, which nobody may write to.
@@ -50,8 +73,7 @@ class Numbers:
             MisfitError: Some row does not fit.
         """
         kinds = set(map(type, rows))
-        exact = {"b": bool, "i": int, "f": float}.get(self.dtype.kind)
-        if kinds != {exact} and kinds != {self.dtype.type}:
+        if kinds != {_EXACT.get(self.dtype)} and kinds != {self.dtype.type}:
             for row in rows:
                 _look(self.check, row)
         try:
@@ -70,9 +92,12 @@ class Arrays:
     shape: tuple[int, ...]
 
     def check(self, value: Any) -> None:
-        """Refuse an array of another dtype or shape."""
-        fits = type(value) is np.ndarray and value.dtype == self.dtype
-        if not fits or value.shape != self.shape:
+        """Refuse an array of another dtype or shape, and a subclass, which may hold more.
+
+        Where arrays have no dimension a numpy number will do: arithmetic makes one of them.
+        """
+        fits = type(value) is np.ndarray or (not self.shape and isinstance(value, np.generic))
+        if not fits or value.dtype != self.dtype or value.shape != self.shape:
             raise _misfit(value, f"{self.dtype}{self.shape}")
 
     def gather(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -82,15 +107,16 @@ class Arrays:
             MisfitError: Some row does not fit.
         """
         count = len(rows)
+        if set(map(type, rows)) != {np.ndarray}:
+            for row in rows:
+                _look(self.check, row)
+        elif [row.dtype for row in rows].count(self.dtype) != count or [
+            row.shape for row in rows
+        ].count(self.shape) != count:
+            raise MisfitError
         try:
             # In C: three times as fast as np.stack. What is not C-contiguous is refused.
-            if [row.dtype for row in rows].count(self.dtype) != count:
-                raise MisfitError
-            if [row.shape for row in rows].count(self.shape) != count:
-                raise MisfitError
             blob = b"".join(rows)
-        except AttributeError:
-            raise MisfitError from None
         except (BufferError, TypeError, ValueError):
             blob = b"".join([row.tobytes() for row in rows])
         return np.ndarray((count, *self.shape), self.dtype, blob)
@@ -117,16 +143,29 @@ class Fields:
     kind: type
 
     def check(self, value: Any) -> None:
-        """Refuse a row of another kind, or with a field that does not fit."""
+        """Refuse a row of another kind, with a field that does not fit, or with one more."""
+        row: Any = value
         if not isinstance(value, self.kind):
             raise _misfit(value, self.kind.__name__)
         for name, column in self.columns.items():
             try:
-                column.check(self.get(name)(value))
-            except KeyError:
+                one = self.get(name)(row)
+            except (AttributeError, KeyError):
                 raise BadReturnError(f"An observation has no {name!r}.") from None
+            except Exception as error:
+                raise BadReturnError(
+                    f"The {name!r} of an observation cannot be read: {short(error)}."
+                ) from error
+            try:
+                column.check(one)
             except BadReturnError as error:
                 raise BadReturnError(f"{name}: {error}") from None
+        if self.kind is dict and len(row) != len(self.columns):
+            more = [key for key in row if key not in self.columns]
+            raise BadReturnError(
+                f"An observation has {', '.join(map(repr, more))}, but the columns were fixed as "
+                f"{', '.join(map(repr, self.columns))} at the first reset."
+            )
 
     def gather(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Return the columns by field.
@@ -134,13 +173,18 @@ class Fields:
         Raises:
             MisfitError: Some row does not fit.
         """
-        try:
-            return {
-                name: column.gather(list(map(self.get(name), rows)))
-                for name, column in self.columns.items()
-            }
-        except (AttributeError, KeyError, TypeError):
-            raise MisfitError from None
+        if set(map(type, rows)) != {self.kind} and not all(isinstance(r, self.kind) for r in rows):
+            raise MisfitError
+        if self.kind is dict and list(map(len, rows)).count(len(self.columns)) != len(rows):
+            raise MisfitError
+        gathered = {}
+        for name, column in self.columns.items():
+            try:
+                values = list(map(self.get(name), rows))
+            except Exception:  # noqa: BLE001 - an author's property; `check` says it in words
+                raise MisfitError from None
+            gathered[name] = column.gather(values)
+        return gathered
 
 
 Layout: TypeAlias = Numbers | Arrays | Listed | Fields
@@ -149,10 +193,14 @@ Layout: TypeAlias = Numbers | Arrays | Listed | Fields
 def layout_of(spec: Spec, first: Any) -> Layout:
     """Decide the columns, from the spec, and where it says nothing from a first value."""
     if isinstance(spec, Record):
+        if not isinstance(first, spec.cls):
+            raise _undeclared(first, spec.cls)
         shown = shown_fields(spec)
         columns = {n: layout_of(s, getattr(first, n)) for n, s in shown.items()}
         return Fields(columns, operator.attrgetter, spec.cls)
     if isinstance(spec, Dictionary) and spec.fields is not None and not spec.optional:
+        if not isinstance(first, dict) or first.keys() != spec.fields.keys():
+            raise _undeclared(first, f"a dict of {', '.join(map(repr, spec.fields))}")
         columns = {n: layout_of(s, first[n]) for n, s in spec.fields.items()}
         return Fields(columns, operator.itemgetter, dict)
     if isinstance(spec, Integer):
@@ -173,12 +221,14 @@ def _numbers(first: Any, default: Any) -> Numbers:
 
 
 def _by_value(first: Any) -> Layout:
-    if isinstance(first, np.ndarray) and first.dtype.kind in "biufc":
+    # A subclass, such as a masked array, holds more than one array of all of them would.
+    if type(first) is np.ndarray and first.dtype.kind in "biufc":
         return Arrays(first.dtype, first.shape)
     if isinstance(first, np.generic) and first.dtype.kind in "biufc":
         return Numbers(first.dtype)
     if type(first) in (bool, int, float):
-        return Numbers(np.asarray(first).dtype)
+        dtype = np.dtype(type(first) if type(first) is not int else np.int64)
+        return Numbers(dtype) if Numbers(dtype).holds(first) else Listed()
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         hidden = NOT_SHOWN if isinstance(first, Observation) else ()
         names = [f.name for f in dataclasses.fields(first) if f.name not in hidden]
@@ -211,15 +261,29 @@ def owned(columns: Columns) -> Columns:
     """Return a copy of columns that a caller may write to."""
     if isinstance(columns, dict):
         return {name: owned(column) for name, column in columns.items()}
-    return columns.copy()
+    return [keep(one) for one in columns] if isinstance(columns, list) else columns.copy()
 
 
 def _misfit(value: Any, expected: str) -> BadReturnError:
-    kind = type(value).__name__
-    got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else f"{kind} {value!r}"
     return BadReturnError(
-        f"An observation is {got}, but the columns were fixed as {expected} at the first reset."
+        f"An observation is {_shown(value)}, but the columns were fixed as {expected} at the "
+        "first reset."
     )
+
+
+def _undeclared(value: Any, expected: str | type) -> BadReturnError:
+    declared = expected.__name__ if isinstance(expected, type) else expected
+    return BadReturnError(
+        f"An observation is {_shown(value)}, but the environment's observation_spec says "
+        f"{declared}. Return that from reset() and step(), or change the hint of step()."
+    )
+
+
+def _shown(value: Any) -> str:
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"{'' if kind == 'ndarray' else f'{kind} '}{value.dtype}{value.shape}"
+    return f"{kind} {short(value)}"
 
 
 def _look(check: Callable[[Any], None], row: Any) -> None:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, final
-
-import numpy as np
 
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
+    BadReturnError,
     BusyError,
     CallOrderError,
     ClosedError,
     DefinitionError,
-    EnvWeaveError,
     OptionError,
+    ResetFailedError,
     ResetNeededError,
-    SeedError,
 )
-from envweave.session.seeds import read_seed
 from envweave.types import ResetResult, State, Task, Tasks
 from envweave.vector.actions import action_rows
-from envweave.vector.batch import ResetBatch, StepBatch
-from envweave.vector.columns import Columns, Layout, layout_of, owned
+from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch
+from envweave.vector.choices import read_ids, read_seeds, read_tasks
+from envweave.vector.columns import Columns, Layout, layout_of
 
 
 class BatchTransport(Protocol):
@@ -32,15 +30,27 @@ class BatchTransport(Protocol):
 
     interface: Interface
     tasks: Tasks | None
-    goes_on: bool
-    """Whether steps go on by themselves while their caller is interrupted."""
 
     @property
     def columns(self) -> Columns:
         """What to act on next. Nobody writes to it."""
 
+    @property
+    def owed(self) -> set[int]:
+        """The environments whose step was sent for, and can still be received."""
+        ...
+
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""
+
+    def check_reset(
+        self,
+        ids: Sequence[int],
+        seeds: Sequence[int | None],
+        tasks: Sequence[Task | str | None],
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        """Refuse what `reset` would refuse, naming the environment; nothing changes."""
 
     def reset(
         self,
@@ -50,6 +60,10 @@ class BatchTransport(Protocol):
         options: Mapping[str, Any] | None,
     ) -> list[ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
+        ...
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
         ...
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
@@ -76,7 +90,7 @@ class BatchTransport(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind. May be called twice."""
 
 
 @final
@@ -103,7 +117,7 @@ class VectorEnv:
         self.num_envs = num_envs
         self._transport = transport
         self._layout: Layout | None = None
-        self._idle: set[int] = set(range(num_envs))
+        self._idle: dict[int, str] = {}  # who has no episode running, and why
         self._under_way: set[int] = set()
         self._is_closed = False
 
@@ -139,60 +153,67 @@ class VectorEnv:
             ids: Which environments; the first reset is of all.
 
         Raises:
+            SeedError, TaskError, OptionError: One environment refuses what was asked; it is
+                named, and none was reset.
             ResetFailedError: An environment's `reset` raised; it is named by its number. The
                 others have begun their episodes.
+            BadReturnError: At the first reset, an environment shows something else than
+                environment 0; it is named.
         """
         self._open("reset")
-        chosen = list(range(self.num_envs)) if ids is None else self._numbers(ids)
+        chosen = list(range(self.num_envs)) if ids is None else read_ids(ids, self.num_envs)
         if self._layout is None and len(chosen) < self.num_envs:
             raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
-        results = self._transport.reset(
-            chosen, self._seeds(seed, chosen), self._tasks_for(task, chosen), options
-        )
+        wanted = chosen, read_seeds(seed, chosen), read_tasks(task, chosen), options
+        self._transport.check_reset(*wanted)
+        try:
+            results = self._transport.reset(*wanted)
+        except BaseException as error:
+            self._note_interrupt("reset", chosen, error)
+            raise
         outcomes = dict(zip(chosen, results, strict=True))
-        started = {i: r for i, r in outcomes.items() if not isinstance(r, Exception)}
-        failed = {i: error for i, error in outcomes.items() if isinstance(error, Exception)}
-        self._idle = (self._idle - set(started)) | set(failed)
+        began = {i: r for i, r in outcomes.items() if not isinstance(r, Exception)}
+        failed = {i: r for i, r in outcomes.items() if isinstance(r, Exception)}
+        for i in began:
+            self._idle.pop(i, None)
+        for i, failure in failed.items():
+            if isinstance(failure, ResetFailedError):
+                self._idle[i] = str(failure)
         if failed:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
         if self._layout is None:
-            self._layout = self._fix([started[i].observation for i in range(self.num_envs)])
-        return ResetBatch(started, owned(self._transport.columns), self.num_envs)
-
-    def _numbers(self, ids: Sequence[int]) -> list[int]:
-        chosen = [int(i) for i in ids]
-        if len(set(chosen)) < len(chosen) or not all(0 <= i < self.num_envs for i in chosen):
-            raise OptionError(
-                f"ids={chosen!r} must be different numbers from 0 to {self.num_envs - 1}."
-            )
-        return chosen
+            self._layout = self._fix([began[i].observation for i in range(self.num_envs)])
+        others = [i for i in range(self.num_envs) if i not in began]
+        standing = self._transport.standing(others) if others else ()
+        return ResetBatch(
+            began,
+            dict(zip(others, standing, strict=True)),
+            frozenset(self._idle),
+            self._transport.columns,
+        )
 
     def _fix(self, observations: list[Any]) -> Layout:
-        layout = layout_of(self.observation_spec, observations[0])
-        for observation in observations:
-            layout.check(observation)
+        layout: Layout | None = None
+        for i, observation in enumerate(observations):
+            try:
+                layout = layout or layout_of(self.observation_spec, observation)
+                layout.check(observation)
+            except BadReturnError as error:
+                raise BadReturnError(f"Environment {i}: {error}") from None
+        assert layout is not None
         self._transport.fix(layout, observations)
         return layout
 
-    def _seeds(self, seed: Any, ids: list[int]) -> list[int | None]:
-        if seed is None:
-            return [None] * len(ids)
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
-            return self._one_each(list(seed), ids, "seed")
-        base = read_seed(seed)
-        return [base + i for i in ids]
+    def _note_interrupt(self, call: str, ids: Iterable[int], error: BaseException) -> None:
+        """Book a call that did not return.
 
-    def _tasks_for(self, task: Any, ids: list[int]) -> list[Task | str | None]:
-        if isinstance(task, Sequence) and not isinstance(task, str):
-            return self._one_each(list(task), ids, "task")
-        return [task] * len(ids)
-
-    def _one_each(self, values: list[Any], ids: list[int], name: str) -> list[Any]:
-        if len(values) != len(ids):
-            kind: type[EnvWeaveError] = SeedError if name == "seed" else OptionError
-            raise kind(f"{name}: {len(values)} were given for {len(ids)} environments.")
-        return values
+        Steps that can still be received are under way. How far the other environments came,
+        nobody knows, so that they must be reset.
+        """
+        self._under_way = self._transport.owed
+        why = f"its last {call}() was interrupted by {type(error).__name__}"
+        self._idle.update(dict.fromkeys(set(ids) - self._under_way, why))
 
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
@@ -212,13 +233,8 @@ class VectorEnv:
         admitted = self._transport.admit(everyone, rows)
         try:
             batch = self._transport.step(admitted)
-        except BaseException:
-            # Interrupted. Those that run elsewhere go on, and can be received; in this thread
-            # nobody knows how far each environment came.
-            if self._transport.goes_on:
-                self._under_way.update(everyone)
-            else:
-                self._idle = set(everyone)
+        except BaseException as error:
+            self._note_interrupt("step", everyone, error)
             raise
         self._idle = batch.idle
         return batch
@@ -240,13 +256,21 @@ class VectorEnv:
         chosen = self._chosen(ids)
         self._refuse_idle("send", chosen)
         rows = action_rows(actions, len(chosen), self.action_spec)
-        self._transport.send(chosen, self._transport.admit(chosen, rows))
+        admitted = self._transport.admit(chosen, rows)
+        try:
+            self._transport.send(chosen, admitted)
+        except BaseException as error:
+            self._note_interrupt("send", chosen, error)
+            raise
         self._under_way.update(chosen)
 
     def _chosen(self, ids: Sequence[int] | None) -> list[int]:
         if ids is None:
-            return [i for i in range(self.num_envs) if i not in self._under_way]
-        chosen = self._numbers(ids)
+            free = [i for i in range(self.num_envs) if i not in self._under_way]
+            if not free:
+                raise BusyError("send() while all environments are under way. Call recv() first.")
+            return free
+        chosen = read_ids(ids, self.num_envs)
         busy = [i for i in chosen if i in self._under_way]
         if busy:
             raise BusyError(f"Environments {busy[:8]} are still under way. Call recv() first.")
@@ -269,9 +293,13 @@ class VectorEnv:
         self._open("recv", while_under_way=True)
         if not self._under_way:
             raise CallOrderError("recv() while nobody is under way. Call send() first.")
-        if min_ready < 1:
+        if not isinstance(min_ready, int) or min_ready < 1:
             raise OptionError(f"min_ready={min_ready!r} waits for nobody; use 1 or more.")
-        batch = self._transport.recv(min(min_ready, len(self._under_way)), timeout_s)
+        try:
+            batch = self._transport.recv(min(min_ready, len(self._under_way)), timeout_s)
+        except BaseException as error:
+            self._note_interrupt("recv", self._under_way, error)
+            raise
         self._under_way.difference_update(batch.ids.tolist())
         self._idle |= batch.idle
         return batch
@@ -288,11 +316,16 @@ class VectorEnv:
     def _refuse_idle(self, call: str, ids: Sequence[int]) -> None:
         if self._layout is None:
             raise ResetNeededError(f"{call}() before the first reset(). Call reset() first.")
-        idle = self._idle.intersection(ids) if self._idle else ()
+        if not self._idle:
+            return
+        idle = [i for i in ids if i in self._idle]
         if idle:
+            why = self._idle[idle[0]]
+            ways = ", or make the vector with autoreset=True" if why == OVER else ""
+            shown = f"{idle[:8]}{' and more' if len(idle) > 8 else ''}"
             raise ResetNeededError(
-                f"{call}() while no episode is running in environments {sorted(idle)[:8]}. "
-                "Call reset(ids=[…]) first, or make the vector with autoreset=True."
+                f"{call}() while no episode is running in environments {shown}. Environment "
+                f"{idle[0]}: {why.removesuffix('.')}. Call reset(ids=[…]) first{ways}."
             )
 
     def state(self) -> list[State]:
@@ -302,9 +335,8 @@ class VectorEnv:
 
     def close(self) -> None:
         """Leave nothing behind. May be called twice."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._transport.close()
+        self._is_closed = True
+        self._transport.close()
 
     def _open(self, call: str, *, while_under_way: bool = False) -> None:
         if self._is_closed:
