@@ -240,12 +240,21 @@ class PrivateLoop:
 
     def _complete(self, task: asyncio.Task[T]) -> T:
         try:
-            return self._loop.run_until_complete(task)
+            return self._run_on(task)
         except BaseException:
             if not task.done():
                 task.cancel()
-                self._loop.run_until_complete(asyncio.wait([task]))
+                self._run_on(self._loop.create_task(asyncio.wait([task])))
             raise
+
+    def _run_on(self, task: asyncio.Task[T]) -> T:
+        while True:
+            try:
+                return self._loop.run_until_complete(task)
+            except RuntimeError:
+                if task.done() or self._loop.is_closed() or self._loop.is_running():
+                    raise
+                # A stop was left over from a run that was interrupted; go on.
 
     def close(self) -> None:
         """Cancel what still runs, close the loop and join the thread."""

@@ -26,12 +26,12 @@ AnyDriver: TypeAlias = SyncDriver | LoopDriver
 
 @final
 class ThreadCrew:
-    """Runs environments in threads; each environment stays in one thread for its whole life.
+    """Runs environments in threads; from its first reset on each stays in one thread.
 
-    sqlite connections, event loops and GPU contexts care about that. Up to `MAX_THREADS`
-    environments have a thread of their own; beyond that they share. A crew that is dropped
-    without `close` is told of with a `ResourceWarning`; its threads close their environments
-    and end.
+    sqlite connections, event loops and GPU contexts care about that: open them in `reset`. Up to
+    `MAX_THREADS` environments have a thread of their own; beyond that they share. A crew that
+    is dropped without `close` is told of with a `ResourceWarning`; its threads close their
+    environments and end.
     """
 
     def __init__(self, sessions: list[Session]) -> None:

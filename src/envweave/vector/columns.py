@@ -30,7 +30,7 @@ class MisfitError(Exception):
 _KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
 _EXACT = {np.dtype(np.bool_): bool, np.dtype(np.int64): int, np.dtype(np.float64): float}
 """The Python type that numpy puts into an array of this dtype as it is, or refuses."""
-_DTYPE, _NDIM = operator.attrgetter("dtype"), operator.attrgetter("ndim")
+_DTYPE = operator.attrgetter("dtype")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -64,17 +64,6 @@ class SessionRows:
         """What to act on next. Nobody writes to it."""
         return self._columns
 
-    def check_reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> None:
-        """Refuse what a reset would refuse; nothing changes."""
-        for i, seed, task in zip(ids, seeds, tasks, strict=True):
-            self.sessions[i].check_reset(seed=seed, task=task, options=options)
-
     def reset(
         self,
         ids: Sequence[int],
@@ -229,7 +218,7 @@ class SessionRows:
         session = self.sessions[i]
         if session.phase is Phase.LIVE and i not in self._off_road:
             session.step_index = int(self._tick - self._starts[i])
-            session.last = self._columns[i] if self._shown is None else self._shown[i]
+            session.last = self._columns[i, ...] if self._shown is None else self._shown[i]
             session.raw = self._raw[i]
         return session
 
