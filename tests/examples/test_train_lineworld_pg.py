@@ -216,3 +216,24 @@ def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):
 
     with pytest.raises(ew.errors.OptionError, match="runs"):
         claim_fresh_run_dir(tmp_path / "runs", "lineworld")
+
+
+def test_a_full_disk_is_told_in_words_and_what_was_written_stays(tmp_path):
+    run_dir = tmp_path / "run"
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "from envweave.examples.train_lineworld_pg import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", limited, *TINY, "--run-dir", str(run_dir)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert "Error: the run could not be written" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert read_run_log(run_dir)[0]["type"] == "run"

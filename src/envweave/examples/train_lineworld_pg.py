@@ -99,8 +99,14 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
     except ew.EnvWeaveError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"Error: {error}\n")
         return 2
+    except OSError as error:
+        sys.stderr.write(
+            f"Error: the run could not be written: {error.strerror}. What was written before is "
+            "kept; make room, or choose another --run-dir.\n"
+        )
+        return 1
     if options.json:
         sys.stdout.write(json.dumps(as_plain(result)) + "\n")
     else:
