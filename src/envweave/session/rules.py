@@ -60,7 +60,7 @@ logger = logging.getLogger("envweave.session")
 
 
 _FRESH, _LIVE, _TOOL, _ENDED, _CLOSED = Phase
-_make = object.__new__
+_make, _ndarray = object.__new__, np.ndarray
 
 
 @final
@@ -250,7 +250,7 @@ class Session:
                 self.fits(observation)
             # What an author may go on writing to is handed out as a copy.
             kind = type(observation)
-            if kind is np.ndarray:
+            if kind is _ndarray:
                 observation = observation.copy()
             elif observation is not self.raw and not info and is_flat(kind):
                 self.raw = observation
