@@ -190,3 +190,13 @@ def test_an_interrupt_of_a_sync_caller_cancels_the_step_and_leaves_it_usable() -
             env.step({"delta": 1})
         env.reset()
         assert env.step({"delta": 1}).reward == 1.0
+
+
+def test_a_stop_left_over_from_an_interrupted_run_does_not_reach_the_next_call() -> None:
+    with ew.make(AsyncScriptedEnvironment()) as env:
+        env.reset()
+        env._transport._loop._loop.stop()  # as a Ctrl-C between two callbacks leaves it
+
+        result = env.step({})
+
+    assert result.reward == 1.0

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 from envweave.errors import EnvWeaveError
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
-from envweave.types import ResetResult, State, Task
+from envweave.types import ResetResult, State
 from envweave.vector.batch import Standing, StepBatch, batch_of
+from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout, Listed, replaced
-from envweave.vector.rows import admit_each
+from envweave.vector.rows import admit_each, first_seen
 
 Outcome: TypeAlias = Any
 """A result, an author's state, or whatever was raised instead."""
@@ -92,39 +93,20 @@ class ApartTransport:
         for session in self._sessions:
             session.fits = layout.check
 
-    def check_reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> None:
+    def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self._sessions, ids, seeds, tasks, options)
+        check_each(self._sessions, wanted)
 
-    def reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> list[ResetResult[Any] | Exception]:
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        wanted = zip(ids, seeds, tasks, strict=True)
-        outcomes = self._ask(
-            Call(next(self._numbers), i, "reset", (), {"seed": s, "task": t, "options": options})
-            for i, s, t in wanted
+        came = self._ask(
+            Call(next(self._numbers), i, "reset", (), keywords) for i, keywords in wanted.items()
         )
-        results: list[ResetResult[Any] | Exception] = []
-        started: dict[int, Any] = {}
-        for i, outcome in zip(ids, outcomes, strict=True):
-            assert isinstance(outcome, ResetResult | EnvWeaveError)
-            results.append(outcome)
-            if isinstance(outcome, ResetResult):
-                started[i] = outcome.observation
+        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(wanted, came, strict=True))
+        started = first_seen(outcomes)
         if self.columns is not None and started:
             self.columns = replaced(self.columns, started, self._layout)
-        return results
+        return outcomes
 
     def _ask(self, calls: Iterable[Call]) -> list[Outcome]:
         """Run calls, wait for all of them, and return what came of each."""

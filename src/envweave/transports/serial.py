@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
-from envweave.types import ResetResult, State, Task
+from envweave.types import ResetResult, State
 from envweave.vector import StepBatch
 from envweave.vector.batch import Standing
+from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout
 from envweave.vector.rows import SessionRows
 
@@ -38,25 +39,13 @@ class SerialTransport:
         """The environments that were sent for, and have not been stepped yet."""
         return {i for i, _ in self._sent}
 
-    def check_reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> None:
+    def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self._rows.sessions, ids, seeds, tasks, options)
+        check_each(self._rows.sessions, wanted)
 
-    def reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> list[ResetResult[Any] | Exception]:
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        return self._rows.reset(ids, seeds, tasks, options)
+        return self._rows.reset(wanted)
 
     def standing(self, ids: Sequence[int]) -> list[Standing]:
         """Return where these environments stand."""

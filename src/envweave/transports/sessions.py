@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from envweave.errors import EnvWeaveError
 from envweave.session import Session
-from envweave.types import Task
 from envweave.vector.batch import Standing
+from envweave.vector.choices import Wanted
 
 
-def check_each(
-    sessions: Sequence[Session],
-    ids: Sequence[int],
-    seeds: Sequence[int | None],
-    tasks: Sequence[Task | str | None],
-    options: Mapping[str, Any] | None,
-) -> None:
+def check_each(sessions: Sequence[Session], wanted: Wanted) -> None:
     """Refuse a reset that one of these would refuse, naming it; nothing changes."""
-    for i, seed, task in zip(ids, seeds, tasks, strict=True):
+    for i, keywords in wanted.items():
         try:
-            sessions[i].check_reset(seed=seed, task=task, options=options)
+            sessions[i].check_reset(**keywords)
         except EnvWeaveError as error:
             raise type(error)(f"Environment {i}: {error}") from None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,12 +43,25 @@ def read_ids(ids: Any, num_envs: int) -> list[int]:
     return [int(i) for i in chosen]
 
 
-def read_seeds(seed: Any, ids: Sequence[int]) -> list[int | None]:
-    """Return a seed for each environment; from one seed, environment i gets `seed + i`.
+Wanted: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""What each environment's reset is asked for, by its number: `seed`, `task` and `options`."""
+
+
+def read_wishes(
+    ids: Sequence[int], seed: Any, task: Any, options: Mapping[str, Any] | None
+) -> Wanted:
+    """Return what each environment's reset is asked for, from what a caller asked of all.
 
     Raises:
         SeedError: It is no seed, or there are too few or too many.
+        OptionError: There are too few or too many tasks.
     """
+    rows = zip(ids, _read_seeds(seed, ids), _read_tasks(task, ids), strict=True)
+    return {i: {"seed": s, "task": t, "options": options} for i, s, t in rows}
+
+
+def _read_seeds(seed: Any, ids: Sequence[int]) -> list[int | None]:
+    """From one seed, environment i gets `seed + i`."""
     if seed is None:
         return [None] * len(ids)
     if _is_sequence(seed):
@@ -57,12 +70,8 @@ def read_seeds(seed: Any, ids: Sequence[int]) -> list[int | None]:
     return [base + i for i in ids]
 
 
-def read_tasks(task: Any, ids: Sequence[int]) -> list[Task | str | None]:
-    """Return a task for each environment; one task is for all of them.
-
-    Raises:
-        OptionError: There are too few or too many.
-    """
+def _read_tasks(task: Any, ids: Sequence[int]) -> list[Task | str | None]:
+    """One task is for all of them."""
     return _one_each(task, ids, "task", OptionError) if _is_sequence(task) else [task] * len(ids)
 
 

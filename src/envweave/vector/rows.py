@@ -17,8 +17,9 @@ from envweave.codec import Mismatch
 from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Phase, Session, SyncDriver
 from envweave.session.keeping import is_flat, keep, keep_info
-from envweave.types import Observation, ResetResult, StepResult, Task, ToolResult
+from envweave.types import Observation, ResetResult, StepResult, ToolResult
 from envweave.vector.batch import StepBatch, Tick, batch_of
+from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
 
 _NUMBERS = (int, np.floating, np.integer, np.bool_)
@@ -64,26 +65,16 @@ class SessionRows:
         """What to act on next. Nobody writes to it."""
         return self._columns
 
-    def reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> list[ResetResult[Any] | Exception]:
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        results: list[ResetResult[Any] | Exception] = []
-        started: dict[int, Any] = {}
-        for i, seed, task in zip(ids, seeds, tasks, strict=True):
+        outcomes: dict[int, ResetResult[Any] | Exception] = {}
+        for i, keywords in wanted.items():
             try:
-                result = self.drivers[i].reset(seed=seed, task=task, options=options)
+                outcomes[i] = self.drivers[i].reset(**keywords)
             except EnvWeaveError as error:
-                results.append(error)
-            else:
-                results.append(result)
-                started[i] = result.observation
-        self._start(started)
-        return results
+                outcomes[i] = error
+        self._start(first_seen(outcomes))
+        return outcomes
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
@@ -271,6 +262,11 @@ class SessionRows:
         self._start({i: r.current for i, r in results.items() if r.ready is not None})
         self._note_detours(list(results))
         return batch_of(list(results.values()), list(results), self._layout)
+
+
+def first_seen(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
+    """Return the first observation of each environment whose reset did not fail."""
+    return {i: one.observation for i, one in outcomes.items() if isinstance(one, ResetResult)}
 
 
 def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from envweave.errors import (
 from envweave.types import ResetResult, State, Task, Tasks
 from envweave.vector.actions import action_rows
 from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch
-from envweave.vector.choices import read_ids, read_seeds, read_tasks
+from envweave.vector.choices import Wanted, read_ids, read_wishes
 from envweave.vector.columns import Columns, Layout, layout_of
 
 
@@ -43,22 +43,10 @@ class BatchTransport(Protocol):
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""
 
-    def check_reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> None:
+    def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse, naming the environment; nothing changes."""
 
-    def reset(
-        self,
-        ids: Sequence[int],
-        seeds: Sequence[int | None],
-        tasks: Sequence[Task | str | None],
-        options: Mapping[str, Any] | None,
-    ) -> list[ResetResult[Any] | Exception]:
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         ...
 
@@ -164,14 +152,13 @@ class VectorEnv:
         chosen = list(range(self.num_envs)) if ids is None else read_ids(ids, self.num_envs)
         if self._layout is None and len(chosen) < self.num_envs:
             raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
-        wanted = chosen, read_seeds(seed, chosen), read_tasks(task, chosen), options
-        self._transport.check_reset(*wanted)
+        wanted = read_wishes(chosen, seed, task, options)
+        self._transport.check_reset(wanted)
         try:
-            results = self._transport.reset(*wanted)
+            outcomes = self._transport.reset(wanted)
         except BaseException as error:
             self._note_interrupt("reset", chosen, error)
             raise
-        outcomes = dict(zip(chosen, results, strict=True))
         began = {i: r for i, r in outcomes.items() if not isinstance(r, Exception)}
         failed = {i: r for i, r in outcomes.items() if isinstance(r, Exception)}
         for i in began:
