@@ -193,10 +193,16 @@ def test_an_interrupt_of_a_sync_caller_cancels_the_step_and_leaves_it_usable() -
 
 
 def test_a_stop_left_over_from_an_interrupted_run_does_not_reach_the_next_call() -> None:
-    with ew.make(AsyncScriptedEnvironment()) as env:
+    class Waits(SlowCounter):
+        async def step(self, action: CounterAction) -> CounterObservation:
+            for _ in range(3):  # a step that one turn of the loop does not finish
+                await asyncio.sleep(0)
+            return CounterObservation(action.delta, reward=1.0)
+
+    with ew.make(Waits()) as env:
         env.reset()
         env._transport._loop._loop.stop()  # as a Ctrl-C between two callbacks leaves it
 
-        result = env.step({})
+        result = env.step({"delta": 1})
 
     assert result.reward == 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 from envweave.errors import EnvWeaveError
@@ -60,7 +60,7 @@ class Crew(Protocol):
     def wait(self, count: int, timeout_s: float | None) -> None:
         """Return when `done` holds `count` outcomes, or after `timeout_s` seconds."""
 
-    def abandon(self, numbers: Container[int]) -> None:
+    def abandon(self, numbers: Collection[int]) -> None:
         """Stop these calls where that can be; nobody waits for their outcomes."""
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, final
 
@@ -58,7 +58,7 @@ class LoopCrew:
         if self._progress is not None:
             self._progress.set()
 
-    def abandon(self, numbers: Container[int]) -> None:
+    def abandon(self, numbers: Collection[int]) -> None:
         """Cancel these calls. The next one on the same environment waits until they are over."""
         self._calls = deque(call for call in self._calls if call.number not in numbers)
         for number, task in list(self._tasks.items()):

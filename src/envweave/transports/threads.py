@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias, final
 
@@ -84,9 +84,9 @@ class ThreadCrew:
                 board.news.get(timeout=left)
         board.awaited = math.inf
 
-    def abandon(self, numbers: Container[int]) -> None:
+    def abandon(self, numbers: Collection[int]) -> None:
         """Do not begin these calls, if they have not begun. A thread cannot be interrupted."""
-        self._board.abandoned.append(numbers)
+        self._board.abandoned.update(number for number in numbers if number not in self.done)
 
     def close(self) -> None:
         """Let every thread finish its step, close its environments, and end."""
@@ -107,24 +107,26 @@ class _Board:
         done: Outcomes by number of call.
         awaited: With how many outcomes there is news.
         news: An item, whenever there is.
-        abandoned: The numbers of calls that nobody waits for.
+        abandoned: The numbers of calls that nobody waits for, until their turn has come.
     """
 
     def __init__(self) -> None:
         self.done: dict[int, Outcome] = {}
         self.awaited: float = math.inf
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.abandoned: list[Container[int]] = []
+        self.abandoned: set[int] = set()
 
 
 def _run(number: int, call: Callable[[], Outcome], board: _Board) -> None:
-    if any(number in numbers for numbers in board.abandoned):
+    if number in board.abandoned:
+        board.abandoned.discard(number)
         return
     try:
         outcome = call()
     except BaseException as error:  # noqa: BLE001 - handed to whoever waits
         outcome = error
     board.done[number] = outcome
+    board.abandoned.discard(number)
     if len(board.done) >= board.awaited:
         board.news.put(None)
 
