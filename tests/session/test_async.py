@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -141,8 +142,24 @@ def test_tasks_an_environment_left_running_are_cancelled_by_close() -> None:
 
 
 def test_close_waits_for_the_call_under_way_and_nothing_opens_again() -> None:
+    class Logs(SlowCounter):
+        log: ClassVar[list[str]] = []
+
+        async def reset(self) -> CounterObservation:
+            self.log.append("reset")
+            return CounterObservation(0)
+
+        async def step(self, action: CounterAction) -> CounterObservation:
+            self.entered.set()
+            await self.go.wait()
+            self.log.append("step")
+            return CounterObservation(action.delta, reward=1.0, done=True)
+
+        async def close(self) -> None:
+            self.log.append("close")
+
     async def scenario() -> None:
-        environment = SlowCounter()
+        environment = Logs()
         env = ew.make_async(environment, autoreset=True)
         await env.reset()
         step = asyncio.create_task(env.step({"delta": 1}))
@@ -156,6 +173,8 @@ def test_close_waits_for_the_call_under_way_and_nothing_opens_again() -> None:
             await env.step({"delta": 1})
 
     asyncio.run(scenario())
+
+    assert Logs.log == ["reset", "step", "close"]
 
 
 def test_a_cancellation_inside_the_environment_is_its_own_error() -> None:
@@ -173,14 +192,14 @@ def test_a_cancellation_inside_the_environment_is_its_own_error() -> None:
 
 
 def test_an_interrupt_of_a_sync_caller_cancels_the_step_and_leaves_it_usable() -> None:
-    class Interrupts(SlowCounter):
+    class Interrupted(SlowCounter):
         async def step(self, action: CounterAction) -> CounterObservation:
-            if action.delta == 9:
-                os.kill(os.getpid(), signal.SIGINT)
+            if action.delta == 9:  # from another thread, so that it meets a loop that waits
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
                 await asyncio.sleep(30)
             return CounterObservation(action.delta, reward=1.0)
 
-    with ew.make(Interrupts()) as env:
+    with ew.make(Interrupted()) as env:
         env.reset()
 
         with pytest.raises(KeyboardInterrupt):
