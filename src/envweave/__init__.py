@@ -33,12 +33,20 @@ if TYPE_CHECKING:
     from envweave.errors import EnvWeaveError as EnvWeaveError
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
+    from envweave.rollouts import Decision as Decision
+    from envweave.rollouts import Fault as Fault
+    from envweave.rollouts import Pool as Pool
+    from envweave.rollouts import Rollout as Rollout
+    from envweave.rollouts import pool as pool
+    from envweave.rollouts import rollout as rollout
     from envweave.transforms import CompositeTransform as CompositeTransform
     from envweave.transforms import Transform as Transform
     from envweave.types import Action as Action
     from envweave.types import AgentEnd as AgentEnd
     from envweave.types import AutoResetReady as AutoResetReady
+    from envweave.types import Episode as Episode
     from envweave.types import EpisodeEnd as EpisodeEnd
+    from envweave.types import EpisodeStep as EpisodeStep
     from envweave.types import LogEvent as LogEvent
     from envweave.types import NeedAction as NeedAction
     from envweave.types import Observation as Observation
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from envweave.types import Tasks as Tasks
     from envweave.types import ToolCallRequest as ToolCallRequest
     from envweave.types import ToolResult as ToolResult
+    from envweave.vector import AgentResetBatch as AgentResetBatch
+    from envweave.vector import AgentStepBatch as AgentStepBatch
     from envweave.vector import ResetBatch as ResetBatch
     from envweave.vector import StepBatch as StepBatch
     from envweave.vector import VectorEnv as VectorEnv
@@ -74,12 +84,15 @@ _HOMES = {
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
     "registry": ["EnvSpec", "Registry"],
+    "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "transforms": ["CompositeTransform", "Transform"],
     "types": [
         "Action",
         "AgentEnd",
         "AutoResetReady",
+        "Episode",
         "EpisodeEnd",
+        "EpisodeStep",
         "LogEvent",
         "NeedAction",
         "Observation",
@@ -92,7 +105,7 @@ _HOMES = {
         "ToolCallRequest",
         "ToolResult",
     ],
-    "vector": ["ResetBatch", "StepBatch", "VectorEnv"],
+    "vector": ["AgentResetBatch", "AgentStepBatch", "ResetBatch", "StepBatch", "VectorEnv"],
     "wrappers": ["EpisodeStatistics", "TimeLimit", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

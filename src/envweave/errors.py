@@ -19,6 +19,8 @@
     │   └── ActionError                             an action that was refused
     ├── SeedError                   (ValueError)    a seed that cannot be honoured
     ├── TaskError                   (ValueError)    a task that cannot be had
+    ├── RolloutFailedError          (RuntimeError)  episodes failed, and not by the agent
+    ├── DeadlineError               (TimeoutError)  a call took longer than it may
     └── EnvironmentFailure          (RuntimeError)  the environment's own code failed
         ├── ResetFailedError                        in `reset`
         ├── StateFailedError                        in `state`
@@ -122,6 +124,14 @@ class SeedError(EnvWeaveError, ValueError):
 
 class TaskError(EnvWeaveError, ValueError):
     """A task is unknown, or the environment takes none."""
+
+
+class RolloutFailedError(EnvWeaveError, RuntimeError):
+    """Episodes of a rollout failed, and it was not the agent that caused it."""
+
+
+class DeadlineError(EnvWeaveError, TimeoutError):
+    """A call on an environment took longer than the `timeout_s` it was given."""
 
 
 class EnvironmentFailure(EnvWeaveError, RuntimeError):  # noqa: N818 - names whose failure it is

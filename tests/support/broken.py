@@ -310,9 +310,16 @@ class RetriesReset(Spoilt):
         try:
             return self.inner.reset(**keywords)
         except ew.errors.ResetFailedError:
-            self.inner.session.environment._fail_resets = frozenset()
+            self.inner.session.seat.renew = None
+            self.inner.session.environment._fail_seeds = frozenset()
             self.inner.reset(**keywords)
             raise
+
+
+class KeepsWhatFailed(Spoilt):
+    def step(self, action: Any) -> Any:
+        self.inner.session.seat.renew = None
+        return self.inner.step(action)
 
 
 class CountsAnswersAsSteps(Spoilt):

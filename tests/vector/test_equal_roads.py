@@ -28,18 +28,24 @@ class Wild(ew.Environment):
     """Random lengths, both flags, exceptions, nonsense, odd scalars, one buffer, logs, tools."""
 
     def __init__(self, case: int, form: str) -> None:
-        self.plan = random.Random(case)
-        self.form = form
+        self.case, self.form = case, form
         self.buffer = np.zeros(4, np.float32)
         self.kept: Any = None
+        self.resets = 0
+
+    def _plan(self, seed: int | None) -> None:
+        """Draw what this object is like, by its first seed: a replacement's is the stream's."""
+        self.plan = random.Random(f"{self.case} {seed}")
         self.in_place = self.plan.random() < 0.5
         faults = ("raise", "short", "shape", "none", "odd", "flag", "reward", "reset", "log")
         self.p = {name: self.plan.random() ** 3 * 0.2 for name in (*faults, "end", "tool", "parts")}
-        self.resets = 0
 
     def reset(self, *, seed: int | None = None) -> Any:
         self.resets += 1
-        if self.resets > 1 and self.plan.random() < self.p["reset"]:
+        if self.resets == 1:
+            self._plan(seed)
+        # The first reset of all works; that of a replacement need not.
+        if seed not in range(self.case, self.case + 5) and self.plan.random() < self.p["reset"]:
             raise OSError(f"reset {self.resets}")
         self.rng, self.at = random.Random(seed), 0
         self.length = self.rng.randint(1, 12)
@@ -118,17 +124,6 @@ class Wild(ew.Environment):
         return observation, reward, terminated, truncated, info
 
 
-class Numbered:
-    """Makes environment 0, 1, 2, … of a case, again and again."""
-
-    def __init__(self, case: int, form: str) -> None:
-        self.case, self.form, self.made = case, form, 0
-
-    def __call__(self) -> Wild:
-        self.made += 1
-        return Wild(self.case * 100 + self.made, self.form)
-
-
 def assert_same(left: ew.StepResult[Any], right: ew.StepResult[Any]) -> None:
     for name in ("observation", "reward", "terminated", "truncated", "info", "step_index"):
         one, other = getattr(left, name), getattr(right, name)
@@ -156,9 +151,9 @@ def test_a_vector_plays_the_episodes_of_single_environments(
     case: int, n: int, form: str, autoreset: bool, mode: str
 ) -> None:
     caller = random.Random(case)
-    venv = ew.make_vector(Numbered(case, form), num_envs=n, autoreset=autoreset, mode=mode)
-    make_one = Numbered(case, form)
-    singles = [ew.make(make_one(), autoreset=autoreset) for _ in range(n)]
+    how = {"autoreset": autoreset, "case": case, "form": form}
+    venv = ew.make_vector(Wild, num_envs=n, mode=mode, **how)
+    singles = [ew.make(Wild, **how) for _ in range(n)]
     with pytest.raises(ResetNeededError):
         venv.step([0] * n)
     first = venv.reset(seed=case)

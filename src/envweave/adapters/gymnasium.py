@@ -37,13 +37,9 @@ def from_gymnasium(env: gymnasium.Env[Any, Any]) -> Environment:
         DefinitionError: It is no single Gymnasium environment, or has no spaces.
     """
     gymnasium = gymnasium_module()
-    if not isinstance(env, gymnasium.Env):
-        many = isinstance(env, gymnasium.vector.VectorEnv)
-        why = (
-            "a vector of environments; pass what makes one of them to make_vector()"
-            if many
-            else "no gymnasium.Env"
-        )
+    many = isinstance(env, gymnasium.vector.VectorEnv)
+    if many or not isinstance(env, gymnasium.Env):  # EnvPool's are both
+        why = "a vector of environments; pass it to make_vector()" if many else "no gymnasium.Env"
         raise DefinitionError(f"{type(env).__name__} cannot be adapted: it is {why}.")
     return FromGymnasium(env)
 

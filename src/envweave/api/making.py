@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-from collections.abc import Callable
 from typing import Any
 
+from envweave.api.batches import adapt_batch, is_batch
 from envweave.api.env import AsyncEnv, Env
-from envweave.api.naming import spec as spec_of
-from envweave.errors import BackendNotFoundError, OptionError, suggest
-from envweave.registry import EnvSpec, Options, Registry
-from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
-from envweave.types import Observation
+from envweave.api.recipes import (
+    Transforms,
+    backend_module,
+    flag,
+    recipe,
+    refuse_one_object,
+    seconds,
+    whole_number,
+)
+from envweave.registry import Options, Registry
 from envweave.vector import VectorEnv
-
-Transforms = Callable[[Observation], Observation]
 
 
 def make(
@@ -47,9 +48,9 @@ def make(
         OptionError: A keyword that neither `make` nor the environment knows.
         DefinitionError: The environment could not be made.
     """
-    module = _backend(backend)
-    options = Options(_flag("autoreset", autoreset), timeout_s)
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
+    module = backend_module(backend)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s))
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     return Env(module.connect(spec, kwargs, options), spec.id)
 
 
@@ -68,18 +69,19 @@ def make_async(
 
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
-    module = _backend(backend)
-    options = Options(_flag("autoreset", autoreset), timeout_s)
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
+    module = backend_module(backend)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s))
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     return AsyncEnv(module.connect_async(spec, kwargs, options), spec.id)
 
 
 def make_vector(
     env: Any,
     *,
-    num_envs: int,
+    num_envs: int | None = None,
     backend: str = "inproc",
     mode: str | None = None,
+    workers: int | None = None,
     autoreset: bool = False,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
@@ -90,14 +92,18 @@ def make_vector(
     """Make `num_envs` environments of one kind, stepped together.
 
     Takes an ID or a class; one object cannot be many environments. Raises what `make` does.
+    A vector of Gymnasium's own, or a class of such, is adapted whole, in this process.
 
     Args:
-        env: An ID, a class, or a function that makes one.
-        num_envs: How many.
+        env: An ID, a class, a function that makes one, or a Gymnasium vector.
+        num_envs: How many; left out only where `env` is a vector, which knows.
         backend: Where they run.
         mode: In this process: `"serial"`, one after the other in this thread; `"threads"`,
             for steps that wait on something; `"async"`, at once on one event loop. Left out,
             async environments run as `"async"`, all others as `"serial"`.
+        workers: With `backend="process"`, how many processes share them. Left out, one for
+            each core but one, and the caller's own thread steps a share too; with `timeout_s`,
+            one for each core.
         autoreset: Whether an end begins the next episode, in the same result.
         timeout_s: How long one call may take, on backends that can end a call.
         max_episode_steps: Truncate every episode after so many steps.
@@ -105,79 +111,19 @@ def make_vector(
         registry: Where to look up the ID; a table of this process by default.
         **kwargs: Passed to each environment's constructor.
     """
-    count = _count("num_envs", num_envs)
-    if not isinstance(env, str) and not _makes_environments(env):
-        raise OptionError(
-            f"One {type(env).__name__} object cannot be {count} environments. Pass its class, "
-            "a function that makes one, or an ID."
-        )
-    module = _backend(backend)
-    options = Options(_flag("autoreset", autoreset), timeout_s, mode)
-    spec = _recipe(env, registry, max_episode_steps, transform, kwargs)
-    return VectorEnv(module.connect_vector(spec, kwargs, options, count), count)
-
-
-def _recipe(
-    env: Any,
-    registry: Registry | None,
-    max_episode_steps: int | None,
-    transform: Transforms | None,
-    kwargs: dict[str, Any],
-) -> EnvSpec:
-    if isinstance(env, str):
-        spec = spec_of(env, registry=registry)
-    elif _makes_environments(env):
-        spec = EnvSpec(getattr(env, "__qualname__", repr(env)), env)
-    else:
-        name = type(env).__qualname__
-        if kwargs:
-            raise OptionError(
-                f"{next(iter(kwargs))!r} is no option of make(), and the {name} object is made "
-                "already. Pass its class to give it keywords."
-            )
-        spec = EnvSpec(name, lambda: env)
-    changes: dict[str, Any] = {}
-    if max_episode_steps is not None:
-        changes["max_episode_steps"] = _count("max_episode_steps", max_episode_steps)
-    if transform is not None:
-        if not callable(transform):
-            raise OptionError(
-                f"transform={transform!r} cannot be called. Pass a Transform, or a function that "
-                "takes an observation and returns one."
-            )
-        changes["transform"] = transform
-    return dataclasses.replace(spec, **changes) if changes else spec
-
-
-def _makes_environments(env: Any) -> bool:
-    """Whether it is a class or a function, and no environment that can itself be called."""
-    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(value, bool):
-        raise OptionError(
-            f"{name}={value!r} is no whole number of 1 or more; use 1 or more, such as {name}=8."
-        )
-    return count
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither True nor False; use one of them.")
-    return value
-
-
-def _backend(name: Any) -> Any:
-    known = plugin_names(BACKENDS)
-    if not isinstance(name, str):
-        raise OptionError(f"backend={name!r} is no name. Use one of {', '.join(map(repr, known))}.")
-    if name not in known:
-        raise BackendNotFoundError(
-            f"No backend is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
-        )
-    return load_plugin(BACKENDS, name)
+    if not is_batch(env):
+        num_envs = whole_number("num_envs", num_envs)
+        refuse_one_object(env, num_envs)
+    module = backend_module(backend)
+    options = Options(
+        flag("autoreset", autoreset),
+        seconds("timeout_s", timeout_s),
+        mode,
+        None if workers is None else whole_number("workers", workers),
+    )
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    batch = adapt_batch(env, num_envs, backend, spec, options, kwargs)
+    if batch is not None:
+        return batch
+    assert num_envs is not None
+    return VectorEnv(module.connect_vector(spec, kwargs, options, num_envs), num_envs)

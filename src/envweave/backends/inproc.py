@@ -1,74 +1,109 @@
-"""`backend="inproc"`: in the caller's own process and thread."""
+"""`backend="inproc"`: in the caller's own process."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from envweave.adapters import adopt
+from envweave.backends.workshop import Workshop, discard
 from envweave.environment import Environment
-from envweave.errors import OptionError, suggest
-from envweave.registry import EnvSpec, Options, build
-from envweave.session import AsyncDriver, LoopDriver, PrivateLoop, Session, SyncDriver
+from envweave.errors import DefinitionError, OptionError, suggest
+from envweave.registry import EnvSpec, Options
+from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.transports import AsyncTransport, Transport
 from envweave.transports.apart import ApartTransport
 from envweave.transports.loop import LoopCrew
 from envweave.transports.serial import SerialTransport
 from envweave.transports.threads import ThreadCrew
 from envweave.vector import BatchTransport
-from envweave.wrappers import TimeLimit
-
-logger = logging.getLogger(__name__)
 
 MODES = ("serial", "threads", "async")
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
     """Carry a sync caller's calls to one environment."""
-    session = _session(_build(spec, kwargs, options), spec, options)
-    return LoopDriver(session) if session.interface.is_async else SyncDriver(session)
+    session = Workshop(spec, kwargs, options).open_session(0)
+    if session.interface.is_async:
+        return LoopDriver(session, options.timeout_s)
+    return SyncDriver(session)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
     """Carry an async caller's calls to one environment."""
-    return AsyncDriver(_session(_build(spec, kwargs, options), spec, options))
+    return AsyncDriver(Workshop(spec, kwargs, options).open_session(0), options.timeout_s)
 
 
 def connect_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+    spec: EnvSpec,
+    kwargs: Mapping[str, Any],
+    options: Options,
+    num_envs: int,
+    wrap: Callable[[int, Environment], Environment] | None = None,
 ) -> BatchTransport:
-    """Carry a vector's calls to many environments."""
+    """Carry a vector's calls to many environments.
+
+    Args:
+        spec: What to make.
+        kwargs: Keywords for its factory.
+        options: How to run it.
+        num_envs: How many to make.
+        wrap: Given each environment by its index, also a replacement, before it goes under a
+            session; what it returns goes there instead.
+    """
     if options.mode not in (None, *MODES):
         raise OptionError(
             f"mode={options.mode!r} is none of {', '.join(map(repr, MODES))}."
             f"{suggest(str(options.mode), MODES)}"
         )
+    if options.workers is not None:
+        raise OptionError(
+            f"workers={options.workers} are processes, and backend='inproc' has none. Leave it "
+            "out, or use backend='process'."
+        )
+    workshop = Workshop(spec, kwargs, options, num_envs, wrap)
+    with _discarded_on_failure(options) as sessions:
+        for i in range(num_envs):
+            sessions.append(_open(workshop, i, num_envs))
+            _refuse_serial(sessions[0], spec, options)
+        return _transport(sessions, options)
+
+
+def connect_pool(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+) -> list[AsyncTransport]:
+    """Carry an async caller's calls to many environments, each by itself."""
+    workshop = Workshop(spec, kwargs, options, size)
+    with _discarded_on_failure(options) as sessions:
+        sessions.extend(_open(workshop, i, size) for i in range(size))
+    return [AsyncDriver(session, options.timeout_s) for session in sessions]
+
+
+@contextmanager
+def _discarded_on_failure(options: Options) -> Iterator[list[Session]]:
+    """Give a list for sessions; if anything fails, close the environments of those in it."""
     sessions: list[Session] = []
     try:
-        made: dict[int, Any] = {}  # by identity
-        for _ in range(num_envs):
-            one = _build(spec, kwargs, options)
-            if id(one) in made:
-                raise OptionError(
-                    f"One {type(one).__name__} object cannot be {num_envs} environments: the "
-                    f"factory of {spec.id!r} returned it twice. Let it make a new one each time."
-                )
-            made[id(one)] = one
-            sessions.append(_session(one, spec, options))
-            _refuse_serial(sessions[0], spec, options)
-        return _transport(sessions, options.mode)
+        yield sessions
     except BaseException:
         for session in sessions:
-            _discard(session)
+            discard(session.environment, options.timeout_s)
         raise
 
 
-def _transport(sessions: list[Session], mode: str | None) -> BatchTransport:
-    if mode == "threads":
-        return ApartTransport(sessions, ThreadCrew)
-    if mode == "async" or sessions[0].interface.is_async:
-        return ApartTransport(sessions, LoopCrew)
+def _open(workshop: Workshop, index: int, num_envs: int) -> Session:
+    try:
+        return workshop.open_session(index)
+    except DefinitionError as error:
+        raise DefinitionError(f"Environment {index} of {num_envs}: {error}") from error
+
+
+def _transport(sessions: list[Session], options: Options) -> BatchTransport:
+    if options.mode == "threads":
+        return ApartTransport(sessions, partial(ThreadCrew, timeout_s=options.timeout_s))
+    if options.mode == "async" or sessions[0].interface.is_async:
+        return ApartTransport(sessions, partial(LoopCrew, timeout_s=options.timeout_s))
     return SerialTransport(sessions)
 
 
@@ -78,43 +113,3 @@ def _refuse_serial(session: Session, spec: EnvSpec, options: Options) -> None:
             f"mode='serial' cannot step {spec.id!r}, whose methods are async. "
             "Leave mode out, or use mode='async'."
         )
-
-
-def _build(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Any:
-    if options.timeout_s is not None:
-        raise OptionError(
-            f"timeout_s={options.timeout_s!r} cannot be honoured by backend='inproc': it runs the "
-            "environment in this thread, which nothing can interrupt. Leave timeout_s out."
-        )
-    return build(spec, kwargs)
-
-
-def _session(made: Any, spec: EnvSpec, options: Options) -> Session:
-    """Put what a factory made under a session; if that cannot be, close it."""
-    environment = adopt(made)
-    try:
-        if spec.max_episode_steps is not None:
-            environment = TimeLimit(environment, spec.max_episode_steps)
-        return Session(environment, autoreset=options.autoreset, transform=spec.transform)
-    except BaseException:
-        _close(environment)
-        raise
-
-
-def _discard(session: Session) -> None:
-    if session.close():
-        _close(session.environment)
-
-
-def _close(environment: Environment) -> None:
-    """Close an environment that nobody will use; what led to this is raised, not a failure here."""
-    try:
-        closing = environment.close()
-        if isinstance(closing, Coroutine):
-            loop = PrivateLoop()
-            try:
-                loop.run(closing)
-            finally:
-                loop.close()
-    except Exception:
-        logger.warning("closing an unused %s failed", type(environment).__name__, exc_info=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from envweave import __version__
-from envweave.cli import check, doctor, info, listing, output, run_command, train
+from envweave.cli import bench, check, doctor, info, listing, output, run_command, train
 from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -30,6 +30,8 @@ envweave info counter-v0
 envweave check pkg://my_module:MyEnv
 
 envweave run gym://CartPole-v1 --episodes 20 --seed 0
+
+envweave bench gym://CartPole-v1 --num-envs 64
 
 envweave train lineworld --num-envs 16 --episodes 400
 
@@ -54,6 +56,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "info": info.info_command,
     "check": check.check_command,
     "run": run_command.run_command,
+    "bench": bench.bench_command,
     "doctor": doctor.doctor_command,
 }
 for _name, _command in _COMMANDS.items():

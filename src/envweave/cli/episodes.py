@@ -76,7 +76,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
             choose = RandomPolicy(env.action_spec, given if seed is None else seed)
         task_id, total = result.task_id, None
         while not result.done:
-            result = env.step(_draw(env.id, choose, result))
+            result = env.step(draw(env.id, choose, result))
             total = _add(total, result.reward)
         assert result.end is not None
         yield Finished(
@@ -93,9 +93,14 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
         )
 
 
-def _draw(
+def draw(
     env_id: str, choose: Callable[[ew.StepResult[Any]], Any], result: ew.StepResult[Any]
 ) -> Any:
+    """Return an action for a result.
+
+    Raises:
+        SpecError: Actions of this environment cannot be drawn.
+    """
     try:
         return choose(result)
     except Exception as error:

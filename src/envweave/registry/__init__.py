@@ -1,6 +1,6 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import EnvSpec, Options, build
+from envweave.registry.definition import EnvSpec, Options, ReadyMade, build
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
@@ -8,6 +8,7 @@ __all__ = [
     "DEFAULT_REGISTRY",
     "EnvSpec",
     "Options",
+    "ReadyMade",
     "Registry",
     "build",
     "load_plugin",

@@ -24,6 +24,9 @@ class EnvSpec:
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         description: One line for `envweave list`.
+        batch_factory: What makes environments that are born as a batch: called with `num_envs`
+            and the keywords, it returns a vector of Gymnasium's, or `None` where these ask for
+            single environments.
     """
 
     id: str
@@ -32,6 +35,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     transform: Callable[[Observation], Observation] | None = None
     description: str = ""
+    batch_factory: Callable[..., Any] | str | None = None
 
     def load(self) -> Callable[..., Any]:
         """Return the factory itself, importing it if it is a path.
@@ -63,6 +67,17 @@ class EnvSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyMade:
+    """The factory of one environment that exists already; there will be no other."""
+
+    environment: Any
+
+    def __call__(self) -> Any:
+        """Return it."""
+        return self.environment
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a caller wants an environment run, apart from what it is.
 
@@ -70,11 +85,13 @@ class Options:
         autoreset: Whether an end begins the next episode.
         timeout_s: How long one call may take.
         mode: How a vector's environments are run, where a backend knows several ways.
+        workers: How many processes run them, where a backend has several.
     """
 
     autoreset: bool = False
     timeout_s: float | None = None
     mode: str | None = None
+    workers: int | None = None
 
 
 def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envweave.codec.spaces import gymnasium_module
@@ -33,6 +34,7 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
         f"gym://{rest}",
         f"{__name__}:make_environment",
         kwargs={"gym_id": rest},
+        batch_factory=f"{__name__}:make_batch",
         description=f"Gymnasium's {rest.rpartition(':')[2]}",
     )
 
@@ -47,13 +49,69 @@ def make_environment(gym_id: str, **keywords: Any) -> Any:
     gymnasium = gymnasium_module()
     spec = _find(gym_id)
     try:
-        _refuse_unknown(spec, keywords)
+        _refuse_unknown(spec, spec.entry_point, keywords)
         # The session checks what an environment returns; doing it twice costs every step.
         return gymnasium.make(gym_id, **{"disable_env_checker": True, **keywords})
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise MissingExtraError(
-            f"'gym://{gym_id}' needs a package that is not installed: {error}"
+        raise _missing(gym_id, error) from error
+
+
+def make_batch(
+    gym_id: str,
+    *,
+    num_envs: int,
+    vectorization_mode: Any = None,
+    vector_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
+    **keywords: Any,
+) -> Any:
+    """Make a vector of Gymnasium's own, with any keyword of `gymnasium.make_vec`.
+
+    Without a `vectorization_mode` it returns `None`, unless the ID has nothing but a
+    `vector_entry_point`.
+
+    Raises:
+        OptionError: The mode is unknown or impossible, or a keyword is not taken.
+        MissingExtraError: The environment needs a package that is not installed.
+    """
+    gymnasium = gymnasium_module()
+    spec = _find(gym_id)
+    known = {one.value: one for one in gymnasium.VectorizeMode}
+    if vectorization_mode is None:
+        if spec.entry_point is not None or spec.vector_entry_point is None:
+            return None
+        vectorization_mode = "vector_entry_point"
+    mode = getattr(vectorization_mode, "value", vectorization_mode)
+    if mode not in known:
+        raise OptionError(
+            f"vectorization_mode={mode!r} is none of {', '.join(map(repr, known))}."
+            f"{suggest(str(mode), known)}"
+        )
+    whole = mode == "vector_entry_point"
+    given = dict(vector_kwargs or {})
+    if not whole:
+        # The caller's side resets at once what ended, and gives each episode its seed.
+        given.setdefault("autoreset_mode", gymnasium.vector.AutoresetMode.DISABLED)
+    try:
+        _refuse_unknown(spec, spec.vector_entry_point if whole else spec.entry_point, keywords)
+        return gymnasium.make_vec(
+            gym_id,
+            num_envs=num_envs,
+            vectorization_mode=known[mode],
+            vector_kwargs=given,
+            wrappers=wrappers,
+            **keywords,
+        )
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise _missing(gym_id, error) from error
+    except gymnasium.error.Error as error:
+        raise OptionError(
+            f"vectorization_mode={mode!r} cannot be honoured by 'gym://{gym_id}': {error}"
         ) from error
+
+
+def _missing(gym_id: str, error: Exception) -> MissingExtraError:
+    return MissingExtraError(f"'gym://{gym_id}' needs a package that is not installed: {error}")
 
 
 def _find(gym_id: str) -> Any:
@@ -89,10 +147,14 @@ def _find(gym_id: str) -> Any:
         ) from error
 
 
-def _refuse_unknown(spec: Any, keywords: dict[str, Any]) -> None:
-    entry = spec.entry_point
+def _refuse_unknown(spec: Any, entry: Any, keywords: dict[str, Any]) -> None:
+    if "vectorization_mode" in keywords:
+        raise OptionError(
+            "'vectorization_mode' makes a vector of Gymnasium's own. Pass it to make_vector(), "
+            "with backend='inproc'."
+        )
     if entry is None:
-        return  # only a vector can be made of it, as gymnasium.make will say
+        return  # what cannot be made of the ID, Gymnasium will say
     load = gymnasium_module().envs.registration.load_env_creator
     creator = entry if callable(entry) else load(entry)
     parameters = inspect.signature(creator).parameters

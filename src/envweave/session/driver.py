@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, final
+from functools import partial
+from typing import Any, final
 
-from envweave.errors import BusyError
+from envweave.errors import BusyError, DeadlineError
+from envweave.session.deadlines import Deadline
+from envweave.session.private_loop import PrivateLoop
 from envweave.session.rules import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
 
-T = TypeVar("T")
+logger = logging.getLogger("envweave.session")
 
 
 class Driver:
@@ -35,21 +38,39 @@ class SyncDriver(Driver):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._reset = session.environment.reset
-        self._step = session.environment.step
-        self._answer = session.environment.answer
+        self._bind()
+
+    def _bind(self) -> None:
+        environment = self.session.environment
+        self._reset = environment.reset
+        self._step = environment.step
+        self._answer = environment.answer
 
     def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
         session = self.session
         keywords = session.begin(**wanted)
         try:
-            return session.started(self._reset(**keywords))
+            return session.started(self._start(keywords))
         except Exception as error:
             raise session.reset_failed(error) from error
         except BaseException:
             session.abandon()
             raise
+
+    def _start(self, keywords: dict[str, Any]) -> Any:
+        """Run the author's `reset`, of another environment if this one failed."""
+        seat = self.session.seat
+        if seat.renew is not None and seat.is_spent:
+            old = seat.vacate()
+            if old is not None:
+                try:
+                    old.close()
+                except Exception as error:  # noqa: BLE001 - it failed before, and is not used again
+                    _log_failed_close(self.session, error)
+            seat.take(seat.renew())
+            self._bind()
+        return self._reset(**keywords)
 
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `Env.step`."""
@@ -73,7 +94,7 @@ class SyncDriver(Driver):
         if not session.reset_due:
             return result
         try:
-            outcome = self._reset(**session.begin_next())
+            outcome = self._start(session.begin_next())
         except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
             return session.join_failed(result, error)
         return session.joined(result, outcome)
@@ -84,24 +105,40 @@ class SyncDriver(Driver):
 
     def close(self) -> None:
         """Close the environment, once."""
-        if self.session.close():
+        if self.session.close() and not self.session.seat.is_empty:
             self.session.environment.close()
 
 
 @final
 class AsyncDriver(Driver):
-    """Runs an environment, sync or async, on the caller's event loop."""
+    """Runs an environment, sync or async, on the caller's event loop.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: The rules it runs under.
+        timeout_s: How long each call of the author's may take.
+        idle_s: How long the loop has stood still between two runs, if it ever does.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        timeout_s: float | None = None,
+        idle_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         super().__init__(session)
-        methods = session.interface.async_methods
-        environment = session.environment
+        self._idle_s = idle_s
+        self._bind(timeout_s)
+        self._running: str | None = None
+        self._rest: asyncio.Event | None = None  # set when the call that runs is over
+
+    def _bind(self, timeout_s: float | None) -> None:
+        methods = self.interface.async_methods
+        environment = self.session.environment
+        self._deadline = Deadline(timeout_s, self._idle_s)
         self._reset = _awaitable(environment.reset, is_async="reset" in methods)
         self._step = _awaitable(environment.step, is_async="step" in methods)
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
         self._close = _awaitable(environment.close, is_async="close" in methods)
-        self._running: str | None = None
-        self._rest: asyncio.Event | None = None  # set when the call that runs is over
 
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
@@ -128,26 +165,47 @@ class AsyncDriver(Driver):
         with self._alone("reset"):
             keywords = session.begin(**wanted)
             try:
-                return session.started(await _own(self._reset(**keywords)))
+                return session.started(await self._start(keywords))
             except Exception as error:
                 raise session.reset_failed(error) from error
+
+    async def _start(self, keywords: dict[str, Any]) -> Any:
+        """Run the author's `reset`, of another environment if this one failed."""
+        seat = self.session.seat
+        if seat.renew is not None and (seat.is_spent or self._deadline.has_strays):
+            if seat.vacate() is not None:
+                try:
+                    await self._deadline.run("close", self._close)
+                except Exception as error:  # noqa: BLE001 - it failed before, and is not used again
+                    _log_failed_close(self.session, error)
+            seat.take(seat.renew())
+            self._bind(self._deadline.timeout_s)
+        elif self._deadline.has_strays:
+            raise DeadlineError(
+                "an earlier call was cancelled and still runs. Pass make() the class or a "
+                "function that makes one, so that it can be replaced"
+            )
+        return await self._deadline.run("reset", partial(self._reset, **keywords))
 
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `AsyncEnv.step`."""
         session = self.session
         with self._alone("step"):
             action = session.admit(action)
-            run = self._answer if type(action) is ToolResult else self._step
+            name, run = (
+                ("answer", self._answer) if type(action) is ToolResult else ("step", self._step)
+            )
             try:
-                outcome = await _own(run(action))
+                outcome = await self._deadline.run(name, partial(run, action))
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-                result = session.fail(error)
+                late = error is self._deadline.missed
+                result = session.fail(error, "timeout" if late else "error")
             else:
                 result = session.conclude(outcome)
             if not session.reset_due:
                 return result
             try:
-                outcome = await _own(self._reset(**session.begin_next()))
+                outcome = await self._start(session.begin_next())
             except Exception as error:  # noqa: BLE001 - the author's code again
                 return session.join_failed(result, error)
             return session.joined(result, outcome)
@@ -157,22 +215,27 @@ class AsyncDriver(Driver):
         return self.session.state()
 
     async def close(self) -> None:
-        """Close the environment, once, when the call under way is over."""
+        """Close the environment, once, when the call under way is over.
+
+        Raises:
+            DeadlineError: The author's `close` took longer than `timeout_s`.
+        """
         if self.session.close():
             if self._running is not None:
                 self._rest = asyncio.Event()
                 await self._rest.wait()
-            await self._close()
+            if not self.session.seat.is_empty:
+                await self._deadline.run("close", self._close)
 
 
 @final
 class LoopDriver(Driver):
     """Runs an async environment for a sync caller, on a private event loop."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, timeout_s: float | None = None) -> None:
         super().__init__(session)
-        self._driver = AsyncDriver(session)
-        self._loop = PrivateLoop()
+        self._driver = AsyncDriver(session, timeout_s)
+        self._loop = PrivateLoop(is_patient=timeout_s is None)
 
     def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
@@ -199,90 +262,8 @@ class LoopDriver(Driver):
                 self._loop.close()
 
 
-@final
-class PrivateLoop:
-    """An event loop that nobody else runs on.
-
-    It runs in the caller's thread. Where the caller is itself inside a running loop (a
-    notebook), which allows no second one in the same thread, it runs in one owned thread,
-    which `close` joins.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread: ThreadPoolExecutor | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._loop.is_closed()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return what it returns. An interrupt cancels it first."""
-        if self._loop.is_running():
-            work.close()
-            raise BusyError("Another thread is in a call on the same environment. Wait for it.")
-        task = self._loop.create_task(work)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._complete(task)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="envweave-loop")
-        running = self._thread.submit(self._complete, task)
-        try:
-            return running.result()
-        except BaseException:
-            if not running.done():
-                self._loop.call_soon_threadsafe(task.cancel)
-                wait([running])
-            raise
-
-    def _complete(self, task: asyncio.Task[T]) -> T:
-        try:
-            return self._run_on(task)
-        except BaseException:
-            if not task.done():
-                task.cancel()
-                self._run_on(self._loop.create_task(asyncio.wait([task])))
-            raise
-
-    def _run_on(self, task: asyncio.Task[T]) -> T:
-        while True:
-            try:
-                return self._loop.run_until_complete(task)
-            except RuntimeError:
-                if task.done() or self._loop.is_closed() or self._loop.is_running():
-                    raise
-                # A stop was left over from a run that was interrupted; go on.
-
-    def close(self) -> None:
-        """Cancel what still runs, close the loop and join the thread."""
-        try:
-            self.run(self._wind_up())
-        finally:
-            if self._thread is not None:
-                self._thread.shutdown(wait=True)
-            self._loop.close()
-
-    async def _wind_up(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
-
-
-async def _own(call: Awaitable[Any]) -> Any:
-    """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
-    try:
-        return await call
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() == 0:
-            raise RuntimeError("something that the environment awaits was cancelled") from error
-        raise
+def _log_failed_close(session: Session, error: Exception) -> None:
+    logger.warning("closing a %s that had failed failed", session.interface.name, exc_info=error)
 
 
 def _awaitable(call: Callable[..., Any], *, is_async: bool) -> Callable[..., Awaitable[Any]]:

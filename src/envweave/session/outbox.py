@@ -7,7 +7,17 @@ from typing import Any, final, get_args
 import msgspec
 
 from envweave.errors import BadReturnError, ToolCallOpenError
-from envweave.types import Blame, EpisodeEnd, Event, LogEvent, Reason, ToolCallRequest, ToolResult
+from envweave.types import (
+    AgentEnd,
+    Blame,
+    EpisodeEnd,
+    Event,
+    LogEvent,
+    Reason,
+    StepResult,
+    ToolCallRequest,
+    ToolResult,
+)
 
 _REASONS, _BLAMES = get_args(Reason), (None, *get_args(Blame))
 
@@ -65,6 +75,12 @@ class Outbox:
         self.open_calls.update(still_open)
         self.answering = None
         return end, tuple(events)
+
+    def overhear(self, outcome: StepResult[Any]) -> None:
+        """Take what an author put into a result of their own as emitted."""
+        if outcome.end is not None:
+            self.said.append(outcome.end)
+        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def logs(self) -> tuple[Event, ...]:
         """Empty the box of a call that failed: what it logged is still worth knowing."""

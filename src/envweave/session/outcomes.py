@@ -21,6 +21,9 @@ Parts: TypeAlias = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 Asked: TypeAlias = tuple[NeedAction[Any], ...] | None
 
+Start: TypeAlias = tuple[AutoResetReady[Any], Asked, tuple[Event, ...]]
+"""What an episode begins with: its first observation, who is asked to act, what was said."""
+
 
 class Episode(Protocol):
     """Which step of which episode a result is about."""

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from envweave.environment import Interface
 from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, in_words
+from envweave.session.seat import Seat
 from envweave.session.seeds import draw_seed, episode_seed, read_seed
-from envweave.types import Task, Tasks
+from envweave.types import Task
+
+
+class Position(NamedTuple):
+    """How far a stream of episodes has come: all that it takes to go on with it elsewhere.
+
+    Attributes:
+        base: The seed that the stream began with; `None` before the first episode, and where
+            no seed is taken.
+        k: Which episode of the stream was the last one.
+        begun: Which episode of the session was the last one.
+        prefix: What the ids of the session's episodes begin with.
+    """
+
+    base: int | None
+    k: int
+    begun: int
+    prefix: str
 
 
 @final
@@ -21,11 +39,11 @@ class EpisodePlan:
     with one drawn from the system.
     """
 
-    def __init__(self, tasks: Tasks | None, interface: Interface) -> None:
+    def __init__(self, seat: Seat, interface: Interface) -> None:
         self._name = interface.name
-        self._tasks = tasks
+        self._seat = seat
         self._takes = interface.reset_takes
-        if tasks is not None and "task" not in self._takes:
+        if seat.tasks is not None and "task" not in self._takes:
             raise DefinitionError(f"{self._name} offers tasks, so its reset() must take `task`.")
         self._prefix = secrets.token_hex(6)
         self._base: int | None = None
@@ -34,6 +52,15 @@ class EpisodePlan:
         self.seed: int | None = None
         self.task_id: str | None = None
         self.episode_id: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """How far the stream has come."""
+        return Position(self._base, self._k, self._begun, self._prefix)
+
+    def go_on_from(self, position: Position) -> None:
+        """Go on where another plan stood: the next episode's seed and id are what its were."""
+        self._base, self._k, self._begun, self._prefix = position
 
     def check(self, *, seed: Any = None, task: Any = None, options: Any = None) -> None:
         """Refuse what the environment cannot honour; nothing changes.
@@ -62,12 +89,12 @@ class EpisodePlan:
         if "task" not in self._takes:
             raise TaskError(f"{self._name}.reset() takes no task, but was given {task!r}.")
         if isinstance(task, str):
-            if self._tasks is None:
+            if self._seat.tasks is None:
                 raise TaskError(
                     f"{self._name} lists no tasks, so {task!r} cannot be found. Pass a Task."
                 )
             try:
-                return self._tasks.get(task)
+                return self._seat.tasks.get(task)
             except TaskError:
                 raise
             except Exception as error:
@@ -106,10 +133,10 @@ class EpisodePlan:
         return {name: values[name] for name in self._takes}
 
     def _draw(self, seed: int | None) -> Task | None:
-        if self._tasks is None:
+        if self._seat.tasks is None:
             return None
         try:
-            return self._tasks.draw(seed)
+            return self._seat.tasks.draw(seed)
         except TaskError:
             raise
         except Exception as error:

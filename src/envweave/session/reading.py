@@ -20,6 +20,8 @@ from envweave.transforms import apply_transform
 from envweave.types import Observation, ResetResult, StepResult
 
 Transforming = Callable[[Observation], Observation] | None
+Fitting = Callable[[Any], None] | None
+"""Raises `BadReturnError` for what a vector's columns cannot take."""
 
 
 def compose(first: Transforming, second: Transforming) -> Transforming:
@@ -46,13 +48,17 @@ def read_start(outcome: Any, transform: Transforming) -> ResetResult[Any]:
     return read
 
 
-def read_agents_start(outcome: Any, transform: Transforming) -> ResetResult[dict[str, Any]]:
+def read_agents_start(
+    outcome: Any, transform: Transforming, fits: Fitting
+) -> ResetResult[dict[str, Any]]:
     """Return the outcome of a `reset` for several agents, every part keyed by agent."""
     read = read_agents_reset(outcome)
     if transform is not None:
         for agent, one in read.observation.items():
             shown = apply_transform(transform, keep(one))
             read.observation[agent], read.info[agent] = shown, shown.metadata
+    if fits is not None:
+        fits(read.observation)
     return read
 
 
@@ -76,11 +82,19 @@ def read_parts(
     return observation, reward, terminated, truncated, info
 
 
-def read_agents(outcome: Any, transform: Transforming) -> StepResult[dict[str, Any]]:
+def read_agents(outcome: Any, transform: Transforming, fits: Fitting) -> StepResult[dict[str, Any]]:
     """Return one step of several agents, every part keyed by agent."""
     read = read_agents_step(outcome)
-    if transform is None:
-        return read
+    if transform is not None:
+        _transform_each(read, transform)
+    if fits is not None:
+        fits(read.observation)
+    return read
+
+
+def _transform_each(
+    read: StepResult[dict[str, Any]], transform: Callable[[Observation], Observation]
+) -> None:
     for name in ("observation", "reward", "terminated", "truncated", "info"):
         setattr(read, name, dict(getattr(read, name)))
     for agent, one in read.observation.items():
@@ -92,7 +106,6 @@ def read_agents(outcome: Any, transform: Transforming) -> StepResult[dict[str, A
         read.observation[agent], read.reward[agent] = shown, shown.reward
         read.info[agent] = shown.metadata
         read.terminated[agent], read.truncated[agent] = shown.done, shown.truncated
-    return read
 
 
 def _dict(info: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 A driver asks the session for leave, runs the author's code, and tells the session how it went:
 
     begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
+                  (where `seat.is_due`, it first puts another environment in the failed one's place)
     admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
 
 With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
@@ -32,16 +33,16 @@ from envweave.errors import (
     StateFailedError,
     in_words,
 )
-from envweave.session.keeping import is_flat, keep, keep_info
+from envweave.session.keeping import is_flat, keep, keep_info, keep_state
 from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
-from envweave.session.outcomes import Parts, join_start, make_result, make_start, unpaid
+from envweave.session.outcomes import Parts, Start, join_start, make_result, make_start, unpaid
 from envweave.session.phase import Phase, refusal
-from envweave.session.plan import EpisodePlan
+from envweave.session.plan import EpisodePlan, Position
 from envweave.session.reading import compose, read_agents, read_agents_start, read_parts, read_start
+from envweave.session.seat import Seat
 from envweave.types import (
     AGENT,
-    AgentEnd,
     AutoResetReady,
     Blame,
     EpisodeEnd,
@@ -58,7 +59,6 @@ from envweave.types import (
 
 logger = logging.getLogger("envweave.session")
 
-
 _FRESH, _LIVE, _TOOL, _ENDED, _CLOSED = Phase
 _make, _ndarray = object.__new__, np.ndarray
 
@@ -74,6 +74,7 @@ class Session:
         last: The last good observation; `raw` is the author's own object behind it.
         said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
+        seat: Who is under these rules, and whether it is still trusted.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class Session:
         *,
         autoreset: bool = False,
         transform: Callable[[Observation], Observation] | None = None,
+        renew: Callable[[], Environment] | None = None,
     ) -> None:
-        self.environment = environment
         self.interface = interface = environment.describe()
         self.autoreset = autoreset
         self.phase = _FRESH
@@ -97,17 +98,19 @@ class Session:
         self.transform = self._callers_transform = transform
         self._read_action = interface.action_spec.read
         self._name = interface.name
-        self._plan = EpisodePlan(environment.tasks, interface)
         self._outbox = Outbox()
         self.said = self._outbox.said
-        environment.connect(self.said)
+        self.seat = Seat(environment, self.said, renew)
+        self._plan = EpisodePlan(self.seat, interface)
         self._owed: float | None = None  # earned since the agent acted, while tools were called
         self._broken: str | None = None  # why no episode is running
-        self._ledger: AgentLedger | None = None
-        self._to_act: Callable[[], Any] = lambda: None
-        if interface.possible_agents is not None:
-            self._ledger = AgentLedger(interface.possible_agents, interface.action_spec)
-            self._to_act = environment.to_act  # type: ignore[attr-defined] # several have it
+        agents = interface.possible_agents
+        self._ledger = None if agents is None else AgentLedger(agents, interface.action_spec)
+
+    @property
+    def environment(self) -> Environment:
+        """The author's side; another one after a replacement."""
+        return self.seat.environment
 
     def _move(self, phase: Phase) -> None:
         """Go to another phase; from CLOSED there is no way back."""
@@ -144,12 +147,9 @@ class Session:
 
     def started(self, outcome: Any) -> ResetResult[Any]:
         """Take the outcome of the author's `reset`; the episode is live."""
-        ready, asked, events = self._start(outcome)
-        return make_start(ready, asked, events)
+        return make_start(*self._start(outcome))
 
-    def _start(
-        self, outcome: Any
-    ) -> tuple[AutoResetReady[Any], tuple[NeedAction[Any], ...] | None, tuple[Event, ...]]:
+    def _start(self, outcome: Any) -> Start:
         if self.phase is _CLOSED:
             raise ClosedError(f"{self._name} was closed while its reset() ran.")
         self.transform = compose(self.environment.transform, self._callers_transform)
@@ -160,11 +160,11 @@ class Session:
             self.raw = read.observation
             observation = self.last = keep(read.observation)
         else:
-            read = read_agents_start(outcome, self.transform)
+            read = read_agents_start(outcome, self.transform, self.fits)
             self._ledger.clear()
             observation = self._ledger.observe(read.observation, read.info)
             self.last = self._ledger.seen
-        self.said.extend(event for event in read.events if not isinstance(event, AgentEnd))
+        self._outbox.overhear(read)
         end, events = self._outbox.read()
         if end is not None:
             raise BadReturnError(
@@ -174,7 +174,7 @@ class Session:
         if self._outbox.open_calls:
             asked = ()
         elif self._ledger is not None:
-            asked = self._ledger.ask(self._to_act())
+            asked = self._ledger.ask(self.seat.to_act())
         self.step_index = 0
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
         info = keep_info(read.info)
@@ -185,10 +185,9 @@ class Session:
     def reset_failed(self, error: Exception) -> Exception:
         """Return what to raise for an author's `reset` that failed."""
         self._move(_ENDED)
+        self.seat.is_spent = True
         self._broken = f"its last reset() failed: {in_words(error)}"
-        failure = ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
-        failure.__cause__ = error
-        return failure
+        return ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
 
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""
@@ -200,6 +199,8 @@ class Session:
     def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
         """Tell in the result that the new episode could not begin; a reset is needed."""
         self._move(_ENDED)
+        if self.episode_id != result.episode_id:  # else no task was found, and no reset ran
+            self.seat.is_spent = True
         self._broken = f"its last reset() failed: {in_words(error)}"
         logger.warning("the autoreset of %s failed", self._name, exc_info=error)
         result.info = {**result.info, "reset_error": in_words(error)}
@@ -279,7 +280,7 @@ class Session:
     def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
         """Conclude a step with an info, an end, an event, a tool call or a transform."""
         if isinstance(outcome, StepResult):
-            self._overhear(outcome)
+            self._outbox.overhear(outcome)
         observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
         if self.fits is not None:
             self.fits(observation)
@@ -305,25 +306,19 @@ class Session:
         return self._result(parts, end, events, asked)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
-        read = read_agents(outcome, self.transform)
-        self._overhear(read)
+        read = read_agents(outcome, self.transform, self.fits)
+        self._outbox.overhear(read)
         answers = self._outbox.answering is not None
         declared, events = self._outbox.read()
         settled = ledger.settle(read, declared)
         asked: tuple[NeedAction[Any], ...] = ()
         if settled.end is None and not self._outbox.open_calls:
-            asked = ledger.ask(self._to_act())
+            asked = ledger.ask(self.seat.to_act())
         self.last = settled.parts[0] if settled.end is not None else ledger.seen
         self.step_index += not answers
         events = (*events, *settled.agent_ends)
         info = {agent: keep_info(one) if one else {} for agent, one in read.info.items()}
         return self._result((*settled.parts, info), settled.end, events, asked)
-
-    def _overhear(self, outcome: StepResult[Any]) -> None:
-        """Take what an author put into a result of their own as emitted."""
-        if outcome.end is not None:
-            self.said.append(outcome.end)
-        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def _result(
         self,
@@ -336,6 +331,7 @@ class Session:
         if end is not None:
             if not end.valid:
                 parts, end = unpaid(parts, end)
+                self.seat.is_spent = True
             events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
             self._outbox.clear()
             self._move(_ENDED)
@@ -380,15 +376,20 @@ class Session:
             raise ClosedError(f"state() on {self._name}, which is closed.")
         before = len(self.said)
         try:
-            state: State = keep(self.environment.state)
+            return keep_state(self.environment.state, self.episode_id, self.step_index)
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
         finally:
             del self.said[before:]  # a look is no call, and has no result to say it in
-        if isinstance(state, State) and state.episode_id is None:
-            object.__setattr__(state, "episode_id", self.episode_id)
-            object.__setattr__(state, "step_count", state.step_count or self.step_index)
-        return state
+
+    @property
+    def position(self) -> Position:
+        """How far the stream of episodes has come, for another session to go on with it."""
+        return self._plan.position
+
+    def go_on_from(self, position: Position) -> None:
+        """Go on with the seeds and episode ids of a session that stood there."""
+        self._plan.go_on_from(position)
 
     def close(self) -> bool:
         """Close; return whether the author's `close` is still to be run."""

@@ -16,6 +16,7 @@ from envweave.errors import (
     TaskError,
     ToolCallOpenError,
 )
+from envweave.session import episode_seed
 from envweave.testing.outcomes import Check, refuses, require
 from envweave.testing.scripted import ScriptedObservation, ScriptedState
 from envweave.types import AgentEnd, EpisodeEnd, LogEvent, NeedAction, ToolResult
@@ -78,13 +79,27 @@ def a_failure_under_autoreset_begins_a_new_episode(subject: BackendSubject) -> N
 
 def a_failing_reset_runs_once_and_tells_why(subject: BackendSubject) -> None:
     """A reset that raises is run once, its cause is shown, and the next one may work."""
-    with subject.make(subject.scripted, fail_resets=[0]) as env:
-        refusal = refuses(lambda: env.reset(), ResetFailedError, "A reset that raises")
+    with subject.make(subject.scripted, fail_seeds=[7]) as env:
+        refusal = refuses(lambda: env.reset(seed=7), ResetFailedError, "A reset that raises")
 
         require("was told to fail" in str(refusal), f"The cause is not shown: {refusal}")
+        require(_state(env).resets == 1, f"The reset ran {_state(env).resets} times.")
         refuses(lambda: env.step(NOTHING), ResetNeededError, "step() after a failed reset()")
-        env.reset()
-        require(_state(env).resets == 2, f"The reset ran {_state(env).resets - 1} times.")
+        require(env.reset(seed=8).needs != [], "After a failed reset() the next one cannot work.")
+
+
+def a_failed_environment_is_replaced_and_its_seeds_go_on(subject: BackendSubject) -> None:
+    """What failed is not used again; the next episodes' seeds are those it would have had."""
+    with subject.make(subject.scripted, script=[{"raise": "no more"}], autoreset=True) as env:
+        env.reset(seed=3)
+
+        result = env.step(NOTHING)
+
+        ready = result.ready
+        require(ready is not None, f"The next episode has not begun: {result.requests!r}.")
+        require(_state(env).resets == 1, "The environment that failed was used again.")
+        shown = ready and ready.initial_info["seed"]
+        require(shown == episode_seed(3, 1), f"The seed is {shown}; it is not the stream's next.")
 
 
 def a_failed_autoreset_is_told_and_asks_for_a_reset(subject: BackendSubject) -> None:
@@ -297,6 +312,7 @@ BACKEND_CHECKS: list[Check[BackendSubject]] = [
         a_failing_step_ends_the_episode_with_an_owner,
         a_failure_under_autoreset_begins_a_new_episode,
         a_failing_reset_runs_once_and_tells_why,
+        a_failed_environment_is_replaced_and_its_seeds_go_on,
         a_failed_autoreset_is_told_and_asks_for_a_reset,
         the_agents_own_fault_is_a_valid_outcome,
         both_flags_may_be_true,

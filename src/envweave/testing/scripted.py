@@ -63,15 +63,21 @@ class ScriptedEnvironment(Environment):
     Args:
         script: What each step does.
         fail_resets: Which resets raise, counted from 0.
+        fail_seeds: For which seeds a reset raises.
     """
 
     tasks = Tasks({"train": [Task("first"), Task("second")], "test": [Task("third", "test")]})
 
     def __init__(
-        self, script: Sequence[Mapping[str, Any]] = (), *, fail_resets: Sequence[int] = ()
+        self,
+        script: Sequence[Mapping[str, Any]] = (),
+        *,
+        fail_resets: Sequence[int] = (),
+        fail_seeds: Sequence[int] = (),
     ) -> None:
         self.script = list(script) or [{"reward": 1.0}, {"reward": 2.0}, {"reward": 3.0}]
         self._fail_resets = frozenset(fail_resets)
+        self._fail_seeds = frozenset(fail_seeds)
         self._state = ScriptedState()
         self._rng = random.Random(0)  # noqa: S311 - a script, not a secret
         self._at = 0
@@ -87,7 +93,7 @@ class ScriptedEnvironment(Environment):
         """Go back to the first entry."""
         resets = self._state.resets
         self._state.resets += 1
-        if resets in self._fail_resets:
+        if resets in self._fail_resets or seed in self._fail_seeds:
             raise OSError(f"reset {resets} was told to fail")
         self._state.episode_id, self._state.step_count = episode_id, 0
         self._state.task = task.id
@@ -156,9 +162,13 @@ class AsyncScriptedEnvironment(Environment):
     tasks = ScriptedEnvironment.tasks
 
     def __init__(
-        self, script: Sequence[Mapping[str, Any]] = (), *, fail_resets: Sequence[int] = ()
+        self,
+        script: Sequence[Mapping[str, Any]] = (),
+        *,
+        fail_resets: Sequence[int] = (),
+        fail_seeds: Sequence[int] = (),
     ) -> None:
-        self._inner = ScriptedEnvironment(script, fail_resets=fail_resets)
+        self._inner = ScriptedEnvironment(script, fail_resets=fail_resets, fail_seeds=fail_seeds)
         self.closed = 0
 
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:

@@ -72,14 +72,14 @@ class ApartTransport:
     """Steps many sessions at once; a slow one holds up nobody but a barrier."""
 
     def __init__(self, sessions: Sequence[Session], crew: Callable[[list[Session]], Crew]) -> None:
-        self._sessions = list(sessions)
-        self._crew = crew(self._sessions)
+        self.sessions = list(sessions)
+        self._crew = crew(self.sessions)
         self._numbers = itertools.count()
         self._steps: dict[int, int] = {}  # the environment of each step owed, by number of call
         self._layout: Layout = Listed()
         self.columns: Columns = None
-        self.interface = self._sessions[0].interface
-        self.tasks = self._sessions[0].environment.tasks
+        self.interface = self.sessions[0].interface
+        self.tasks = self.sessions[0].environment.tasks
 
     @property
     def owed(self) -> set[int]:
@@ -90,12 +90,12 @@ class ApartTransport:
         """Fix the columns, at the first reset of all."""
         self._layout = layout
         self.columns = layout.gather(observations)
-        for session in self._sessions:
+        for session in self.sessions:
             session.fits = layout.check
 
     def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self._sessions, wanted)
+        check_each(self.sessions, wanted)
 
     def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
@@ -127,15 +127,15 @@ class ApartTransport:
 
     def standing(self, ids: Sequence[int]) -> list[Standing]:
         """Return where these environments stand."""
-        return [standing(self._sessions[i]) for i in ids]
+        return [standing(self.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        return admit_each([self._sessions[i] for i in ids], actions)
+        return admit_each([self.sessions[i] for i in ids], actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
-        self.send(range(len(self._sessions)), actions)
+        self.send(range(len(self.sessions)), actions)
         self._wait(self._steps, len(self._steps), None)
         return self._take(sorted(self._steps))
 
@@ -190,7 +190,7 @@ class ApartTransport:
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
-        everyone = range(len(self._sessions))
+        everyone = range(len(self.sessions))
         states = self._ask([Call(next(self._numbers), i, "state") for i in everyone])
         for outcome in states:
             if isinstance(outcome, EnvWeaveError):

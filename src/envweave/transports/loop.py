@@ -14,11 +14,15 @@ from envweave.transports.apart import Call, Outcome
 
 @final
 class LoopCrew:
-    """Runs every environment as a task of one loop, which turns while somebody waits."""
+    """Runs every environment as a task of one loop, which turns while somebody waits.
 
-    def __init__(self, sessions: list[Session]) -> None:
-        self._drivers = [AsyncDriver(session) for session in sessions]
-        self._loop = PrivateLoop()
+    Each call of an author's may take `timeout_s` seconds; time in which nobody waits is not
+    counted.
+    """
+
+    def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
+        self._loop = PrivateLoop(is_patient=timeout_s is None)
+        self._drivers = [AsyncDriver(one, timeout_s, self._loop.idle_s) for one in sessions]
         self._calls: deque[Call] = deque()  # that have no task yet
         self._tasks: dict[int, asyncio.Task[Outcome]] = {}  # that run, by number of call
         self._last: dict[int, asyncio.Task[Outcome]] = {}  # the last of each environment

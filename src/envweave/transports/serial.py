@@ -20,6 +20,7 @@ class SerialTransport:
     """Steps many sync sessions in the caller's thread, in order."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = list(sessions)
         self._rows = SessionRows(sessions)
         self._sent: list[tuple[int, Any]] = []
         self.interface = sessions[0].interface

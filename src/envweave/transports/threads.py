@@ -31,12 +31,13 @@ class ThreadCrew:
     sqlite connections, event loops and GPU contexts care about that: open them in `reset`. Up to
     `MAX_THREADS` environments have a thread of their own; beyond that they share. A crew that
     is dropped without `close` is told of with a `ResourceWarning`; its threads close their
-    environments and end.
+    environments and end. Each call of an author's may take `timeout_s` seconds, if it is async;
+    nothing can interrupt plain functions.
     """
 
-    def __init__(self, sessions: list[Session]) -> None:
+    def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
         self._drivers: list[AnyDriver] = [
-            LoopDriver(session) if session.interface.is_async else SyncDriver(session)
+            LoopDriver(session, timeout_s) if session.interface.is_async else SyncDriver(session)
             for session in sessions
         ]
         self._board = _Board()

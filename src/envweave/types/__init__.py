@@ -1,6 +1,7 @@
 """The plain data that authors and callers exchange."""
 
 from envweave.types.data import Action, Observation, State
+from envweave.types.episodes import Episode, EpisodeStep
 from envweave.types.requests import (
     AGENT,
     AgentEnd,
@@ -23,7 +24,9 @@ __all__ = [
     "AgentEnd",
     "AutoResetReady",
     "Blame",
+    "Episode",
     "EpisodeEnd",
+    "EpisodeStep",
     "Event",
     "LogEvent",
     "NeedAction",

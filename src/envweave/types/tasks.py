@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, final
 
 from envweave.errors import TaskError, suggest
 
@@ -81,8 +81,11 @@ class Tasks:
         self._known(name)
         if self._make is None:
             return iter(self._splits[name])
-        make = self._make
-        return (_made(make, name, index) for index in count())
+        return EndlessSplit(self._make, name)
+
+    def __call__(self, split: str) -> Iterator[Task]:
+        """Go through the tasks of one split: `tasks("train")` is `tasks.split("train")`."""
+        return self.split(split)
 
     def get(self, task_id: str) -> Task:
         """Return the task called `task_id`.
@@ -115,6 +118,19 @@ class Tasks:
                 f"There is no split {split!r}.{suggest(split, self._splits)} "
                 f"Known: {', '.join(self._splits)}."
             )
+
+
+@final
+class EndlessSplit(Iterator[Task]):
+    """Goes through the tasks of a split that has no end."""
+
+    def __init__(self, make: Callable[[str, int], Task], split: str) -> None:
+        self._make = make
+        self._split = split
+        self._indices = count()
+
+    def __next__(self) -> Task:
+        return _made(self._make, self._split, next(self._indices))
 
 
 def _made(make: Callable[[str, int], Task], split: str, index: int) -> Task:

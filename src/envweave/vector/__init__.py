@@ -1,6 +1,14 @@
 """Many environments, one call: the vector environment and its batches."""
 
+from envweave.vector.agent_batch import AgentResetBatch, AgentStepBatch
 from envweave.vector.batch import ResetBatch, StepBatch
 from envweave.vector.vector_env import BatchTransport, VectorEnv
 
-__all__ = ["BatchTransport", "ResetBatch", "StepBatch", "VectorEnv"]
+__all__ = [
+    "AgentResetBatch",
+    "AgentStepBatch",
+    "BatchTransport",
+    "ResetBatch",
+    "StepBatch",
+    "VectorEnv",
+]

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from envweave.codec import Spec
+from envweave.codec import AgentsSpec, Spec
 from envweave.codec.branches import Record
 from envweave.codec.spec import short
-from envweave.errors import ActionError
+from envweave.errors import ActionError, suggest
 
 
 def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
@@ -49,6 +50,48 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
         )
     if len(rows) != num_envs:
         raise ActionError(f"actions: {len(rows)} were given for {num_envs} environments")
+    return rows
+
+
+def agent_action_rows(
+    actions: Any, asked: NDArray[np.bool_], agents: tuple[str, ...], spec: AgentsSpec
+) -> list[Any]:
+    """Return one dict of actions by agent an environment.
+
+    Args:
+        actions: A list with such a dict an environment; a dict by agent of what
+            `action_rows` takes, where the actions of those who are not asked are ignored;
+            or one array with a row for each environment and a column for each agent.
+        asked: Whom each environment asks, by row and agent.
+        agents: Which agent each column of `asked` is of.
+        spec: What one action of each agent is.
+
+    Raises:
+        ActionError: Their number or their form is wrong.
+    """
+    if isinstance(actions, np.ndarray):
+        if actions.shape[:2] != asked.shape:
+            raise ActionError(
+                f"actions: an array of shape {actions.shape} does not begin with {asked.shape}, "
+                f"the environments and the agents {', '.join(map(repr, agents))}. Pass such a "
+                "one, or a dict with a column an agent."
+            )
+        actions = {agent: actions[:, slot] for slot, agent in enumerate(agents)}
+    if not isinstance(actions, Mapping):
+        return action_rows(actions, len(asked), spec)
+    rows: list[dict[str, Any]] = [{} for _ in asked]
+    for agent, column in actions.items():
+        if agent not in agents:
+            raise ActionError(
+                f"actions[{agent!r}]: there is no such agent.{suggest(str(agent), agents)} A dict "
+                f"holds a column for each of {', '.join(map(repr, agents))}."
+            )
+        try:
+            given = action_rows(column, len(asked), spec[agent])
+        except ActionError as error:
+            raise ActionError(f"actions[{agent!r}]{str(error).removeprefix('actions')}") from None
+        for i in np.flatnonzero(asked[:, agents.index(agent)]).tolist():
+            rows[i][agent] = given[i]
     return rows
 
 

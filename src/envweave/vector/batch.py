@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn, final, overload
+from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ class Standing(NamedTuple):
     task_id: str | None
 
 
-@final
 class ResetBatch:
     """The outcome of a reset, with a row for every environment: all of them can be acted on.
 
@@ -186,7 +185,7 @@ class Tick(NamedTuple):
     ids: Sequence[int]
     successor: Columns
     shown: Sequence[Any] | None
-    rewards: Sequence[float]
+    rewards: Sequence[float] | NDArray[np.float64]
     special: Mapping[int, StepResult[Any]]
     infos: Mapping[int, dict[str, Any]]
     step_index: NDArray[np.int64]
@@ -194,24 +193,23 @@ class Tick(NamedTuple):
     tasks: Sequence[str | None]
 
 
-@final
 class StepBatch:
     """The outcome of one step of many environments. Its arrays are the caller's own."""
 
     def __init__(self, tick: Tick, current: Columns) -> None:
-        self._tick = tick
+        self.tick = tick
         self._current = current
         self._special = tick.special
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
         """Which environment each row is of."""
-        return np.array(self._tick.ids, np.int64)
+        return np.array(self.tick.ids, np.int64)
 
     @cached_property
     def successor(self) -> Columns:
         """What to learn from: the true successor of each step, the final one at an end."""
-        return owned(self._tick.successor)
+        return owned(self.tick.successor)
 
     @cached_property
     def current(self) -> Columns:
@@ -226,7 +224,7 @@ class StepBatch:
     @cached_property
     def reward(self) -> NDArray[np.float64]:
         """What each step earned; NaN where it is not scored yet, or not valid."""
-        return np.array(self._tick.rewards, np.float64)
+        return np.array(self.tick.rewards, np.float64)
 
     @cached_property
     def terminated(self) -> NDArray[np.bool_]:
@@ -257,7 +255,7 @@ class StepBatch:
     def idle(self) -> dict[int, str]:
         """The environments whose episode is over and no new one has begun, and why."""
         special = self._special.items()
-        return {self._tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
+        return {self.tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
 
     @cached_property
     def needs_reset(self) -> NDArray[np.bool_]:
@@ -273,17 +271,17 @@ class StepBatch:
     @property
     def step_index(self) -> NDArray[np.int64]:
         """Which step of its episode each was, from 1."""
-        return self._tick.step_index.copy()
+        return self.tick.step_index.copy()
 
     @property
     def episode_id(self) -> list[str | None]:
         """The episode each row belongs to."""
-        return list(self._tick.episodes)
+        return list(self.tick.episodes)
 
     @property
     def task_id(self) -> list[str | None]:
         """What each row's episode is about."""
-        return list(self._tick.tasks)
+        return list(self.tick.tasks)
 
     @cached_property
     def infos(self) -> list[dict[str, Any]]:
@@ -296,7 +294,7 @@ class StepBatch:
         return [result.requests for result in self]
 
     def __len__(self) -> int:
-        return len(self._tick.ids)
+        return len(self.tick.ids)
 
     @overload
     def __getitem__(self, index: int) -> StepResult[Any]: ...
@@ -309,10 +307,10 @@ class StepBatch:
         i = _place(index, len(self))
         if i in self._special:
             return self._special[i]
-        tick = self._tick
+        tick = self.tick
         return StepResult(
             tick.successor[i, ...].copy() if tick.shown is None else tick.shown[i],
-            tick.rewards[i],
+            float(tick.rewards[i]),
             info=tick.infos.get(i),
             episode_id=tick.episodes[i],
             step_index=int(tick.step_index[i]),

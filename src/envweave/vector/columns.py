@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from envweave.errors import BadReturnError
 from envweave.session.keeping import keep
 from envweave.types import Observation
 
+if TYPE_CHECKING:
+    from envweave.vector.agent_columns import ByAgent
+
 Columns: TypeAlias = Any
 """An array, a list, or a dict of such by field."""
 
@@ -30,6 +33,7 @@ class MisfitError(Exception):
 _KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
 _EXACT = {np.dtype(np.bool_): bool, np.dtype(np.int64): int, np.dtype(np.float64): float}
 """The Python type that numpy puts into an array of this dtype as it is, or refuses."""
+_FLOAT64 = np.dtype(np.float64)
 _DTYPE = operator.attrgetter("dtype")
 
 
@@ -44,6 +48,8 @@ class Numbers:
 
         A float of more digits than the array holds is rounded.
         """
+        if type(value) is float and self.dtype is _FLOAT64:
+            return
         if isinstance(value, np.generic):
             fits = value.dtype == self.dtype
         else:
@@ -187,7 +193,7 @@ class Fields:
         return gathered
 
 
-Layout: TypeAlias = Numbers | Arrays | Listed | Fields
+Layout: TypeAlias = "Numbers | Arrays | Listed | Fields | ByAgent"
 
 
 def layout_of(spec: Spec, first: Any) -> Layout:

@@ -227,6 +227,7 @@ class SessionRows:
         self._shown = None if self._shown is None else list(self._shown)
         for i, observation in started.items():
             session = self.sessions[i]
+            self._steps[i] = session.environment.step  # another's, if the last one failed
             self._starts[i] = self._tick
             self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
             self._raw[i] = session.raw
@@ -237,18 +238,38 @@ class SessionRows:
             self._columns = replaced(self._columns, started, self._layout)
 
     def _note_detours(self, rows: Sequence[int] | Mapping[int, Any]) -> None:
-        """Note which rows' steps are no matter of columns: under a transform or a tool call."""
+        """Note which rows' steps are their sessions' matter alone.
+
+        Those of several agents, and those under a transform or a tool call.
+        """
         for i in rows:
             session = self.sessions[i]
-            detour = session.phase is Phase.TOOL or session.transform is not None
+            detour = (
+                session.phase is Phase.TOOL
+                or session.transform is not None
+                or session.interface.possible_agents is not None
+            )
             (self._off_road.add if detour else self._off_road.discard)(i)
+
+    def _step_alone(self, i: int, action: Any) -> StepResult[Any]:
+        """Step one row under its session, with an action that was admitted."""
+        session = self._caught_up(i)
+        step = session.environment.answer if type(action) is ToolResult else self._steps[i]
+        try:
+            try:
+                outcome = step(action)
+            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
+                return self._conclude(i, None, error)
+            return self._conclude(i, outcome, None)
+        except BaseException:
+            session.abandon()
+            raise
 
     def step_some(self, sent: Sequence[tuple[int, Any]]) -> StepBatch:
         """Step these rows in order, each under its own session."""
         results: dict[int, StepResult[Any]] = {}
         for i, action in sent:
-            self._caught_up(i)
-            results[i] = self.drivers[i].step(action)
+            results[i] = self._step_alone(i, action)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
         self._starts, self._raw = self._starts.copy(), list(self._raw)
         self._shown = None if self._shown is None else list(self._shown)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, final
+from typing import Any, Protocol, Self, final, runtime_checkable
 
-from envweave.codec import Spec
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave.codec import AgentsSpec, Spec
 from envweave.environment import Interface
 from envweave.errors import (
     BadReturnError,
     BusyError,
     CallOrderError,
     ClosedError,
-    DefinitionError,
     OptionError,
     ResetFailedError,
     ResetNeededError,
 )
 from envweave.types import ResetResult, State, Task, Tasks
-from envweave.vector.actions import action_rows
+from envweave.vector.actions import action_rows, agent_action_rows
+from envweave.vector.agent_batch import AgentResetBatch
+from envweave.vector.agent_rows import AgentRows
 from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch
 from envweave.vector.choices import Wanted, read_ids, read_wishes
 from envweave.vector.columns import Columns, Layout, layout_of
@@ -81,6 +85,15 @@ class BatchTransport(Protocol):
         """Leave nothing behind. May be called twice."""
 
 
+@runtime_checkable
+class TakesArrays(Protocol):
+    """A transport whose environments take the actions of all of them as one array."""
+
+    def admit_array(self, actions: NDArray[Any]) -> list[Any] | None:
+        """Return the actions as `step` wants them; `None` where each must be looked at."""
+        ...
+
+
 @final
 class VectorEnv:
     """Many environments of one kind, stepped together. Made by `make_vector`.
@@ -96,14 +109,11 @@ class VectorEnv:
     """
 
     def __init__(self, transport: BatchTransport, num_envs: int) -> None:
-        if transport.interface.possible_agents is not None:
-            transport.close()
-            raise DefinitionError(
-                "make_vector steps environments with one agent. Step an environment with "
-                "several agents through make()."
-            )
+        agents = transport.interface.possible_agents
         self.num_envs = num_envs
         self._transport = transport
+        self._agents = None if agents is None else AgentRows(agents, num_envs)
+        self._admit_array = transport.admit_array if isinstance(transport, TakesArrays) else None
         self._layout: Layout | None = None
         self._idle: dict[int, str] = {}  # who has no episode running, and why
         self._under_way: set[int] = set()
@@ -111,13 +121,18 @@ class VectorEnv:
 
     @property
     def action_spec(self) -> Spec:
-        """What one environment's action may be."""
+        """What one environment's action may be; `action_spec[agent_id]` with several agents."""
         return self._transport.interface.action_spec
 
     @property
     def observation_spec(self) -> Spec:
-        """What one environment shows."""
+        """What one environment shows; `observation_spec[agent_id]` with several agents."""
         return self._transport.interface.observation_spec
+
+    @property
+    def possible_agents(self) -> tuple[str, ...] | None:
+        """All that may ever take part, in the order of a batch's slots; `None` with one agent."""
+        return self._transport.interface.possible_agents
 
     @property
     def tasks(self) -> Tasks | None:
@@ -133,6 +148,8 @@ class VectorEnv:
         ids: Sequence[int] | None = None,
     ) -> ResetBatch:
         """Begin an episode in every environment, or in those of `ids`.
+
+        With several agents it returns an `AgentResetBatch`.
 
         Args:
             seed: Environment i gets `seed + i`; a sequence gives one an environment.
@@ -166,22 +183,24 @@ class VectorEnv:
         for i, failure in failed.items():
             if isinstance(failure, ResetFailedError):
                 self._idle[i] = str(failure)
+        if self._layout is None and not failed:
+            self._layout = self._fix([began[i].observation for i in range(self.num_envs)])
+        if self._agents is not None:
+            self._agents.restart(began)
         if failed:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
-        if self._layout is None:
-            self._layout = self._fix([began[i].observation for i in range(self.num_envs)])
         others = [i for i in range(self.num_envs) if i not in began]
         standing = self._transport.standing(others) if others else ()
-        return ResetBatch(
-            began,
-            dict(zip(others, standing, strict=True)),
-            frozenset(self._idle),
-            self._transport.columns,
-        )
+        stand, idle = dict(zip(others, standing, strict=True)), frozenset(self._idle)
+        if self._agents is not None:
+            return AgentResetBatch(self._agents.slots(idle), began, stand, idle)
+        return ResetBatch(began, stand, idle, self._transport.columns)
 
     def _fix(self, observations: list[Any]) -> Layout:
         layout: Layout | None = None
+        if self._agents is not None:
+            layout = self._agents.fix(_by_agent(self.observation_spec), observations)
         for i, observation in enumerate(observations):
             try:
                 layout = layout or layout_of(self.observation_spec, observation)
@@ -205,9 +224,14 @@ class VectorEnv:
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
 
+        With several agents it returns an `AgentStepBatch`.
+
         Args:
             actions: A list of actions or dicts; a dict of columns; or one array, where an
-                action has one field. If one is refused, none is stepped.
+                action has one field. With several agents: a list with a dict by agent of
+                exactly those asked; a dict by agent of any of these forms, where the actions
+                of those who are not asked are ignored; or one array with a row for each
+                environment and a column for each agent. If one is refused, none is stepped.
 
         Raises:
             ActionError: An action was refused; the message begins with its place.
@@ -216,15 +240,25 @@ class VectorEnv:
         self._open("step")
         everyone = range(self.num_envs)
         self._refuse_idle("step", everyone)
-        rows = action_rows(actions, self.num_envs, self.action_spec)
-        admitted = self._transport.admit(everyone, rows)
+        admitted = None
+        if self._admit_array is not None and isinstance(actions, np.ndarray):
+            admitted = self._admit_array(actions)
+        if admitted is None:
+            admitted = self._transport.admit(everyone, self._read(actions, everyone))
         try:
             batch = self._transport.step(admitted)
         except BaseException as error:
             self._note_interrupt("step", everyone, error)
             raise
         self._idle = batch.idle
-        return batch
+        return batch if self._agents is None else self._agents.book(batch)
+
+    def _read(self, actions: Any, ids: Sequence[int]) -> list[Any]:
+        """Return one action for each of these environments."""
+        if self._agents is None:
+            return action_rows(actions, len(ids), self.action_spec)
+        asked, spec = self._agents.asked(ids), _by_agent(self.action_spec)
+        return agent_action_rows(actions, asked, self._agents.agents, spec)
 
     def send(self, actions: Any, *, ids: Sequence[int] | None = None) -> None:
         """Let some environments take a step, without waiting for it. `recv` brings it back.
@@ -242,8 +276,7 @@ class VectorEnv:
         self._open("send", while_under_way=True)
         chosen = self._chosen(ids)
         self._refuse_idle("send", chosen)
-        rows = action_rows(actions, len(chosen), self.action_spec)
-        admitted = self._transport.admit(chosen, rows)
+        admitted = self._transport.admit(chosen, self._read(actions, chosen))
         try:
             self._transport.send(chosen, admitted)
         except BaseException as error:
@@ -289,7 +322,7 @@ class VectorEnv:
             raise
         self._under_way.difference_update(batch.ids.tolist())
         self._idle |= batch.idle
-        return batch
+        return batch if self._agents is None else self._agents.book(batch)
 
     def drain(self) -> StepBatch:
         """Return the steps of all that are under way, when all are done."""
@@ -347,3 +380,8 @@ class VectorEnv:
 
     def __repr__(self) -> str:
         return f"VectorEnv(num_envs={self.num_envs}, action_spec={self.action_spec!r})"
+
+
+def _by_agent(spec: Spec) -> AgentsSpec:
+    assert isinstance(spec, AgentsSpec)
+    return spec

@@ -1,0 +1,40 @@
+"""Memory an environment, of the one who is named: run by vector.py, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from contenders import ENTRANTS, NotAvailable, end_leftovers, open_vector
+from envs import KINDS
+from rows import WEIGHED_SIZE
+
+from envweave.bench.machine import usable_cores
+from envweave.bench.weighing import weigh
+from envweave.errors import in_words
+
+
+def main(name: str) -> None:
+    weight, problem = None, None
+
+    def open_one(num_envs: int) -> object:
+        tried = ENTRANTS[name].settings(num_envs)
+        # A worker a core, as everyone would have it.
+        usual = max(tried, key=lambda one: one.get("num_workers", 0) == usable_cores())
+        opened = open_vector(name, KINDS["own"], num_envs, reads=False, settings=usual)
+        opened.step()
+        return opened
+
+    try:
+        weight = weigh(open_one, WEIGHED_SIZE)
+    except NotAvailable as error:
+        problem = f"not available: {error}"
+    except Exception as error:  # noqa: BLE001 - told to who asked
+        problem = f"failed: {in_words(error)}"
+    finally:
+        end_leftovers()
+    print(f"\n{json.dumps({'bytes_per_env': weight, 'problem': problem})}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,398 @@
+"""A Gymnasium vector, adapted whole: stepped by arrays, never taken apart.
+
+On an ordinary step nothing is done by row. Rows in which something ended become results of
+their own, as they do for single environments.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave.adapters.gymnasium_columns import (
+    BatchActions,
+    RowInfos,
+    Rows,
+    batched,
+    columns_of,
+    final_row,
+    fitted,
+    kept,
+    length_of,
+    row_info,
+    row_of,
+    rows_of,
+)
+from envweave.adapters.gymnasium_modes import read_abilities
+from envweave.adapters.gymnasium_resets import ResetPlan
+from envweave.codec.spaces import from_space
+from envweave.environment import Interface
+from envweave.environment.outcome import bad_step, check_parts
+from envweave.errors import (
+    BadReturnError,
+    OptionError,
+    ResetFailedError,
+    in_words,
+)
+from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, State, StepResult, Tasks
+from envweave.vector import StepBatch
+from envweave.vector.batch import Standing, Tick
+from envweave.vector.choices import Wanted
+from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Mapping[int, Any] = {}
+_NO_WISHES: Mapping[str, Any] = {"seed": None, "task": None, "options": None}
+
+
+class _Told(NamedTuple):
+    """What one `step` of the vector returned, checked and copied."""
+
+    shown: Columns
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: dict[str, Any]
+
+
+class _Start(NamedTuple):
+    """How one environment's next episode begins; `seeds` are what is known of its seed."""
+
+    observation: Any
+    info: dict[str, Any]
+    seeds: dict[str, int]
+
+
+@final
+class GymnasiumBatch:
+    """Carries a `VectorEnv`'s calls to a Gymnasium vector."""
+
+    def __init__(self, env: Any, *, autoreset: bool) -> None:
+        self._name = name = type(env.unwrapped).__name__
+        abilities = read_abilities(env, name, autoreset=autoreset)
+        self._env, self._autoreset, self._abilities = env, autoreset, abilities
+        self.num_envs = count = int(env.num_envs)
+        self._actions = BatchActions(env.single_action_space, count)
+        self._space = batched(env.single_observation_space, count)
+        spec = getattr(env, "spec", None)
+        self.interface = Interface(
+            abilities.reset_takes,
+            frozenset(),
+            self._actions.spec,
+            from_space(env.single_observation_space),
+            deterministic=not getattr(spec, "nondeterministic", False),
+            name=name,
+        )
+        self.tasks: Tasks | None = None
+        self._resets = ResetPlan(self.interface, abilities, count)
+        self._ids = range(count)
+        self._layout: Layout = Listed()
+        self._columns: Columns = None  # what to act on next; nobody writes to it
+        self._sent: list[Any] | None = None
+        self._is_closed = False
+        self._tick = 0
+        # Batches refer to these, so they are copied before they are written to.
+        self._starts = np.zeros(count, np.int64)
+        self._episodes: list[str | None] = [None] * count
+        self._tasks: list[str | None] = [None] * count
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._columns
+
+    @property
+    def owed(self) -> set[int]:
+        """All environments, if they were sent for and have not been stepped yet."""
+        return set() if self._sent is None else set(self._ids)
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._layout = layout
+        self._columns = layout.gather(observations)
+
+    # Resets
+
+    def check_reset(self, wanted: Wanted) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        self._resets.check(wanted)
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in each one's place."""
+        try:
+            starts = self._restart(wanted)
+        except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
+            return {i: self._reset_failure(error) for i in wanted}
+        outcomes: dict[int, ResetResult[Any] | Exception] = {}
+        for i, start in starts.items():
+            info = {**start.info, **start.seeds}
+            outcomes[i] = ResetResult(start.observation, info, episode_id=self._episodes[i])
+        return outcomes
+
+    def _reset_failure(self, error: Exception) -> Exception:
+        failure = ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
+        failure.__cause__ = error
+        return failure
+
+    def _restart(self, wanted: Wanted) -> dict[int, _Start]:
+        """Begin an episode in each of these, by one call of the vector's `reset`."""
+        ids = list(wanted)
+        keywords, seeds = self._resets.choose(wanted)
+        outcome = self._env.reset(**keywords)
+        if not isinstance(outcome, tuple) or len(outcome) != 2:
+            raise BadReturnError("reset() did not return a tuple of observations and info.")
+        shown, infos = outcome[0], kept(outcome[1])
+        # EnvPool returns the rows that were reset; Gymnasium returns all of them.
+        count = self.num_envs if self._columns is None else length_of(shown)
+        places = ids if count == self.num_envs else range(len(ids))
+        if self._columns is None:
+            rows = rows_of(self._space, shown)
+            if len(rows) != count:
+                raise BadReturnError(f"reset() returned {len(rows)} rows, and not {count}.")
+            observed = {i: rows[i] for i in ids}
+        else:
+            columns = columns_of(self._layout, self._space, shown, count)
+            observed = {
+                i: row_of(columns, k, self._layout) for i, k in zip(ids, places, strict=True)
+            }
+        self._start(observed)
+        return {
+            i: _Start(observed[i], row_info(infos, k, count), seeds.get(i, {}))
+            for i, k in zip(ids, places, strict=True)
+        }
+
+    def _start(self, observed: Mapping[int, Any]) -> None:
+        """Book the first observations of new episodes."""
+        if not observed:
+            return
+        ids = list(observed)
+        self._starts, self._episodes = self._starts.copy(), list(self._episodes)
+        self._starts[ids] = self._tick
+        for i in ids:
+            self._episodes[i] = self._resets.begin(i)
+        if self._columns is not None:
+            self._columns = replaced(self._columns, observed, self._layout)
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        index = self._tick - self._starts
+        return [
+            Standing(row_of(self._columns, i, self._layout), int(index[i]), self._episodes[i], None)
+            for i in ids
+        ]
+
+    # Steps
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return one batch of the actions, or refuse; nothing changes."""
+        if len(ids) < self.num_envs:
+            raise OptionError(
+                f"ids={list(ids)[:8]} cannot be honoured: {self._name} steps all its "
+                "environments at once. Send an action for each of them."
+            )
+        if list(ids) == list(self._ids):
+            return [self._actions.read(actions)]
+        by_id = dict(zip(ids, actions, strict=True))
+        return [self._actions.read([by_id[i] for i in self._ids])]
+
+    def admit_array(self, actions: NDArray[Any]) -> list[Any] | None:
+        """Return one array as `step` wants it; `None` where each action must be looked at."""
+        batch = self._actions.read_array(actions)
+        return None if batch is None else [batch]
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:  # noqa: ARG002 - all
+        """Keep the actions; the environments are stepped when somebody receives."""
+        self._sent = list(actions)
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:  # noqa: ARG002
+        """Step all of them; all are ready then."""
+        sent, self._sent = self._sent, None
+        assert sent is not None
+        return self.step(sent)
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step every environment once, with the batch of actions that was admitted."""
+        try:
+            told = self._read(self._env.step(actions[0]))
+        except Exception as error:
+            logger.warning("all episodes of %s ended: its step failed", self._name, exc_info=error)
+            nothing = np.zeros(self.num_envs, np.bool_)
+            unpaid = np.full(self.num_envs, math.nan)
+            told = _Told(self._columns, unpaid, nothing, nothing, {})
+            return self._book(told, {i: self._failed(i, error) for i in self._ids}, {})
+        failures = self._failures(told)
+        over = np.flatnonzero(told.terminated | told.truncated).tolist()
+        if not over and not failures:
+            return self._book(told, {}, {})
+        if self._abilities.same_step:
+            return self._book_same_step(told, over, failures)
+        infos = RowInfos(told.infos, self.num_envs)
+        special = {
+            i: self._ended(i, told, row_of(told.shown, i, self._layout), infos[i]) for i in over
+        }
+        special |= {i: self._failed(i, error) for i, error in failures.items()}
+        return self._book(told, special, {})
+
+    def _read(self, outcome: Any) -> _Told:
+        """Check what the vector's `step` returned, and take copies that are ours."""
+        if not isinstance(outcome, tuple) or len(outcome) != 5:
+            raise bad_step(outcome)
+        rewards = np.array(outcome[1], np.float64)
+        flags = [np.array(flags) for flags in outcome[2:4]]
+        for name, column in zip(
+            ("rewards", "terminations", "truncations"), (rewards, *flags), strict=True
+        ):
+            if column.shape != (self.num_envs,) or (name != "rewards" and column.dtype != bool):
+                raise BadReturnError(
+                    f"step() returned {name} of {column.dtype}{column.shape}; expected one an "
+                    f"environment, of {self.num_envs}."
+                )
+        shown = columns_of(self._layout, self._space, outcome[0], self.num_envs)
+        return _Told(shown, rewards, flags[0], flags[1], kept(outcome[4]))
+
+    def _failures(self, told: _Told) -> dict[int, Exception]:
+        """Return what is wrong with single rows: no reward may be NaN, and parts must sum."""
+        failures: dict[int, Exception] = {}
+        if np.isnan(told.rewards).any():
+            wrong = BadReturnError("reward is NaN.")
+            failures = dict.fromkeys(np.flatnonzero(np.isnan(told.rewards)).tolist(), wrong)
+        if "reward_parts" in told.infos:
+            for i in self._ids:
+                info = row_info(told.infos, i, self.num_envs)
+                try:
+                    if "reward_parts" in info:
+                        check_parts(info["reward_parts"], float(told.rewards[i]))
+                except BadReturnError as error:
+                    failures.setdefault(i, error)
+        return failures
+
+    def _book_same_step(
+        self, told: _Told, over: list[int], failures: dict[int, Exception]
+    ) -> StepBatch:
+        """Book a step of a vector that has begun anew by itself where it ended."""
+        infos, count = told.infos, self.num_envs
+        finals, masks = infos.pop("final_obs", None), infos.pop("_final_obs", None)
+        last_infos = infos.pop("final_info", {})
+        infos.pop("_final_info", None)
+        special: dict[int, StepResult[Any]] = {}
+        began: dict[int, _Start] = {}
+        for i in over:
+            info = row_info(infos, i, count)
+            last_info = row_info(last_infos, i, count)
+            # RecordEpisodeStatistics puts it beside the new episode's info.
+            if "episode" in info:
+                last_info["episode"] = info.pop("episode")
+            began[i] = _Start(row_of(told.shown, i, self._layout), info, {})
+            try:
+                if finals is None or (masks is not None and not masks[i]):
+                    raise BadReturnError("the step that ended the episode gave no final_obs.")
+                last = fitted(self._layout, final_row(finals, i, self._layout))
+            except BadReturnError as error:
+                failures.setdefault(i, error)
+                continue
+            special[i] = self._ended(i, told, last, last_info)
+        special |= {i: self._failed(i, error) for i, error in failures.items()}
+        return self._book(told, special, began)
+
+    def _ended(self, i: int, told: _Told, last: Any, info: dict[str, Any]) -> StepResult[Any]:
+        """Return the result of a step that ended an episode."""
+        return StepResult(
+            last,
+            float(told.rewards[i]),
+            bool(told.terminated[i]),
+            bool(told.truncated[i]),
+            info,
+            episode_id=self._episodes[i],
+            step_index=int(self._tick + 1 - self._starts[i]),
+        )
+
+    def _failed(self, i: int, error: Exception) -> StepResult[Any]:
+        """Return the result of a step that failed: no reward, the last good observation."""
+        return StepResult(
+            row_of(self._columns, i, self._layout),
+            math.nan,
+            truncated=True,
+            end=EpisodeEnd("error", "environment", in_words(error)),
+            episode_id=self._episodes[i],
+            step_index=int(self._tick + 1 - self._starts[i]),
+        )
+
+    def _book(
+        self, told: _Told, special: dict[int, StepResult[Any]], began: Mapping[int, _Start]
+    ) -> StepBatch:
+        """Book a step, and begin the episodes that an autoreset owes.
+
+        Args:
+            told: What the step returned.
+            special: The result of each row whose episode is over.
+            began: Which of them the vector has begun anew by itself.
+        """
+        successor, rewards, layout = told.shown, told.rewards, self._layout
+        if special:
+            successor = replaced(
+                successor, {i: result.observation for i, result in special.items()}, layout
+            )
+            rewards[[i for i, result in special.items() if not result.valid]] = math.nan
+        self._columns = successor
+        self._tick += 1
+        tick = Tick(
+            layout,
+            self._ids,
+            successor,
+            None if isinstance(layout, Arrays) else Rows(successor, layout, self.num_envs),
+            rewards,
+            special,
+            RowInfos(told.infos, self.num_envs) if told.infos else _NOTHING,
+            self._tick - self._starts,
+            self._episodes,
+            self._tasks,
+        )
+        if began:
+            self._start({i: start.observation for i, start in began.items()})
+            self._join(special, began)
+        due = [i for i in special if i not in began] if self._autoreset else []
+        if due:
+            self._go_on(special, due)
+        return StepBatch(tick, self._columns)
+
+    def _go_on(self, special: Mapping[int, StepResult[Any]], due: list[int]) -> None:
+        """Begin the next episode of these rows, or tell in their results why it could not be."""
+        try:
+            if len(due) < self.num_envs and not self._abilities.resets_some:
+                raise OptionError(
+                    f"{self._name} resets all its environments at once. Call reset() without ids."
+                )
+            starts = self._restart(dict.fromkeys(due, _NO_WISHES))
+        except Exception as error:
+            logger.warning("the autoreset of %s failed", self._name, exc_info=error)
+            for i in due:
+                special[i].info = {**special[i].info, "reset_error": in_words(error)}
+        else:
+            self._join(special, starts)
+
+    def _join(self, special: Mapping[int, StepResult[Any]], starts: Mapping[int, _Start]) -> None:
+        for i, start in starts.items():
+            info = {**start.info, **start.seeds}
+            special[i].ready = AutoResetReady(start.observation, info, self._episodes[i])
+
+    # The rest
+
+    def state(self) -> list[State]:
+        """Return how far each environment's episode has come; more a vector does not tell."""
+        counts = (self._tick - self._starts).tolist()
+        return [
+            State(episode_id=episode, step_count=count)
+            for episode, count in zip(self._episodes, counts, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Close the vector, once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._env.close()

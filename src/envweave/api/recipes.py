@@ -1,0 +1,116 @@
+"""What a caller asks for, read once: the recipe, the options, the backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from envweave.api.naming import spec as spec_of
+from envweave.errors import BackendNotFoundError, OptionError, suggest
+from envweave.registry import EnvSpec, ReadyMade, Registry
+from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
+from envweave.types import Observation
+
+Transforms = Callable[[Observation], Observation]
+
+
+def recipe(
+    env: Any,
+    registry: Registry | None,
+    max_episode_steps: int | None,
+    transform: Transforms | None,
+    kwargs: dict[str, Any],
+) -> EnvSpec:
+    """Return the recipe for what a caller names: an ID, a class, a function or an object."""
+    if isinstance(env, str):
+        spec = spec_of(env, registry=registry)
+    elif makes_environments(env):
+        spec = EnvSpec(getattr(env, "__qualname__", repr(env)), env)
+    else:
+        name = type(env).__qualname__
+        if kwargs:
+            raise OptionError(
+                f"{next(iter(kwargs))!r} is no option of make(), and the {name} object is made "
+                "already. Pass its class to give it keywords."
+            )
+        spec = EnvSpec(name, ReadyMade(env))
+    changes: dict[str, Any] = {}
+    if max_episode_steps is not None:
+        changes["max_episode_steps"] = whole_number("max_episode_steps", max_episode_steps)
+    if transform is not None:
+        if not callable(transform):
+            raise OptionError(
+                f"transform={transform!r} cannot be called. Pass a Transform, or a function that "
+                "takes an observation and returns one."
+            )
+        changes["transform"] = transform
+    return dataclasses.replace(spec, **changes) if changes else spec
+
+
+def makes_environments(env: Any) -> bool:
+    """Whether it is a class or a function, and no environment that can itself be called."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+
+
+def refuse_one_object(env: Any, count: int) -> None:
+    """Refuse to make many environments from one object."""
+    if not isinstance(env, str) and not makes_environments(env):
+        raise OptionError(
+            f"One {type(env).__name__} object cannot be {count} environments. Pass its class, "
+            "a function that makes one, or an ID."
+        )
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return an option that counts something, or refuse it."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise OptionError(
+            f"{name}={value!r} is no whole number of 1 or more; use 1 or more, such as {name}=8."
+        )
+    return count
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return an option that is true or false, or refuse it."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r} is neither True nor False; use one of them.")
+    return value
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """Return an option that says how long, or refuse it; `None` means as long as it takes."""
+    if value is None:
+        return None
+    try:
+        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        length = math.nan
+    if not 0 < length < math.inf:
+        raise OptionError(
+            f"{name}={value!r} is no number of seconds above 0; use one, such as {name}=5.0, or "
+            "leave it out to wait as long as it takes."
+        )
+    return length
+
+
+def backend_module(name: Any) -> Any:
+    """Return the module of a backend.
+
+    Raises:
+        BackendNotFoundError: No backend has this name.
+    """
+    known = plugin_names(BACKENDS)
+    if not isinstance(name, str):
+        raise OptionError(f"backend={name!r} is no name. Use one of {', '.join(map(repr, known))}.")
+    if name not in known:
+        raise BackendNotFoundError(
+            f"No backend is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
+        )
+    return load_plugin(BACKENDS, name)

@@ -1,0 +1,283 @@
+"""Everything `envweave bench` measures, in order, and what it adds up to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import envweave as ew
+from envweave.bench.machine import describe_machine, usable_cores
+from envweave.bench.solo import Alone, MakeChooser, Script, through_make, write_script
+from envweave.bench.timing import Contender, Rate, contest, overhead_us
+from envweave.bench.vectors import Way, open_vector, ways_for
+from envweave.bench.weighing import weigh_apart
+from envweave.errors import EnvWeaveError, OptionError, in_words
+from envweave.registry import EnvSpec
+
+ALONE, THROUGH, READ = "the author's code alone", "through make", "requests and info read too"
+_LONGEST_TICK_S = 2.0
+"""A vector whose environments step in turn is left out where one step of all takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, and for how long.
+
+    Attributes:
+        env_id: Of which environment.
+        kwargs: Keywords for its constructor.
+        sizes: How many environments a vector has.
+        backend: The only one to run on; all that apply if left out.
+        mode: The only way to run a vector there.
+        seconds: How long a turn is.
+        steps: How many steps a turn is, instead.
+        repeats: How many turns each has.
+        seed: Where randomness begins.
+    """
+
+    env_id: str
+    kwargs: Mapping[str, Any]
+    sizes: Sequence[int] = (16, 64)
+    backend: str | None = None
+    mode: str | None = None
+    seconds: float = 0.2
+    steps: int | None = None
+    repeats: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SoloFigures:
+    """How fast one environment is.
+
+    Attributes:
+        rates: Steps a second: of the author's code alone, through `make`, and with requests and
+            info looked at.
+        failures: Why one of them has no rate.
+        overhead_us: What `make` adds to a step, in microseconds.
+        parts_us: Where the time of a step goes, in microseconds.
+    """
+
+    rates: dict[str, Rate]
+    failures: dict[str, str]
+    overhead_us: Rate | None
+    parts_us: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFigures:
+    """How fast one vector is.
+
+    Attributes:
+        way: How it runs.
+        num_envs: How many environments it has.
+        rate: Steps a second, over all of them.
+        problem: Why it has none.
+        env_bytes: Memory an environment, with its share of workers; `None` where it is not known.
+    """
+
+    way: Way
+    num_envs: int
+    rate: Rate | None = None
+    problem: str | None = None
+    env_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was found."""
+
+    plan: Plan
+    machine: dict[str, Any]
+    solo: SoloFigures
+    vectors: list[VectorFigures]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        plan, solo = self.plan, self.solo
+        return {
+            "id": plan.env_id,
+            "kwargs": dict(plan.kwargs),
+            "seed": plan.seed,
+            "repeats": plan.repeats,
+            "machine": self.machine,
+            "one": {
+                "steps_per_s": {name: rate.as_json() for name, rate in solo.rates.items()},
+                "failures": solo.failures,
+                "overhead_us": None if solo.overhead_us is None else solo.overhead_us.as_json(),
+                "parts_us": solo.parts_us,
+            },
+            "vectors": [
+                {
+                    "backend": one.way.backend,
+                    "mode": one.way.mode,
+                    "num_envs": one.num_envs,
+                    "steps_per_s": None if one.rate is None else one.rate.as_json(),
+                    "problem": one.problem,
+                    "bytes_per_env": one.env_bytes,
+                }
+                for one in self.vectors
+            ],
+        }
+
+
+def rehearse(plan: Plan, make_chooser: MakeChooser) -> Script:
+    """Play the environment for a moment, and return what `measure_all` plays again.
+
+    Raises:
+        EnvironmentFailure: An episode failed.
+        EnvWeaveError: The environment cannot be made, or nobody can act in it.
+    """
+    return write_script(
+        ew.spec(plan.env_id),
+        plan.kwargs,
+        make_chooser,
+        seconds=plan.seconds,
+        max_steps=2000,
+        seed=plan.seed,
+    )
+
+
+def count_parts(plan: Plan, script: Script) -> int:
+    """Return how often `measure_all` will report progress."""
+    ways = _ways(plan, script)
+    return plan.repeats * 3 + len(plan.sizes) * len(ways) * (plan.repeats + 1)
+
+
+def measure_all(
+    plan: Plan,
+    script: Script,
+    make_chooser: MakeChooser,
+    on_part: Callable[[str], None] = lambda _: None,
+) -> Figures:
+    """Measure an environment in every way that applies, or in the one that was asked for.
+
+    Args:
+        plan: What to measure.
+        script: What to play where one environment plays.
+        make_chooser: Makes what chooses actions in vectors.
+        on_part: Called after each part, with what it was.
+
+    Raises:
+        EnvWeaveError: The only way that was asked for cannot be gone.
+    """
+    spec = ew.spec(plan.env_id)
+    solo = _measure_solo(plan, spec, script, on_part)
+    vectors: list[VectorFigures] = []
+    step_s = max((1 / rate.median for rate in solo.rates.values()), default=0.0)
+    for num_envs in plan.sizes:
+        vectors += _measure_vectors(plan, spec, script, num_envs, make_chooser, step_s, on_part)
+    asked = plan.backend is not None or plan.mode is not None
+    if asked and all(one.rate is None for one in vectors):
+        raise OptionError(f"{plan.env_id!r} cannot be measured this way: {vectors[0].problem}")
+    versions = ("gymnasium",) if plan.env_id.startswith("gym://") else ()
+    return Figures(plan, describe_machine(versions), solo, vectors)
+
+
+def _ways(plan: Plan, script: Script) -> list[Way]:
+    return ways_for(plan.env_id, is_async=script.is_async, backend=plan.backend, mode=plan.mode)
+
+
+def _measure_solo(
+    plan: Plan, spec: EnvSpec, script: Script, on_part: Callable[[str], None]
+) -> SoloFigures:
+    backend = plan.backend or "inproc"
+    with contextlib.ExitStack() as stack:
+        alone = Alone(spec, plan.kwargs, script)
+        stack.callback(alone.close)
+        envs = [
+            stack.enter_context(
+                ew.make(plan.env_id, backend=backend, autoreset=True, **plan.kwargs)
+            )
+            for _ in range(2)
+        ]
+        found = contest(
+            [
+                alone.contender(ALONE),
+                through_make(THROUGH, envs[0], script),
+                through_make(READ, envs[1], script, reads=True),
+            ],
+            repeats=plan.repeats,
+            seconds=plan.seconds,
+            steps=plan.steps,
+            on_sample=on_part,
+        )
+        reset_us = alone.reset_s / max(alone.steps, 1) * 1e6
+    rates = found.rates
+    overhead, parts = None, {}
+    if ALONE in rates:
+        parts["reset() of the environment"] = reset_us
+        parts["step() of the environment"] = max(0.0, rates[ALONE].step_us - reset_us)
+        if THROUGH in rates:
+            overhead = overhead_us(rates[ALONE], rates[THROUGH])
+            parts["envweave"] = max(0.0, rates[THROUGH].step_us - rates[ALONE].step_us)
+    return SoloFigures(rates, found.failures, overhead, parts)
+
+
+def _measure_vectors(
+    plan: Plan,
+    spec: EnvSpec,
+    script: Script,
+    num_envs: int,
+    make_chooser: MakeChooser,
+    step_s: float,
+    on_part: Callable[[str], None],
+) -> Iterator[VectorFigures]:
+    ways, problems = _ways(plan, script), dict[str, str]()
+    contenders: list[Contender] = []
+    with contextlib.ExitStack() as stack:
+        for way in ways:
+            expected_s = _expected_tick_s(way, num_envs, step_s)
+            if plan.mode is None and expected_s > _LONGEST_TICK_S:
+                problems[way.name] = (
+                    f"left out: stepping {num_envs} would take about {expected_s:.0f} s"
+                )
+                continue
+            try:
+                opened = open_vector(spec, plan.kwargs, way, num_envs, seed=script.seed)
+                stack.callback(opened.close)
+                contenders.append(opened.contender(way.name, make_chooser, by_step=script.by_step))
+            except EnvWeaveError as error:
+                problems[way.name] = str(error)
+            except Exception as error:  # noqa: BLE001 - another way may still work
+                problems[way.name] = in_words(error)
+        found = contest(
+            contenders,
+            repeats=plan.repeats,
+            seconds=plan.seconds,
+            steps=plan.steps,
+            on_sample=lambda name: on_part(f"{num_envs} {name}"),
+        )
+    for way in ways:
+        figures = VectorFigures(
+            way,
+            num_envs,
+            found.rates.get(way.name),
+            problems.get(way.name) or found.failures.get(way.name),
+        )
+        if figures.rate is not None:
+            weight = weigh_apart(_request(plan, way, num_envs, script.seed))
+            figures = dataclasses.replace(figures, env_bytes=weight)
+        on_part(f"memory, {num_envs} {way.name}")
+        yield figures
+
+
+def _request(plan: Plan, way: Way, num_envs: int, seed: int | None) -> dict[str, Any]:
+    return {
+        "id": plan.env_id,
+        "kwargs": dict(plan.kwargs),
+        "backend": way.backend,
+        "mode": way.mode,
+        "num_envs": num_envs,
+        "seed": seed,
+    }
+
+
+def _expected_tick_s(way: Way, num_envs: int, step_s: float) -> float:
+    """How long one step of all will take where environments that only wait, wait in turn."""
+    if way.name in ("inproc serial", "gymnasium sync"):
+        return num_envs * step_s
+    return num_envs * step_s / usable_cores() if way.name == "process" else 0.0

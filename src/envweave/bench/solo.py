@@ -1,0 +1,241 @@
+"""One environment: its author's code alone, and the same episodes through `make`."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, final
+
+import envweave as ew
+from envweave.adapters import adopt
+from envweave.bench.timing import Contender
+from envweave.codec import Spec
+from envweave.environment import Environment
+from envweave.errors import EnvironmentFailure
+from envweave.registry import EnvSpec, build
+from envweave.session import PrivateLoop
+from envweave.types import StepResult, ToolResult
+from envweave.wrappers import Wrapper
+
+Chooser: TypeAlias = Callable[[StepResult[Any]], Any]
+MakeChooser: TypeAlias = Callable[[Spec], Chooser]
+"""Makes what chooses actions, from what actions there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode that was played once, and can be played again.
+
+    Attributes:
+        began: The keywords its reset was given.
+        actions: What was done in it, as the caller passed it.
+        admitted: The same, as the author's code was given it.
+    """
+
+    began: Mapping[str, Any]
+    actions: list[Any] = field(default_factory=list)
+    admitted: list[Any] = field(default_factory=list)
+
+
+@final
+class _Listener(Wrapper):
+    """Notes what the author's code is asked."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.heard: list[Played] = []
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.heard.append(Played(kwargs))
+        return super().reset(**kwargs)
+
+    def before_step(self, action: Any) -> Any:
+        self.heard[-1].admitted.append(action)
+        return action
+
+    def answer(self, result: ToolResult) -> Any:
+        self.heard[-1].admitted.append(result)
+        return super().answer(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Episodes of one environment, to be played again and again.
+
+    Attributes:
+        episodes: In the order they were played; the last one may be unfinished.
+        seed: What the first reset was given; `None` if the environment takes no seed.
+        by_step: Whether what to do depends on the result before it: there are action masks, tool
+            calls, or several agents.
+        is_async: Whether the environment's methods are async.
+    """
+
+    episodes: list[Played]
+    seed: int | None
+    by_step: bool
+    is_async: bool
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are in all."""
+        return sum(len(one.admitted) for one in self.episodes)
+
+
+def write_script(
+    spec: EnvSpec,
+    kwargs: Mapping[str, Any],
+    make_chooser: MakeChooser,
+    *,
+    seconds: float,
+    max_steps: int,
+    seed: int,
+) -> Script:
+    """Play an environment for a while, and return what was played.
+
+    Raises:
+        EnvironmentFailure: An episode failed; the message says why.
+        EnvWeaveError: The environment cannot be made, or nobody can act in it.
+    """
+    listener = _Listener(adopt(build(spec, kwargs)))
+    given: list[tuple[int, Any]] = []
+    with ew.make(
+        listener,
+        autoreset=True,
+        max_episode_steps=spec.max_episode_steps,
+        transform=spec.transform,
+    ) as env:
+        interface = listener.describe()
+        taken = seed if "seed" in interface.reset_takes else None
+        result: StepResult[Any] = env.reset(seed=taken)
+        choose = make_chooser(env.action_spec)
+        by_step = env.possible_agents is not None or _asks(result)
+        began_s = time.perf_counter()
+        while len(given) < max_steps and (not given or time.perf_counter() - began_s < seconds):
+            action = choose(result)
+            given.append((len(listener.heard) - 1, action))
+            result = env.step(action)
+            refuse_failed(spec.id, result)
+            by_step = by_step or _asks(result)
+    for number, action in given:
+        listener.heard[number].actions.append(action)
+    episodes = [one for one in listener.heard if one.actions]
+    return Script(episodes, taken, by_step, interface.is_async)
+
+
+def _asks(result: StepResult[Any]) -> bool:
+    return bool(result.tool_calls) or any(n.action_mask is not None for n in result.needs)
+
+
+def refuse_failed(env_id: str, result: StepResult[Any]) -> None:
+    """Raise if a step is not valid: what fails is not what anybody wants to measure."""
+    if not result.valid:
+        cause = "no cause was given" if result.end is None else result.end.cause
+        raise EnvironmentFailure(f"{env_id!r} failed while it was measured: {cause}")
+
+
+@final
+class Alone:
+    """The author's code, called by nobody but us.
+
+    Attributes:
+        reset_s: How long its resets have taken.
+        steps: How many steps it has taken.
+    """
+
+    def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], script: Script) -> None:
+        self._environment = adopt(build(spec, kwargs))
+        is_async = self._environment.describe().is_async
+        self._loop = PrivateLoop() if is_async else None
+        step, answer = self._environment.step, self._environment.answer
+        self._turns = [
+            (
+                one.began,
+                [(answer if isinstance(a, ToolResult) else step, a) for a in one.admitted],
+            )
+            for one in script.episodes
+        ]
+        self._taken = script.steps
+        self.reset_s = 0.0
+        self.steps = 0
+
+    def contender(self, name: str) -> Contender:
+        """Return what plays the script once a call."""
+        return Contender(name, self._play if self._loop is None else self._play_on_loop)
+
+    def _play(self) -> int:
+        clock, reset = time.perf_counter, self._environment.reset
+        for began, turns in self._turns:
+            start_s = clock()
+            reset(**began)
+            self.reset_s += clock() - start_s
+            for function, argument in turns:
+                function(argument)
+        self.steps += self._taken
+        return self._taken
+
+    def _play_on_loop(self) -> int:
+        assert self._loop is not None
+        taken: int = self._loop.run(self._play_async())
+        return taken
+
+    async def _play_async(self) -> int:
+        clock, reset = time.perf_counter, self._environment.reset
+        for began, turns in self._turns:
+            start_s = clock()
+            value = reset(**began)
+            if inspect.isawaitable(value):
+                await value
+            self.reset_s += clock() - start_s
+            for function, argument in turns:
+                value = function(argument)
+                if inspect.isawaitable(value):
+                    await value
+        self.steps += self._taken
+        return self._taken
+
+    def close(self) -> None:
+        """Close the environment."""
+        closing = self._environment.close()
+        if self._loop is not None:
+            if inspect.iscoroutine(closing):
+                self._loop.run(closing)
+            self._loop.close()
+
+
+def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False) -> Contender:
+    """Return what plays the script once a call, through an `Env` made with `autoreset`.
+
+    Args:
+        name: What to call it.
+        env: Where to play.
+        script: What to play.
+        reads: Whether each result's requests and info are looked at.
+    """
+    step = env.step
+    # A pair each, as the author's code alone is called, so that both loops cost the same.
+    turns = [(step, action) for one in script.episodes for action in one.actions]
+    last: list[StepResult[Any]] = []
+
+    def play() -> int:
+        env.reset(seed=script.seed)
+        for function, argument in turns:
+            result = function(argument)
+        last[:] = [result]
+        return len(turns)
+
+    def play_and_read() -> int:
+        env.reset(seed=script.seed)
+        for function, argument in turns:
+            result = function(argument)
+            result.requests  # noqa: B018 - looking at them makes them
+            result.info  # noqa: B018
+        last[:] = [result]
+        return len(turns)
+
+    return Contender(
+        name,
+        play_and_read if reads else play,
+        check=lambda: refuse_failed(env.id, last[0]),
+    )

@@ -1,0 +1,183 @@
+"""Many environments: every way to run them here, and Gymnasium's own vectors beside."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+import envweave as ew
+from envweave.bench.solo import MakeChooser, refuse_failed
+from envweave.bench.timing import Contender
+from envweave.registry import EnvSpec, build
+from envweave.registry.plugins import BACKENDS, plugin_names
+
+_BATCHES = 32
+"""How many batches of actions are drawn ahead; they are taken in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a vector.
+
+    Attributes:
+        backend: As `make_vector` takes it, or `gymnasium`.
+        mode: As `make_vector` takes it; of Gymnasium's, `sync` or `async`.
+    """
+
+    backend: str
+    mode: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.backend if self.mode is None else f"{self.backend} {self.mode}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is not Gymnasium's."""
+        return self.backend != "gymnasium"
+
+
+def ways_for(env_id: str, *, is_async: bool, backend: str | None, mode: str | None) -> list[Way]:
+    """Return the ways to run an environment that make sense, or those that were asked for."""
+    if backend is not None or mode is not None:
+        return [Way(backend or "inproc", mode)]
+    ways = [Way("inproc", "async")] if is_async else [Way("inproc", "serial")]
+    if not is_async:
+        ways.append(Way("inproc", "threads"))
+    if "process" in plugin_names(BACKENDS):
+        ways.append(Way("process"))
+    if env_id.startswith("gym://"):
+        ways += [Way("gymnasium", "sync"), Way("gymnasium", "async")]
+    return ways
+
+
+@final
+class OurVector:
+    """A vector of ours, whose episodes have begun."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kwargs: Mapping[str, Any],
+        way: Way,
+        num_envs: int,
+        *,
+        seed: int | None,
+    ) -> None:
+        self._id = spec.id
+        self._venv = ew.make_vector(
+            spec.id,
+            num_envs=num_envs,
+            backend=way.backend,
+            mode=way.mode,
+            autoreset=True,
+            **kwargs,
+        )
+        try:
+            self._batch: Any = self._venv.reset(seed=seed)
+        except BaseException:
+            self._venv.close()
+            raise
+        self._actions: Iterator[Any] = iter(())
+
+    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Contender:
+        """Return what steps all environments once a call, and reads what a learner reads.
+
+        Args:
+            name: What to call it.
+            make_chooser: Makes what chooses actions.
+            by_step: Whether to choose anew at each step, rather than ahead.
+        """
+        choose = make_chooser(self._venv.action_spec)
+
+        def draw() -> Any:
+            actions = [choose(result) for result in self._batch]
+            return np.array(actions, np.int64) if all(map(_is_whole, actions)) else actions
+
+        def prepare() -> None:
+            self._actions = iter([draw()])
+
+        if not by_step:
+            self._actions = itertools.cycle([draw() for _ in range(_BATCHES)])
+        return Contender(name, self._step, prepare=prepare if by_step else None, check=self._check)
+
+    def _step(self) -> int:
+        batch = self._batch = self._venv.step(next(self._actions))
+        batch.current  # noqa: B018 - columns are made when looked at
+        batch.successor  # noqa: B018
+        batch.reward  # noqa: B018
+        batch.terminated  # noqa: B018
+        batch.truncated  # noqa: B018
+        return len(batch)
+
+    def _check(self) -> None:
+        for i in np.flatnonzero(~self._batch.valid):
+            refuse_failed(self._id, self._batch[int(i)])
+
+    def close(self) -> None:
+        """Close the vector."""
+        self._venv.close()
+
+
+def _is_whole(action: Any) -> bool:
+    return isinstance(action, int | np.integer) and not isinstance(action, bool)
+
+
+@final
+class GymnasiumVector:
+    """Gymnasium's own vector of the same environments."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kwargs: Mapping[str, Any],
+        way: Way,
+        num_envs: int,
+        *,
+        seed: int | None,
+    ) -> None:
+        import gymnasium
+
+        makers = [functools.partial(build, spec, dict(kwargs))] * num_envs
+        if way.mode == "sync":
+            self._venv: Any = gymnasium.vector.SyncVectorEnv(makers)
+        else:
+            self._venv = gymnasium.vector.AsyncVectorEnv(makers)
+        self._venv.reset(seed=seed)
+        self._venv.action_space.seed(seed)
+        drawn = [self._venv.action_space.sample() for _ in range(_BATCHES)]
+        self._actions = itertools.cycle(drawn)
+        self._over = np.zeros(num_envs, np.bool_)
+
+    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Contender:  # noqa: ARG002 - as ours
+        """Return what steps all environments once a call, with actions drawn by Gymnasium."""
+        return Contender(name, self._step)
+
+    def _step(self) -> int:
+        _, _, terminated, truncated, _ = self._venv.step(next(self._actions))
+        # Where an episode was over, this call reset it, and took no step.
+        taken = len(self._over) - int(np.count_nonzero(self._over))
+        self._over = terminated | truncated
+        return taken
+
+    def close(self) -> None:
+        """Close the vector, and end its processes."""
+        self._venv.close()
+
+
+def open_vector(
+    spec: EnvSpec, kwargs: Mapping[str, Any], way: Way, num_envs: int, *, seed: int | None
+) -> OurVector | GymnasiumVector:
+    """Return a vector of the environment, whose episodes have begun.
+
+    Raises:
+        EnvWeaveError: It cannot be made this way.
+    """
+    kind = OurVector if way.is_ours else GymnasiumVector
+    return kind(spec, kwargs, way, num_envs, seed=seed)

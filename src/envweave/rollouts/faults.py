@@ -1,0 +1,131 @@
+"""Episodes that failed, and not by the agent: counted, and replaced within bounds."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from envweave.errors import RolloutFailedError
+from envweave.types import Blame, Episode, Reason
+
+OnFault: TypeAlias = Literal["replace", "keep", "raise"]
+
+ATTEMPTS = 3
+"""How often an episode is played before it is given up."""
+
+HOPELESS = 10
+"""How many episodes are given up, at the least, before a rollout is."""
+
+REMEMBERED = 1_000
+"""How many faults are kept with their causes; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An episode that failed, and not by the agent.
+
+    Attributes:
+        reason: How it ended: `"error"`, `"timeout"` or `"lost"`.
+        blame: Whose failure it was.
+        cause: The failure in words.
+        task_id: What the episode was about.
+        seed: What its reset was given.
+        group: Which group it belongs to.
+        member: Which one of its group it is.
+        episode_id: The run that failed.
+        replaced: Whether the same episode is played again.
+    """
+
+    reason: Reason
+    blame: Blame | None
+    cause: str | None
+    task_id: str | None
+    seed: int | None
+    group: int
+    member: int
+    episode_id: str | None
+    replaced: bool
+
+
+@final
+class FaultBook:
+    """Counts the faults of one rollout, and decides what is done about each.
+
+    Attributes:
+        counts: How many faults there were, by reason.
+        recent: The last of them, with their causes.
+        usable: How many episodes could be used.
+    """
+
+    def __init__(
+        self, env_id: str, on_fault: OnFault, max_faults: int | None, concurrency: int
+    ) -> None:
+        self._env_id = env_id
+        self._on_fault = on_fault
+        self._max_faults = max_faults
+        self._patience = max(HOPELESS, concurrency)
+        self._given_up = 0
+        self.counts: Counter[str] = Counter()
+        self.recent: deque[Fault] = deque(maxlen=REMEMBERED)
+        self.usable = 0
+
+    def judge(self, episode: Episode) -> bool:
+        """Note how an episode ended, and return whether it is to be played again.
+
+        Raises:
+            RolloutFailedError: It failed and a fault is to be raised, or nothing has worked.
+        """
+        if episode.usable:
+            self.usable += 1
+            return False
+        within = self._max_faults is None or self.counts.total() < self._max_faults
+        replaced = self._on_fault == "replace" and within and episode.attempts < ATTEMPTS
+        self.counts[episode.end.reason] += 1
+        self.recent.append(_fault(episode, replaced=replaced))
+        if self._on_fault == "raise":
+            raise RolloutFailedError(
+                f"An episode of {self._env_id!r} failed ({_describe(self.recent[-1])}). Use "
+                "on_fault='replace' to have such episodes played again."
+            )
+        if not replaced:
+            self._given_up += 1
+            if self._given_up >= self._patience:
+                self.check()
+        return replaced
+
+    def check(self) -> None:
+        """Refuse to go on, or to end, as if nothing had happened when nothing has worked.
+
+        Raises:
+            RolloutFailedError: Episodes were given up, and none could be used.
+        """
+        if self.usable or not self._given_up or self._on_fault == "keep":
+            return
+        counts = ", ".join(f"{number} {reason}" for reason, number in self.counts.most_common())
+        episodes = "episode" if self._given_up == 1 else f"{self._given_up} episodes"
+        raise RolloutFailedError(
+            f"Not one episode of {self._env_id!r} could be used: {episodes} given up after "
+            f"{self.counts.total()} faults ({counts}). The last: {_describe(self.recent[-1])}. "
+            "Play one with make() to look into it, or use on_fault='keep' to get them as they are."
+        )
+
+
+def _fault(episode: Episode, *, replaced: bool) -> Fault:
+    return Fault(
+        reason=episode.end.reason,
+        blame=episode.end.blame,
+        cause=episode.end.cause,
+        task_id=episode.task_id,
+        seed=episode.seed,
+        group=episode.group,
+        member=episode.member,
+        episode_id=episode.episode_id,
+        replaced=replaced,
+    )
+
+
+def _describe(fault: Fault) -> str:
+    about = "" if fault.task_id is None else f", task {fault.task_id!r}"
+    about += "" if fault.seed is None else f", seed {fault.seed}"
+    return f"{fault.reason}, blame {fault.blame}{about}: {fault.cause or 'no cause was given'}"

@@ -1,0 +1,91 @@
+"""Making a pool."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from envweave.api.recipes import (
+    Transforms,
+    backend_module,
+    recipe,
+    refuse_one_object,
+    whole_number,
+)
+from envweave.registry import Options, Registry
+from envweave.rollouts.slots import Pool
+from envweave.session import PrivateLoop
+from envweave.transports import AsyncTransport
+
+logger = logging.getLogger(__name__)
+
+
+def pool(
+    env: Any,
+    *,
+    size: int,
+    backend: str = "inproc",
+    timeout_s: float | None = None,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    **kwargs: Any,
+) -> Pool:
+    """Make `size` environments of one kind that take turns at whole episodes.
+
+    All of them are made at once, so one that cannot be made is told of here. In-process, an
+    environment written with plain functions runs on the event loop's own thread.
+
+    Args:
+        env: An ID, a class, or a function that makes one.
+        size: How many, and so how many episodes run at the same time.
+        backend: Where they run.
+        timeout_s: How long one call may take, on backends that can end a call.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        **kwargs: Passed to each environment's constructor.
+
+    Raises:
+        EnvNotFoundError: Nobody answers to the ID.
+        BackendNotFoundError: No backend has this name.
+        OptionError: A keyword that neither `pool` nor the environment knows.
+        DefinitionError: An environment could not be made. Those that were are closed.
+    """
+    count = whole_number("size", size)
+    refuse_one_object(env, count)
+    module = backend_module(backend)
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    connect = partial(module.connect_async, spec, kwargs, Options(timeout_s=timeout_s))
+    connect_pool = getattr(module, "connect_pool", None)
+    if connect_pool is None:
+        transports = _connect_each(connect, count)
+    else:
+        transports = connect_pool(spec, kwargs, Options(timeout_s=timeout_s), count)
+    return Pool(spec.id, transports, connect)
+
+
+def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:
+    transports: list[AsyncTransport] = []
+    try:
+        for _ in range(size):
+            transports.append(connect())  # noqa: PERF401 - those made so far are closed below
+    except BaseException:
+        loop = PrivateLoop()
+        try:
+            loop.run(_close(transports))
+        finally:
+            loop.close()
+        raise
+    return transports
+
+
+async def _close(transports: list[AsyncTransport]) -> None:
+    """Close what nobody will use; what led to this is raised, not a failure here."""
+    for transport in transports:
+        try:
+            await transport.close()
+        except Exception:
+            logger.warning("closing an unused environment failed", exc_info=True)

@@ -1,0 +1,63 @@
+"""The environment under a session's rules, and its replacement once it has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from envweave.environment import Environment
+from envweave.types import EpisodeEnd, LogEvent, ToolCallRequest
+
+
+@final
+class Seat:
+    """Holds one environment at a time.
+
+    One that failed is not trusted with another episode. Before its next `reset` a driver takes
+    it out (`vacate`), closes it, and puts another in (`take`), so that two never hold the same
+    port or file. Where nobody can make another, it keeps its seat.
+
+    Attributes:
+        environment: Who sits here, or did last.
+        tasks: What its episodes can be about.
+        renew: Makes another; `None` where the environment was given ready-made.
+        is_spent: Whether it failed.
+        is_empty: Whether it was taken out already, and no other came yet.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        outbox: list[LogEvent | ToolCallRequest | EpisodeEnd],
+        renew: Callable[[], Environment] | None,
+    ) -> None:
+        self.environment = environment
+        self.tasks = environment.tasks
+        self.renew = renew
+        self.is_spent = False
+        self.is_empty = False
+        self._outbox = outbox
+        environment.connect(outbox)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether another must be made before the next `reset`."""
+        return self.is_spent and self.renew is not None
+
+    def vacate(self) -> Environment | None:
+        """Take out the environment that failed; return it to be closed, unless it was before."""
+        if self.is_empty:
+            return None
+        self.is_empty = True
+        self.environment.connect([])  # whatever of it still runs has nobody to talk to
+        return self.environment
+
+    def take(self, environment: Environment) -> None:
+        """Let another sit here, and listen to it."""
+        self.environment, self.tasks = environment, environment.tasks
+        self.is_spent = self.is_empty = False
+        environment.connect(self._outbox)
+
+    def to_act(self) -> Any:
+        """Ask who may act now, where there are several agents."""
+        return self.environment.to_act()  # type: ignore[attr-defined] # several have it

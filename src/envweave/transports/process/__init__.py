@@ -1,0 +1,1 @@
+"""`backend="process"`: a few worker processes, many environments each."""

@@ -1,0 +1,75 @@
+"""What is done to environments that run in a worker process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, final
+
+from envweave.codec import Spec
+from envweave.codec.branches import Record
+from envweave.environment import Environment, Interface
+from envweave.transports.process.board import Board, Turn
+from envweave.types import ToolResult
+from envweave.wrappers import Wrapper
+
+
+@final
+class Marked(Wrapper):
+    """Notes on the board when the author's code begins and ends, for who watches the deadline."""
+
+    def __init__(self, environment: Environment, board: Board, turn: Turn, row: int) -> None:
+        super().__init__(environment)
+        self._board, self._turn, self._row = board, turn, row
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode inside."""
+        self._board.begin(self._turn, self._row)
+        try:
+            return self.environment.reset(**kwargs)
+        finally:
+            self._board.end(self._turn)
+
+    def step(self, action: Any) -> Any:
+        """Step inside."""
+        self._board.begin(self._turn, self._row)
+        try:
+            return self.environment.step(action)
+        finally:
+            self._board.end(self._turn)
+
+    def answer(self, result: ToolResult) -> Any:
+        """Pass the answer to a tool call on."""
+        self._board.begin(self._turn, self._row)
+        try:
+            return self.environment.answer(result)
+        finally:
+            self._board.end(self._turn)
+
+
+def bind_main_classes(interface: Interface) -> None:
+    """Let messages name the trainer's own classes, of a script or a notebook, as it does.
+
+    They came here by value. Named `__main__.Action`, as in the trainer, they need not travel
+    with each message.
+    """
+    main = sys.modules["__main__"]
+    waiting: list[Any] = [interface.action_spec, interface.observation_spec]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Record) and one.cls.__module__ == "__main__":
+            setattr(main, one.cls.__qualname__, one.cls)
+        if isinstance(one, Spec):
+            waiting.extend(vars(one).values() if hasattr(one, "__dict__") else _slots(one))
+        elif isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+
+
+def _slots(spec: Spec) -> list[Any]:
+    names = [name for cls in type(spec).__mro__ for name in getattr(cls, "__slots__", ())]
+    return [getattr(spec, name, None) for name in names]

@@ -1,0 +1,119 @@
+"""Memory that processes share, and that the kernel frees with the last of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeAlias, final
+
+import numpy as np
+
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
+
+AnyArray: TypeAlias = np.ndarray[Any, Any]
+
+_LINE = 64
+"""Columns begin at a cache line of their own."""
+
+
+@final
+class Memory:
+    """A block of shared memory without a name: it can be passed on, and never be left behind."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+
+    @classmethod
+    def of(cls, size: int) -> Self:
+        """Make a block of `size` bytes, all of them zero."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("envweave")
+        else:
+            with tempfile.TemporaryFile() as file:  # it has no name either
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, max(size, 1))
+        return cls(fd)
+
+    def words(self) -> memoryview:
+        """Return the block as unsigned numbers of 64 bits."""
+        return memoryview(self._map).cast("Q")
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
+        """Return the part that begins at `offset` as an array."""
+        return np.ndarray(shape, dtype, self._map, offset)
+
+    def close(self) -> None:
+        """Let go of the block. Arrays of it that are still around keep it alive."""
+        os.close(self.fd)
+
+
+@final
+class SharedColumns:
+    """What is numeric of the rows of a vector: rewards, actions, and a column a field.
+
+    A row belongs to whoever steps it, from the moment its action is there until its outcome is.
+    """
+
+    def __init__(self, memory: Memory, layout: Layout, num_envs: int) -> None:
+        self.layout = layout
+        place = _places(memory, num_envs)
+        self.rewards = place(np.dtype(np.float64), ())
+        self.actions = place(np.dtype(np.int64), ())
+        self.leaves = [place(dtype, shape) for dtype, shape in _numeric(layout)]
+
+    @staticmethod
+    def size(layout: Layout, num_envs: int) -> int:
+        """Return how many bytes they take."""
+        kinds = [(np.dtype(np.float64), ()), (np.dtype(np.int64), ()), *_numeric(layout)]
+        return sum(_room(dtype, shape, num_envs) for dtype, shape in kinds)
+
+    def put(self, rows: slice | list[int], columns: Columns) -> list[list[Any]]:
+        """Write the columns of some rows; return those that are lists, which do not fit in."""
+        lists: list[list[Any]] = []
+        leaves = iter(self.leaves)
+        for leaf, column in _walk(self.layout, columns):
+            if isinstance(leaf, Numbers | Arrays):
+                next(leaves)[rows] = column
+            else:
+                lists.append(column)
+        return lists
+
+
+def _places(memory: Memory, count: int) -> Callable[[np.dtype[Any], tuple[int, ...]], AnyArray]:
+    """Return a function that gives out one column after the other."""
+    offset = 0
+
+    def place(dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
+        nonlocal offset
+        array = memory.array(offset, (count, *shape), dtype)
+        offset += _room(dtype, shape, count)
+        return array
+
+    return place
+
+
+def _room(dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> int:
+    size = count * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return -(-size // _LINE) * _LINE
+
+
+def _numeric(layout: Layout) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+    if isinstance(layout, Fields):
+        for column in layout.columns.values():
+            yield from _numeric(column)
+    elif isinstance(layout, Numbers):
+        yield layout.dtype, ()
+    elif isinstance(layout, Arrays):
+        yield layout.dtype, layout.shape
+
+
+def _walk(layout: Layout, columns: Columns) -> Iterator[tuple[Layout, Columns]]:
+    """Go through columns leaf by leaf."""
+    if isinstance(layout, Fields):
+        for name, column in layout.columns.items():
+            yield from _walk(column, columns[name])
+    else:
+        yield layout, columns

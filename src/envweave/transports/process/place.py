@@ -1,0 +1,307 @@
+"""One worker process, as its trainer sees it: started, asked, found dead, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple, final
+
+from envweave.errors import in_words
+from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
+from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
+
+CLOSE_S = 10.0
+"""How long an environment's `close` may take before its worker is ended."""
+
+# A worker is exec'd, not forked: it shares nothing with the trainer but what it is sent. The
+# first message is where to import from, so that it finds what the trainer found.
+_BOOT = """\
+# an envweave worker process
+import json, socket, struct, sys
+s = socket.socket(fileno=int(sys.argv[1]))
+f = s.makefile("rb", buffering=0)
+n = struct.unpack("<Q", f.read(8))[0]
+b = b""
+while len(b) < n: b += f.read(n - len(b)) or sys.exit(1)
+f.close()
+sys.path[:] = json.loads(b)
+from envweave.transports.process.worker import main
+main(s)
+"""
+
+
+class WorkerLostError(Exception):
+    """A worker process is gone. The message says how. Never leaves the transport.
+
+    Attributes:
+        offender: The row whose code took too long, if that is why.
+    """
+
+    def __init__(self, message: str, offender: int | None = None) -> None:
+        super().__init__(message)
+        self.offender = offender
+
+
+class Seat(NamedTuple):
+    """What a worker shares with its trainer.
+
+    Attributes:
+        board: The turns of all workers.
+        turn: This worker's place on it.
+        bell: Wakes this worker.
+        caller_bell: Wakes the trainer.
+        looks: How often to look at the board before sleeping.
+    """
+
+    board: Board
+    turn: Turn
+    bell: Bell
+    caller_bell: Bell
+    looks: int
+
+
+@final
+class WorkerProcess:
+    """A process that runs environments, one turn at a time."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self._by_value = False  # whether the worker cannot import some class of our messages
+        self._answer: tuple[int, Any] = (-1, None)  # the last one, by number of its turn
+        seat.board.clear(seat.turn)
+        seat.bell.hush()
+        ours, theirs = socket.socketpair()
+        fds = {seat.board.memory.fd, *seat.bell.fds, *seat.caller_bell.fds, theirs.fileno()}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
+                [sys.executable, "-c", _BOOT, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=tuple(fds),
+                start_new_session=True,  # a Ctrl-C is for the trainer, which tells its workers
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def define(self, host: str, definition: bytes) -> None:
+        """Tell it what to run; `answer` returns what it says of that.
+
+        Args:
+            host: The import path of what runs environments.
+            definition: What that is given, packed.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        seat = self.seat
+        paths = json.dumps([path for path in sys.path if isinstance(path, str)]).encode()
+        dies_with_us = threading.current_thread() is threading.main_thread()
+        told = {
+            "board": seat.board.memory.fd,
+            "turn": seat.turn.go,
+            "bell": seat.bell.fds,
+            "caller_bell": seat.caller_bell.fds,
+            "looks": seat.looks,
+            "parent": os.getpid() if dies_with_us else None,
+            "host": host,
+        }
+        with self._whole():
+            self._channel.send(paths)
+            self._channel.send(pack(told))
+            self._channel.send(definition)
+
+    def poll_fd(self) -> int:
+        """Return what can be read when the process has ended."""
+        return self._channel.fileno() if self._pidfd is None else self._pidfd
+
+    def give(self, kind: int) -> int:
+        """Give the worker its turn; return the turn's number."""
+        words, turn = self.seat.board.words, self.seat.turn
+        number = words[turn.go] + 1
+        words[turn.kind] = kind
+        words[turn.go] = number
+        self.seat.bell.ring()
+        return number
+
+    def next_turn(self) -> int:
+        """Return the number of the turn that comes next."""
+        return self.seat.board.words[self.seat.turn.go] + 1
+
+    def has_begun(self, number: int) -> bool:
+        """Whether the worker was given this turn. Whoever asks was interrupted: it rings again."""
+        self.seat.bell.ring()
+        return self.seat.board.words[self.seat.turn.go] >= number
+
+    def has_done(self, number: int) -> bool:
+        """Whether the worker has finished this turn."""
+        return self.seat.board.words[self.seat.turn.done] >= number
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a message goes with what was done."""
+        return bool(self.seat.board.words[self.seat.turn.more])
+
+    def tell(self, *message: Any, fd: int | None = None) -> None:
+        """Give the worker its turn, with a message.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        by_value = self._by_value or fd is not None  # what is followed by an fd is told once
+        packed = (pack_by_value if by_value else pack)(message)
+        # First the turn: a message that is larger than the connection's buffer is taken then.
+        self.give(MESSAGE)
+        with self._whole():
+            self._channel.send(packed)
+            if fd is not None:
+                self._channel.send_fd(fd)
+
+    def answer(self, *message: Any, timeout_s: float | None = None) -> Any:
+        """Wait for the answer to a message, which may have to be told again, and return it.
+
+        Raises:
+            WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
+        """
+        number = self.next_turn() - 1
+        if self._answer[0] != number:  # else whoever read it was interrupted
+            self._await(timeout_s)
+            with self._whole():
+                self._answer = number, self._channel.recv()
+        kind, value = self._answer[1]
+        if kind == "done":
+            return value
+        if kind == "unreadable" and not self._by_value:
+            self._by_value = True
+            self.tell(*message)
+            return self.answer(*message, timeout_s=timeout_s)
+        raise value if isinstance(value, Exception) else WorkerLostError(f"it said: {value}")
+
+    def _await(self, timeout_s: float | None) -> None:
+        """Wait until the worker says something, or an environment's code has taken too long."""
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self.poll_fd(), select.POLLIN)
+        left = timeout_s
+        while True:
+            heard = dict(poll.poll(None if left is None else left * 1000 + 1))
+            if self._channel.fileno() in heard:
+                return
+            if heard:
+                raise self.lost()
+            left = None if timeout_s is None else self.check_deadline(timeout_s)
+
+    def check_deadline(self, timeout_s: float) -> float:
+        """Return how many seconds the code that runs has left.
+
+        Raises:
+            WorkerLostError: None; the worker was ended.
+        """
+        running = self.running()
+        if running is None:
+            return timeout_s
+        row, taken_s = running
+        if taken_s < timeout_s:
+            return timeout_s - taken_s
+        self.end()
+        raise WorkerLostError(
+            f"environment {row} took longer than timeout_s={timeout_s:g}, so its worker process "
+            f"{self.pid} was ended",
+            row,
+        )
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Send or receive one whole message; half of one would garble the next."""
+        try:
+            yield
+        except PeerGoneError:
+            raise self.lost() from None
+        except (pickle.PickleError, AttributeError, ImportError, EOFError) as error:
+            self.end()
+            raise WorkerLostError(f"its answer cannot be read: {in_words(error)}") from error
+        except BaseException:
+            self.end()
+            raise
+
+    def running(self) -> tuple[int, float] | None:
+        """Return which environment's code is running, and for how many seconds; or `None`."""
+        words, turn = self.seat.board.words, self.seat.turn
+        since, row = words[turn.since], words[turn.row]
+        return (row, (time.monotonic_ns() - since) / 1e9) if since else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was found dead, or ended by us."""
+        return self._channel.fileno() < 0
+
+    def lost(self) -> WorkerLostError:
+        """End what is left of it, and return how it ended, in words."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # it has hung up, so it is about to end by itself
+        self.end()
+        return WorkerLostError(_ending(self._process.returncode, self.pid))
+
+    def end(self) -> None:
+        """End the process and all that it started, at once. May be called twice."""
+        if self.has_ended:
+            return
+        self.kill()
+        self._process.wait()
+        self._channel.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def kill(self) -> None:
+        """Let the kernel end the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def tell_close(self) -> None:
+        """Tell it to close its environments and end."""
+        with contextlib.suppress(WorkerLostError):
+            self.tell("close")
+
+    def await_close(self) -> Exception | None:
+        """Wait until it has done so; return what failed, if anything did."""
+        failure: Exception | None = None
+        try:
+            if not self.has_ended and select.select([self._channel.fileno()], [], [], CLOSE_S)[0]:
+                self.answer("close")
+                self._process.wait(1.0)
+        except (WorkerLostError, subprocess.TimeoutExpired):
+            pass  # it is gone already, or will be in a moment
+        except Exception as error:  # noqa: BLE001 - an author's close; the others go on
+            failure = error
+        finally:
+            self.end()
+        return failure
+
+
+def _ending(code: int | None, pid: int) -> str:
+    if code is not None and code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"its worker process {pid} was killed by {name}"
+    return f"its worker process {pid} ended with exit code {code}"

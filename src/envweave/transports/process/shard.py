@@ -1,0 +1,259 @@
+"""A worker's share of a vector, as the trainer sees it: its rows, its turn, its losses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from envweave.errors import EnvWeaveError, ResetFailedError, in_words
+from envweave.transports.process.board import STEP_ALL
+from envweave.transports.process.gathering import Gathered, from_worker
+from envweave.transports.process.memory import Memory, SharedColumns
+from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
+from envweave.transports.process.vector_host import Hello, Rest, Started
+from envweave.types import EpisodeEnd, ResetResult
+from envweave.vector.choices import Wanted
+
+HOST = "envweave.transports.process.vector_host:VectorHost"
+
+
+@final
+class Shard:
+    """Some rows of a vector, and the worker that runs them.
+
+    Attributes:
+        rows: Which rows.
+        worker: The process that runs them; `None` after it was lost.
+        running: The rows whose step is under way.
+        queue: The actions that wait for the worker to come back.
+        ends: How the episodes ended that went with a worker, until somebody is told.
+        fresh: What came of the resets that a new worker began with.
+    """
+
+    def __init__(
+        self, seat: Seat, rows: range, definition: bytes, timeout_s: float | None
+    ) -> None:
+        self.rows = rows
+        self.worker: WorkerProcess | None = None
+        self.running: Sequence[int] = ()
+        self.queue: dict[int, Any] = {}
+        self.ends: dict[int, EpisodeEnd] = {}
+        self.fresh: dict[int, ResetResult[Any] | Exception] = {}
+        self._turn = 0
+        self._seat = seat
+        self._definition = definition
+        self._timeout_s = timeout_s
+        self._positions: dict[int, Any] = {}  # of each row's stream of episodes
+        self._shared: SharedColumns | None = None
+        self._memory: Memory | None = None
+        self._fill: Callable[[int], Any] = lambda row: row
+        self._revival: threading.Thread | None = None
+
+    # Starting, and starting over
+
+    def launch(self) -> None:
+        """Start a process, and don't wait for it.
+
+        Raises:
+            WorkerLostError: It ended at once.
+        """
+        self.worker = WorkerProcess(self._seat)
+        self.worker.define(HOST, self._definition)
+
+    def greet(self) -> Hello:
+        """Wait until the worker's environments are made.
+
+        Raises:
+            WorkerLostError: It ended first.
+            EnvWeaveError: One of them could not be made.
+        """
+        hello: Hello = self._worker().answer()
+        return hello
+
+    def share(self, shared: SharedColumns, memory: Memory, fill: Callable[[int], Any]) -> None:
+        """Fix the columns. `fill` tells what a row showed last, when a worker is replaced.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        self._shared, self._memory, self._fill = shared, memory, fill
+        self._tell_shared({})
+
+    def _tell_shared(self, fill: Mapping[int, Any]) -> None:
+        assert self._shared is not None
+        assert self._memory is not None
+        layout, count = self._shared.layout, len(self._shared.rewards)
+        worker = self._worker()
+        worker.tell("share", layout, count, fill, fd=self._memory.fd)
+        worker.answer(timeout_s=self._timeout_s)
+
+    def revive(self, wanted: Wanted, tell: Callable[[], None]) -> None:
+        """Start a new worker, in a thread, that goes on where the last one was lost.
+
+        It begins with these resets. `fresh` holds what came of them when `tell` is called.
+        """
+
+        def run() -> None:
+            try:
+                self.fresh |= self._revived(wanted)
+            finally:
+                self._revival = None
+                tell()
+
+        self._revival = threading.Thread(target=run, name="envweave-revival", daemon=True)
+        self._revival.start()
+
+    def _revived(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        try:
+            self.launch()
+            self.greet()
+            self.ask("go_on_from", self._positions)
+            outcomes = self.reset(wanted) if wanted else {}
+            if self._shared is not None:
+                begun = {row for row, one in outcomes.items() if isinstance(one, ResetResult)}
+                self._tell_shared({row: self._fill(row) for row in self.rows if row not in begun})
+        except (WorkerLostError, EnvWeaveError, OSError) as error:
+            if self.worker is not None:
+                self.worker.end()
+                self.worker = None
+            words = in_words(error) if isinstance(error, OSError) else str(error)
+            failure = f"a new worker process could not take over: {words}"
+            return {row: ResetFailedError(failure) for row in wanted}
+        return outcomes
+
+    @property
+    def is_reviving(self) -> bool:
+        """Whether a new worker is on its way."""
+        return self._revival is not None
+
+    def settle(self) -> bool:
+        """Wait for a new worker that is on its way; return whether one is there."""
+        while (revival := self._revival) is not None:
+            revival.join(0.2)  # a Ctrl-C that comes just before a wait does not end it
+        return self.worker is not None
+
+    def revived(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Return what came of the resets that a new worker began with."""
+        self.settle()
+        return {row: self.fresh.pop(row) for row in wanted}
+
+    # Calls
+
+    def ask(self, *message: Any) -> Any:
+        """Tell the worker something, and return its answer.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        worker = self._worker()
+        worker.tell(*message)
+        return worker.answer(*message, timeout_s=self._timeout_s)
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these rows; a failure stands in its place.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        self.tell_reset(wanted)
+        return self.started(wanted)
+
+    def tell_reset(self, wanted: Wanted) -> None:
+        """Tell the worker to begin an episode in each of these rows.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        self._worker().tell("reset", wanted)
+
+    def started(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Return what came of a reset that the worker was told of.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        answer: Started = self._worker().answer("reset", wanted, timeout_s=self._timeout_s)
+        self._positions |= answer.positions
+        return answer.outcomes
+
+    def step_all(self, actions: Sequence[Any], *, are_ints: bool) -> None:
+        """Let the worker step every row.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        worker = self._worker()
+        self._turn, self.running = worker.next_turn(), self.rows
+        if are_ints:
+            assert self._shared is not None
+            self._shared.actions[self.rows.start : self.rows.stop] = actions
+            worker.give(STEP_ALL)
+        else:
+            worker.tell("step", actions)
+
+    def step_queued(self) -> None:
+        """Let the worker step the rows in the queue whose episode is not lost.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        rows = {row: action for row, action in self.queue.items() if row not in self.ends}
+        if not rows:
+            return
+        worker = self._worker()
+        self._turn, self.running = worker.next_turn(), list(rows)
+        self.queue = {row: one for row, one in self.queue.items() if row not in rows}
+        worker.tell("step_some", rows)
+
+    @property
+    def awaited(self) -> tuple[int, int]:
+        """Which word of the board to look at for the step that is under way, and for what."""
+        return self._seat.turn.done, self._turn
+
+    def check_deadline(self, timeout_s: float) -> float:
+        """Return how many seconds the code that runs has left.
+
+        Raises:
+            WorkerLostError: None; its worker was ended.
+        """
+        return self._worker().check_deadline(timeout_s)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step that is under way is done."""
+        return bool(self.running) and self._worker().has_done(self._turn)
+
+    def take(self) -> Gathered:
+        """Return the step that is done.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        worker = self._worker()
+        rest: Rest | None = worker.answer() if worker.has_more else None
+        if rest is not None:
+            self._positions |= rest.positions
+        assert self._shared is not None
+        return from_worker(self.running, self._shared, rest)
+
+    def mend(self) -> None:
+        """After an interrupt, forget a step that the worker was not told of."""
+        if self.running and (self.worker is None or self.worker.has_ended):
+            return  # it will be found lost
+        if self.running and not self._worker().has_begun(self._turn):
+            self.running = ()
+
+    def _worker(self) -> WorkerProcess:
+        if self.worker is None:
+            raise WorkerLostError("its worker process was lost")
+        return self.worker
+
+    def end(self) -> None:
+        """End the worker at once, also one that is on its way."""
+        while (revival := self._revival) is not None:
+            if self.worker is not None:
+                self.worker.kill()
+            revival.join(0.05)
+        if self.worker is not None:
+            self.worker.end()

@@ -1,0 +1,109 @@
+"""Starting the workers of a vector: shares, seats, and what fails at the start."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envweave.errors import DefinitionError, EnvWeaveError
+from envweave.registry import EnvSpec, Options
+from envweave.transports.process.board import Bell, Board, Turn, cores, looks
+from envweave.transports.process.books import Books
+from envweave.transports.process.fleet import Fleet
+from envweave.transports.process.place import Seat, WorkerLostError
+from envweave.transports.process.shard import Shard
+from envweave.transports.process.transport import ProcessTransport, Share
+from envweave.transports.process.definition import pack_definition
+from envweave.transports.process.vector_host import Hello
+
+
+def start_vector(
+    spec: EnvSpec,
+    kwargs: Mapping[str, Any],
+    options: Options,
+    num_envs: int,
+    make_own: Callable[[int], Share],
+) -> ProcessTransport:
+    """Start the workers of a vector.
+
+    Args:
+        spec: What the environments are made from.
+        kwargs: What the caller gave on top.
+        options: How they are run.
+        num_envs: How many there are.
+        make_own: Makes so many of them in this process, for the caller's own thread to step.
+
+    Raises:
+        EnvWeaveError: An environment could not be made; it is named, once.
+    """
+    num_workers, has_share = _plan(options, num_envs)
+    shares = _shares(num_envs, num_workers + has_share)
+    board, bell = Board.of(len(shares)), Bell.new()
+    spin = looks(len(shares))
+
+    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
+
+    def shard(index: int, rows: range) -> Shard:
+        seat = Seat(board, Turn.of(index), Bell.new(), bell, spin)
+        definition = pack_definition(spec, kwargs, there, rows)
+        return Shard(seat, rows, definition, options.timeout_s)
+
+    shards = [shard(index, rows) for index, rows in enumerate(shares)]
+    own: Share | None = None
+    try:
+        hello = _greet(shards[has_share:])
+        if has_share and hello.interface.is_async:
+            _greet(shards[:1])  # an event loop in the caller's thread would hold up the others
+            has_share = False
+        if has_share:
+            own = make_own(len(shares[0]))
+            hello = Hello(own.interface, own.tasks)
+    except BaseException:
+        for one in shards:
+            one.end()
+        raise
+    books = Books(num_envs)
+    fleet = Fleet(
+        shards[has_share:],
+        books,
+        board,
+        bell,
+        looks=spin,
+        autoreset=options.autoreset,
+        timeout_s=options.timeout_s,
+    )
+    return ProcessTransport(fleet, books, hello, own, len(shares[0]) if has_share else 0)
+
+
+def _plan(options: Options, num_envs: int) -> tuple[int, bool]:
+    """Return how many workers there are, and whether the caller's thread steps a share."""
+    if options.workers is not None:
+        return min(options.workers, num_envs), False
+    if options.timeout_s is not None or num_envs == 1:
+        return min(cores(), num_envs), False
+    return min(max(cores() - 1, 1), num_envs - 1), True
+
+
+def _shares(num_envs: int, count: int) -> list[range]:
+    edges = [num_envs * i // count for i in range(count + 1)]
+    return [range(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+
+
+def _greet(shards: Sequence[Shard]) -> Hello:
+    """Start workers side by side, and wait until their environments are made.
+
+    Raises:
+        EnvWeaveError: One of them could not be made; the first is told of.
+    """
+    try:
+        for shard in shards:
+            shard.launch()
+        return [shard.greet() for shard in shards][0]
+    except EnvWeaveError:
+        raise
+    except WorkerLostError as loss:
+        raise DefinitionError(
+            f"A worker process could not make its environments: {loss}. What it printed stands "
+            "above."
+        ) from None

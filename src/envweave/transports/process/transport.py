@@ -1,0 +1,289 @@
+"""`backend="process"`: a vector's rows in worker processes, and one share in the caller's own.
+
+    caller ──actions in a shared column, a turn──▶ worker: steps its rows, writes the columns
+           ◀──────────a turn; a message where columns cannot hold it all───────────┘
+
+While the workers run, the caller's thread steps a share itself, unless there is a deadline to
+watch, or the caller asked for a number of workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, final
+
+from envweave.codec import Mismatch
+from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
+from envweave.session import Session
+from envweave.transports.process.books import Books
+from envweave.transports.process.fleet import Fleet, Taken
+from envweave.transports.process.gathering import (
+    Gathered,
+    from_caller,
+    from_results,
+    gather,
+    sorted_by_row,
+)
+from envweave.transports.process.memory import Memory, SharedColumns
+from envweave.transports.process.place import WorkerLostError
+from envweave.transports.process.vector_host import Hello
+from envweave.types import ResetResult, State, StepResult, ToolResult
+from envweave.vector import BatchTransport, StepBatch
+from envweave.vector.batch import Standing
+from envweave.vector.choices import Wanted
+from envweave.vector.columns import Columns, Layout
+
+
+class Share(BatchTransport, Protocol):
+    """The rows that the caller's own thread steps: the first ones."""
+
+    sessions: Sequence[Session]
+
+
+@final
+class ProcessTransport:
+    """Steps the rows of a vector in worker processes."""
+
+    def __init__(
+        self, fleet: Fleet, books: Books, hello: Hello, own: Share | None, num_own: int
+    ) -> None:
+        self.interface = hello.interface
+        self.tasks = hello.tasks
+        self._fleet = fleet
+        self._books = books
+        self._own = own
+        self._num_own = num_own
+        self._memory: Memory | None = None
+        spec = self.interface.action_spec
+        self._several = self.interface.possible_agents is not None
+        self._asked: set[int] = set()  # rows whose session must be asked about an action
+        self._read = spec.read
+        # Where any object is an action, an answer that nobody waits for is still none.
+        self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
+        self._sent: dict[int, Any] = {}  # the actions of our own rows that wait for their turn
+        self._unclosed = weakref.finalize(self, _dropped, fleet)
+        self._unclosed.atexit = False
+        atexit.register(fleet.close)
+
+    # Between steps
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._books.columns
+
+    @property
+    def owed(self) -> set[int]:
+        """The rows whose step was sent for, and can still be received."""
+        return self._fleet.mend() | set(self._sent)
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        books = self._books
+        books.fix(layout, observations)
+        self._memory = Memory.of(SharedColumns.size(layout, books.num_envs))
+        shared = SharedColumns(self._memory, layout, books.num_envs)
+        if self._own is not None:
+            self._own.fix(layout, observations[: self._num_own])
+        for shard in self._fleet.shards:
+            try:
+                shard.share(shared, self._memory, books.last)
+            except WorkerLostError as loss:
+                self._fleet.lose(shard, loss)
+
+    def check_reset(self, wanted: Wanted) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        refusals: dict[int, EnvWeaveError] = {}
+        for row, keywords in wanted.items():
+            if self._own is not None and row < self._num_own:
+                try:
+                    self._own.sessions[row].check_reset(**keywords)
+                except EnvWeaveError as error:
+                    refusals[row] = error
+        for shard, part in self._fleet.by_shard(wanted):
+            refusals |= self._fleet.ask(shard, "check", part)
+        if refusals:
+            row = min(refusals)
+            raise type(refusals[row])(f"Environment {row}: {refusals[row]}")
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        self._books.live.difference_update(wanted)
+        outcomes = self._fleet.reset(wanted)
+        mine = {row: one for row, one in wanted.items() if row < self._num_own}
+        if mine and self._own is not None:
+            outcomes |= self._own.reset(mine)
+        began = {row: one for row, one in outcomes.items() if isinstance(one, ResetResult)}
+        self._books.start(began)
+        self._note_asked(began)
+        return {row: outcomes[row] for row in wanted}
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        return [self._books.standing(row) for row in ids]
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        states: list[State] = [] if self._own is None else self._own.state()
+        for shard in self._fleet.shards:
+            states += self._fleet.ask(shard, "state")
+        return states
+
+    # Actions
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        if not self._asked and not self._several and self._read_all is not None:
+            try:
+                return self._read_all(actions)
+            except Mismatch:
+                pass  # say it in words, and who it was
+        admitted: list[Any] = []
+        asked: dict[int, Any] = {}
+        refusals: dict[int, EnvWeaveError] = {}
+        for row, action in zip(ids, actions, strict=True):
+            if self._several or row in self._asked:
+                asked[row] = action
+                admitted.append(action)
+                continue
+            try:
+                admitted.append(self._admit_one(action))
+            except ActionError as error:
+                refusals[row] = error
+                break
+        refusals |= self._refused(asked)
+        for place, row in enumerate(ids):
+            if row in refusals:
+                raise _placed(place, refusals[row])
+        return admitted
+
+    def _admit_one(self, action: Any) -> Any:
+        if type(action) is ToolResult:
+            raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
+        try:
+            return self._read(action)
+        except Mismatch as mismatch:
+            raise ActionError(mismatch.describe("action")) from None
+
+    def _refused(self, asked: Mapping[int, Any]) -> dict[int, EnvWeaveError]:
+        """Ask the sessions of these rows which actions they refuse."""
+        refusals: dict[int, EnvWeaveError] = {}
+        for row, action in asked.items():
+            if self._own is not None and row < self._num_own:
+                try:
+                    self._own.sessions[row].admit(action)
+                except EnvWeaveError as error:
+                    refusals[row] = error
+        for shard, part in self._fleet.by_shard(asked):
+            live = {row: action for row, action in part.items() if row not in shard.ends}
+            if live and shard.settle():
+                refusals |= self._fleet.ask(shard, "admit", live)
+        return refusals
+
+    def _note_asked(self, results: Mapping[int, StepResult[Any]]) -> None:
+        """Note whose tool call waits for an answer."""
+        for row, result in results.items():
+            (self._asked.add if result.tool_calls else self._asked.discard)(row)
+
+    # Steps
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once."""
+        everyone = range(self._books.num_envs)
+        if self._asked or self._several or not self._fleet.is_calm:
+            self.send(everyone, actions)
+            return self._received(len(everyone), None, in_order=True)
+        self._fleet.step_all(actions, are_ints=set(map(type, actions)) == {int})
+        own = None
+        if self._own is not None:
+            own = from_caller(self._own.step(actions[: self._num_own]))
+        return self._received(len(everyone), None, own, in_order=True)
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Let these environments take a step each."""
+        sent = dict(zip(ids, actions, strict=True))
+        self._fleet.send({row: one for row, one in sent.items() if row >= self._num_own})
+        self._sent |= {row: one for row, one in sent.items() if row < self._num_own}
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
+        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
+        return self._received(min_ready, timeout_s)
+
+    def _received(
+        self,
+        min_ready: int,
+        timeout_s: float | None,
+        own: Gathered | None = None,
+        *,
+        in_order: bool = False,
+    ) -> StepBatch:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        own = self._own_share() if own is None else own
+        parts = [] if own is None else [own]
+        fleet = self._fleet
+        taken: list[Taken] = []
+        count = sum(len(part.rows) for part in parts)
+        while True:
+            for one in fleet.collect(taken):
+                taken.append(one)
+                count += len(one.part.rows)
+            left = None if deadline is None else deadline - time.monotonic()
+            if count >= min_ready or (left is not None and left <= 0):
+                break
+            fleet.wait(taken, left)
+        parts += [one.part for one in taken] or ([] if parts else [from_results({}, fleet.layout)])
+        step = gather(fleet.layout, parts)
+        if in_order:
+            step = sorted_by_row(step)
+        # From here on nobody can receive them again: who is interrupted must reset.
+        for one in taken:
+            fleet.strike(one)
+        self._note_asked(step.special)
+        return self._books.batch(*step)
+
+    def _own_share(self) -> Gathered | None:
+        if not self._sent or self._own is None:
+            return None
+        sent, self._sent = self._sent, {}
+        self._own.send(list(sent), list(sent.values()))
+        return from_caller(self._own.recv(len(sent), None))
+
+    def close(self) -> None:
+        """Close every environment; the first failure is raised when all are closed."""
+        if self._unclosed.detach() is None:
+            return
+        atexit.unregister(self._fleet.close)
+        failures: list[BaseException] = []
+        try:
+            if self._own is not None:
+                self._own.close()
+        except Exception as error:  # noqa: BLE001 - the others must be closed too
+            failures.append(error)
+        finally:
+            failures += self._fleet.close()
+            if self._memory is not None:
+                self._memory.close()
+        if failures:
+            raise failures[0]
+
+
+def _placed(place: int, error: EnvWeaveError) -> EnvWeaveError:
+    """Return a refusal that says which of the actions it is about."""
+    if isinstance(error, ToolCallOpenError):
+        return ToolCallOpenError(f"actions[{place}]: {error}")
+    return type(error)(f"actions[{place}]{str(error).removeprefix('action')}")
+
+
+def _dropped(fleet: Fleet) -> None:
+    atexit.unregister(fleet.close)
+    fleet.close()
+    warnings.warn(
+        f"A vector in {len(fleet.shards)} worker processes was dropped without close(). Use it "
+        "in a `with` block, or close it.",
+        ResourceWarning,
+        stacklevel=1,
+    )

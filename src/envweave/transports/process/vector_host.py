@@ -1,0 +1,190 @@
+"""A worker's share of a vector: some of its environments, stepped in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from envweave.environment import Interface
+from envweave.errors import EnvWeaveError
+from envweave.registry import EnvSpec, Options
+from envweave.registry.plugins import load_path
+from envweave.session import Session
+from envweave.transports.process.board import Board, Turn
+from envweave.transports.process.channel import Channel
+from envweave.transports.process.marking import Marked, bind_main_classes
+from envweave.transports.process.memory import Memory, SharedColumns
+from envweave.transports.process.rebuilding import is_exactly, is_rebuildable
+from envweave.types import ResetResult, State, StepResult, Tasks
+from envweave.vector import BatchTransport, StepBatch
+from envweave.vector.choices import Wanted
+from envweave.vector.columns import Arrays, Layout
+
+MAKE = "envweave.backends.inproc:connect_vector"
+"""What makes the environments here; it stands above this layer, so it is named, not imported."""
+
+
+class Hello(NamedTuple):
+    """What a worker says of its environments, once they are made."""
+
+    interface: Interface
+    tasks: Tasks | None
+
+
+class Started(NamedTuple):
+    """What came of a reset, by row of the vector.
+
+    Attributes:
+        outcomes: A result, or what was raised instead.
+        positions: Where each row's stream of episodes stands.
+    """
+
+    outcomes: dict[int, ResetResult[Any] | Exception]
+    positions: dict[int, Any]
+
+
+class Rest(NamedTuple):
+    """What columns cannot hold of a step, by row of the vector.
+
+    Attributes:
+        special: The result of each row whose step was no ordinary one.
+        infos: The info of each ordinary row that has one.
+        lists: The columns that are lists, one item a row.
+        whole: Observations that the columns do not hold all of.
+        positions: Where the stream of episodes stands in each row that began one.
+    """
+
+    special: dict[int, StepResult[Any]]
+    infos: dict[int, dict[str, Any]]
+    lists: list[list[Any]]
+    whole: dict[int, Any]
+    positions: dict[int, Any]
+
+
+@final
+class VectorHost:
+    """Runs some rows of a vector. They are named by their number in the whole."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kwargs: Mapping[str, Any],
+        options: Options,
+        rows: range,
+        board: Board,
+        turn: Turn,
+    ) -> None:
+        self._rows = rows
+        marks = None
+        if options.timeout_s is not None:
+            marks = lambda i, one: Marked(one, board, turn, rows[i])  # noqa: E731
+        self._transport: BatchTransport = load_path(MAKE)(
+            spec, kwargs, options, len(rows), wrap=marks
+        )
+        self._sessions: Sequence[Session] = self._transport.sessions
+        self._shared: SharedColumns | None = None
+        self._sends_rows = False  # whether columns hold all there is to an observation
+        bind_main_classes(self._transport.interface)
+
+    def hello(self) -> Hello:
+        """Return what the trainer wants to know first."""
+        return Hello(self._transport.interface, self._transport.tasks)
+
+    def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
+        """Answer a message."""
+        if name == "share":
+            return self._share(*args, Memory(channel.recv_fd()))
+        return getattr(self, f"_{name}")(*args)
+
+    def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:
+        refusals: dict[int, EnvWeaveError] = {}
+        for row, keywords in wanted.items():
+            try:
+                self._session(row).check_reset(**keywords)
+            except EnvWeaveError as error:
+                refusals[row] = error
+        return refusals
+
+    def _go_on_from(self, positions: Mapping[int, Any]) -> None:
+        for row, position in positions.items():
+            self._session(row).go_on_from(position)
+
+    def _reset(self, wanted: Wanted) -> Started:
+        first = self._rows.start
+        came = self._transport.reset({row - first: one for row, one in wanted.items()})
+        outcomes = {i + first: outcome for i, outcome in came.items()}
+        return Started(outcomes, {row: self._session(row).position for row in outcomes})
+
+    def _share(
+        self, layout: Layout, num_envs: int, fill: Mapping[int, Any], memory: Memory
+    ) -> None:
+        """Fix the columns. `fill` stands in where no episode is running."""
+        shown = [
+            fill.get(row, session.last)
+            for row, session in zip(self._rows, self._sessions, strict=True)
+        ]
+        self._transport.fix(layout, shown)
+        self._shared = SharedColumns(memory, layout, num_envs)
+        self._sends_rows = not is_rebuildable(layout)
+
+    def _admit(self, actions: Mapping[int, Any]) -> dict[int, Exception]:
+        """Return which of these actions are refused."""
+        refusals: dict[int, Exception] = {}
+        for row, action in actions.items():
+            try:
+                self._session(row).admit(action)
+            except EnvWeaveError as error:
+                refusals[row] = error
+        return refusals
+
+    def step_all(self) -> Rest | None:
+        """Step every row, with the numbers in the shared column of actions."""
+        rows = self._rows
+        assert self._shared is not None
+        actions = self._shared.actions[rows.start : rows.stop].tolist()
+        return self._booked(self._transport.step(actions), slice(rows.start, rows.stop))
+
+    def _step(self, actions: Sequence[Any]) -> Rest | None:
+        rows = slice(self._rows.start, self._rows.stop)
+        return self._booked(self._transport.step(actions), rows)
+
+    def _step_some(self, actions: Mapping[int, Any]) -> Rest | None:
+        first = self._rows.start
+        self._transport.send([row - first for row in actions], list(actions.values()))
+        batch = self._transport.recv(len(actions), None)
+        return self._booked(batch, [i + first for i in batch.ids.tolist()])
+
+    def _booked(self, batch: StepBatch, rows: slice | list[int]) -> Rest | None:
+        """Write a batch to the shared columns; return what they cannot hold."""
+        assert self._shared is not None
+        tick = batch.tick
+        first, ids = self._rows.start, tick.ids
+        lists: list[list[Any]] = []
+        if len(tick.special) < len(ids):  # else the results hold it all
+            self._shared.rewards[rows] = tick.rewards
+            lists = self._shared.put(rows, tick.successor)
+        whole: dict[int, Any] = {}
+        layout = tick.layout
+        if tick.shown is not None and not isinstance(layout, Arrays):
+            whole = {
+                ids[k] + first: one
+                for k, one in enumerate(tick.shown)
+                if k not in tick.special and (self._sends_rows or not is_exactly(layout, one))
+            }
+        if not (tick.special or tick.infos or lists or whole):
+            return None
+        special = {ids[k] + first: result for k, result in tick.special.items()}
+        infos = {ids[k] + first: info for k, info in tick.infos.items()}
+        began = [row for row, result in special.items() if result.ready is not None]
+        positions = {row: self._session(row).position for row in began}
+        return Rest(special, infos, lists, whole, positions)
+
+    def _state(self) -> list[State]:
+        return self._transport.state()
+
+    def close(self) -> None:
+        """Close every environment; the first failure is raised when all are closed."""
+        self._transport.close()
+
+    def _session(self, row: int) -> Session:
+        return self._sessions[row - self._rows.start]

@@ -1,0 +1,356 @@
+"""What failed is not used again: another takes its place, and the episodes go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+import envweave as ew
+from envweave.errors import ActionError, DefinitionError, ResetFailedError, SeedError
+from envweave.session import Session, SyncDriver, episode_seed
+from envweave.testing import ScriptedAgents
+
+
+class Frail(ew.Environment):
+    """Does what its action says; knows its number, and who was closed."""
+
+    made: ClassVar[int] = 0
+    closed: ClassVar[list[int]] = []
+    fail_seeds: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        self.number = Frail.made
+        Frail.made += 1
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        if seed in self.fail_seeds:
+            raise OSError(f"no episode with seed {seed}")
+        return self.number, {}
+
+    def step(self, action: str) -> Any:
+        match action:
+            case "raise":
+                raise OSError("no more")
+            case "nonsense":
+                return "nonsense"
+            case "tool":
+                self.emit(ew.ToolCallRequest("call", "ask"))
+            case "agent" | "environment" | "infrastructure":
+                self.emit(ew.EpisodeEnd("lost", action))
+        return self.number, 1.0, action == "end", action == "cut", {}
+
+    def answer(self, result: ew.ToolResult) -> Any:
+        return self.step(result.value)
+
+    @property
+    def state(self) -> ew.State:
+        return ew.State(step_count=100 + self.number)
+
+    def close(self) -> Any:
+        Frail.closed.append(self.number)
+
+
+class AsyncFrail(Frail):
+    async def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+    async def step(self, action: str) -> Any:  # type: ignore[override]
+        return super().step(action)
+
+    async def answer(self, result: ew.ToolResult) -> Any:  # type: ignore[override]
+        return Frail.step(self, result.value)
+
+    async def close(self) -> Any:
+        super().close()
+
+
+class Awaited:
+    """An `AsyncEnv` for a sync caller who has a loop of their own."""
+
+    def __init__(self, env: ew.AsyncEnv, runner: asyncio.Runner) -> None:
+        self._env, self._runner = env, runner
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **keywords: Any) -> Any:
+            return await getattr(self._env, name)(*args, **keywords)
+
+        return lambda *args, **keywords: self._runner.run(call(*args, **keywords))
+
+
+@pytest.fixture(params=["sync", "async", "make_async"])
+def road(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The kind of `Frail`, and `make` for it, whoever calls."""
+    Frail.made, Frail.closed, Frail.fail_seeds = 0, [], set()
+    kind = Frail if request.param == "sync" else AsyncFrail
+    if request.param != "make_async":
+        yield kind, ew.make
+        return
+    with asyncio.Runner() as runner:
+        yield kind, lambda *args, **options: Awaited(ew.make_async(*args, **options), runner)
+
+
+@pytest.mark.parametrize("fault", ["raise", "nonsense", "environment", "infrastructure"])
+def test_what_failed_is_closed_and_made_anew_before_the_next_reset(road: Any, fault: str) -> None:
+    kind, make = road
+    env = make(kind)
+    env.reset()
+
+    result = env.step(fault)
+    before = list(Frail.closed)
+    again = env.reset()
+
+    assert (result.valid, before, Frail.closed) == (False, [], [0])
+    assert again.observation == 1
+    assert env.step("go").observation == 1
+    env.close()
+    assert Frail.closed == [0, 1]
+
+
+def test_a_failure_in_an_answer_costs_the_environment_too(road: Any) -> None:
+    kind, make = road
+    env = make(kind)
+    env.reset()
+    env.step("tool")
+
+    result = env.step(ew.ToolResult("call", "raise"))
+
+    assert (result.valid, env.reset().observation) == (False, 1)
+    env.close()
+
+
+@pytest.mark.parametrize("harmless", ["agent", "end", "cut", "refused"])
+def test_what_is_no_fault_of_the_environment_replaces_nothing(road: Any, harmless: str) -> None:
+    kind, make = road
+    env = make(kind)
+    env.reset(seed=1)
+
+    if harmless == "refused":
+        with pytest.raises(ActionError):
+            env.step(5)
+        with pytest.raises(SeedError):
+            env.reset(seed=-1)
+    else:
+        assert env.step(harmless).valid
+    env.reset()
+
+    assert (Frail.made, Frail.closed) == (1, [])
+    env.close()
+
+
+def test_with_autoreset_the_replacements_first_episode_comes_with_the_failure(road: Any) -> None:
+    kind, make = road
+    env = make(kind, autoreset=True)
+    env.reset()
+
+    result = env.step("raise")
+
+    assert (result.observation, result.current) == (0, 1)
+    assert isinstance(result.ready, ew.AutoResetReady)
+    assert env.state().step_count == 101
+    assert env.step("go").observation == 1
+    env.close()
+
+
+def test_seeds_and_episode_ids_go_on_as_if_nothing_had_failed(road: Any) -> None:
+    kind, make = road
+    env = make(kind, autoreset=True)
+    first = env.reset(seed=7)
+    faults = ["raise", "end", "raise", "raise", "cut"]
+
+    starts = [env.step(fault).ready for fault in faults]
+
+    assert [ready.initial_info["seed"] for ready in starts] == [
+        episode_seed(7, k) for k in range(1, 6)
+    ]
+    prefix = first.episode_id.removesuffix("-0")
+    assert [ready.episode_id for ready in starts] == [f"{prefix}-{k}" for k in range(1, 6)]
+    assert Frail.made == 4
+    env.close()
+
+
+def test_a_reset_that_fails_runs_once_and_the_next_is_anothers(road: Any) -> None:
+    kind, make = road
+    env = make(kind)
+    Frail.fail_seeds = {3}
+
+    with pytest.raises(ResetFailedError, match="no episode with seed 3"):
+        env.reset(seed=3)
+
+    assert Frail.made == 1
+    result = env.reset()
+    assert (result.observation, result.info["seed"]) == (1, episode_seed(3, 1))
+    env.close()
+
+
+def test_an_autoreset_that_fails_costs_the_environment_too(road: Any) -> None:
+    kind, make = road
+    env = make(kind, autoreset=True)
+    env.reset(seed=3)
+    Frail.fail_seeds = {episode_seed(3, 1)}
+
+    result = env.step("end")
+
+    assert "no episode" in result.info["reset_error"]
+    assert env.reset().observation == 1
+    env.close()
+
+
+def test_a_factory_that_fails_is_asked_again_at_the_next_reset(road: Any) -> None:
+    kind, make = road
+    left = iter([True, False, False, True])
+
+    def factory() -> Any:
+        if next(left):
+            return kind()
+        raise OSError("out of machines")
+
+    env = make(factory, autoreset=True)
+    env.reset(seed=7)
+
+    result = env.step("raise")
+    with pytest.raises(ResetFailedError, match="out of machines"):
+        env.reset()
+    third = env.reset()
+
+    assert (result.ready, result.end.reason) == (None, "error")
+    assert "out of machines" in result.info["reset_error"]
+    assert (third.observation, third.info["seed"]) == (1, episode_seed(7, 3))
+    assert Frail.closed == [0], "the one that failed was closed once"
+    env.close()
+
+
+def test_nobody_is_closed_twice_where_no_other_could_be_made(road: Any) -> None:
+    kind, make = road
+    made = iter([kind])
+    env = make(lambda: next(made)())
+    env.reset()
+    env.step("raise")
+
+    with pytest.raises(ResetFailedError, match="StopIteration"):
+        env.reset()
+    env.close()
+
+    assert Frail.closed == [0]
+
+
+def test_a_ready_made_environment_keeps_its_place(road: Any) -> None:
+    kind, make = road
+    env = make(kind())
+    env.reset()
+    env.step("raise")
+
+    assert (env.reset().observation, Frail.closed) == (0, [])
+    env.close()
+
+
+def test_a_failing_close_of_what_failed_before_is_logged(
+    road: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jammed(self: Any) -> None:
+        raise OSError("jammed")
+
+    kind, make = road
+    env = make(kind)
+    env.reset()
+    env.step("raise")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "envweave"):
+        patch.setattr(Frail, "close", jammed)
+        again = env.reset()
+
+    assert again.observation == 1
+    assert "jammed" in caplog.text
+    env.close()
+
+
+def test_a_factory_that_returns_what_failed_is_refused_in_words(road: Any) -> None:
+    kind, make = road
+    only = kind()
+    env = make(lambda: only)
+    env.reset()
+    env.step("raise")
+
+    with pytest.raises(ResetFailedError, match=r"made before\. Let it make a new one each time"):
+        env.reset()
+    env.close()
+
+
+def test_a_replacement_of_another_kind_is_refused_and_closed(road: Any) -> None:
+    class Seedless(Frail):
+        def reset(self) -> Any:  # type: ignore[override]
+            return 0, {}
+
+    kind, make = road
+    kinds = iter([kind, Seedless])
+    env = make(lambda: next(kinds)())
+    env.reset(seed=1)
+    env.step("raise")
+
+    with pytest.raises(ResetFailedError, match=r"made a Seedless in place of a failed \w*Frail"):
+        env.reset()
+
+    assert Frail.closed == [0, 1]
+    env.close()
+
+
+def test_several_agents_go_on_with_a_replacement() -> None:
+    entries = [{"rewards": {"a": 1.0}, "act": ["b"]}, {"raise": "no more"}]
+    env = ew.make(ScriptedAgents, script=entries, autoreset=True)
+    first = env.reset(seed=5)
+    env.step({"a": {}, "b": {}})
+
+    result = env.step({"b": {}})
+
+    assert (result.end.reason, result.valid) == ("error", False)
+    assert {need.agent_id for need in result.needs} == {"a", "b"} == set(first.observation)
+    assert result.ready.initial_info["seed"] == episode_seed(5, 1)
+    assert [need.agent_id for need in env.step({"a": {}, "b": {}}).needs] == ["b"]
+    env.close()
+
+
+def test_no_task_to_draw_is_no_fault_of_reset_and_replaces_nothing() -> None:
+    class NoTasks(Frail):
+        tasks = ew.Tasks({"train": [], "test": [ew.Task("t", "test")]})
+
+        def reset(self, *, task: ew.Task) -> Any:  # type: ignore[override]
+            return self.number, {}
+
+    Frail.made = 0
+    with ew.make(NoTasks, autoreset=True) as env:
+        env.reset(task="t")
+
+        assert "is empty" in env.step("end").info["reset_error"]
+
+        assert env.reset(task="t").observation == 0
+
+
+def test_another_session_goes_on_from_where_one_stood() -> None:
+    def play(session: Session, episodes: int) -> list[Any]:
+        return [SyncDriver(session).reset() for _ in range(episodes)]
+
+    def told(starts: list[Any]) -> list[Any]:
+        return [(start.episode_id, start.info["seed"]) for start in starts]
+
+    whole, before, after = Session(Frail()), Session(Frail()), Session(Frail())
+    SyncDriver(whole).reset(seed=7)
+    before.go_on_from(whole.position)
+    play(before, 2)
+
+    after.go_on_from(pickle.loads(pickle.dumps(before.position)))
+
+    assert told(play(after, 3)) == told(play(whole, 5))[2:]
+
+
+def test_an_error_while_making_the_first_one_is_a_definition_error() -> None:
+    def factory() -> Any:
+        raise OSError("out of machines")
+
+    makers: list[Callable[..., Any]] = [ew.make, ew.make_async]
+    for make in makers:
+        with pytest.raises(DefinitionError, match="out of machines"):
+            make(factory)
