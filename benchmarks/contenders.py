@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from envs import Kind
 
@@ -36,6 +37,9 @@ FIRST, FIRST_PROCESS = "envweave async, first-ready", "envweave process, first-r
 READY = 64
 """How many steps a first-ready vector waits for."""
 _DRAWN = 64
+
+# PufferLib's spaces make Gymnasium warn about their precision, once a space.
+gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 
 class NotAvailable(Exception):
@@ -138,8 +142,6 @@ def _begun(venv: Any, opened: Opened) -> Opened:
 
 
 def _gymnasium(kind: Kind, num_envs: int, *, reads: bool, name: str) -> Opened:
-    import gymnasium
-
     venv = getattr(gymnasium.vector, name)([kind.plain] * num_envs)
     actions = _actions(num_envs)
 
@@ -258,12 +260,8 @@ ENTRANTS: Mapping[str, Entrant] = {
     LOOP: Entrant(functools.partial(_ours, mode="async")),
     FIRST: Entrant(functools.partial(_first_ready, mode="async")),
     FIRST_PROCESS: Entrant(functools.partial(_first_ready, backend="process")),
-    SYNC: Entrant(
-        functools.partial(_gymnasium, name="SyncVectorEnv"), "gymnasium", "gymnasium"
-    ),
-    ASYNC: Entrant(
-        functools.partial(_gymnasium, name="AsyncVectorEnv"), "gymnasium", "gymnasium"
-    ),
+    SYNC: Entrant(functools.partial(_gymnasium, name="SyncVectorEnv"), "gymnasium", "gymnasium"),
+    ASYNC: Entrant(functools.partial(_gymnasium, name="AsyncVectorEnv"), "gymnasium", "gymnasium"),
     PUFFER: Entrant(_puffer, "pufferlib", "pufferlib"),
     PUFFER_WORKERS: Entrant(_puffer_workers, "pufferlib", "pufferlib", puffer_settings),
     SUBPROC: Entrant(_subproc, "stable-baselines3", "stable-baselines3"),

@@ -7,13 +7,14 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import envs
-from contenders import ENTRANTS, NotAvailable, end_leftovers, open_vector
+from contenders import ENTRANTS, PUFFER_WORKERS, NotAvailable, end_leftovers, open_vector
 from rows import GROWTH, OVERHEAD_US, SIZES, WEIGHED_SIZE, Row
 
 import envweave as ew
@@ -30,6 +31,7 @@ from envweave.bench.timing import (
 from envweave.errors import in_words
 
 LONGEST_TURN_S = 60.0
+REST_S = 0.6
 AUTHOR, MAKE = "the author's code", "through make"
 
 
@@ -133,9 +135,16 @@ def _quickest_settings(name: str, kind: envs.Kind, num_envs: int, how: Settings)
 
 
 def _contest(field_: Field, how: Settings) -> Contest:
-    outcome = contest(
-        field_.contenders, repeats=how.repeats, seconds=how.seconds, guard=deadline
-    )
+    @contextlib.contextmanager
+    def turn(name: str) -> Iterator[None]:
+        # PufferLib's workers spin for half a second after their last step; whoever comes next
+        # would have to share the cores with them.
+        if PUFFER_WORKERS in field_.settings and len(field_.contenders) > 1:
+            time.sleep(REST_S)
+        with deadline(name):
+            yield
+
+    outcome = contest(field_.contenders, repeats=how.repeats, seconds=how.seconds, guard=turn)
     for name, why in outcome.failures.items():
         field_.problems[name] = f"failed: {why}"
     return outcome

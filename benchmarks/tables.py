@@ -65,9 +65,7 @@ def _one_table(rows: list[dict[str, Any]], also: str) -> Table:
             )
         )
     columns = ("environment", ">alone, steps/s", ">through make", ">added", ">spread")
-    return Table(
-        f"One environment{also}", (*columns, ">target", "reached"), cells, _problems(rows)
-    )
+    return Table(f"One environment{also}", (*columns, ">target", "reached"), cells, _problems(rows))
 
 
 def _ratio_table(rows: list[dict[str, Any]], also: str) -> Table:
@@ -188,9 +186,13 @@ def show(table: Table) -> None:
         print(as_text(table))
         return
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=180)
     made = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for column, head in zip(table.columns, table.heads, strict=True):
-        made.add_column(head, justify="right" if column.startswith(">") else "left")
+        made.add_column(
+            head, justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
     colours = {"reached": "green", "not reached": "red"}
     for row in table.rows:
         made.add_row(*row, style=colours.get(row[-1]))

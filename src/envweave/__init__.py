@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from envweave import testing as testing
     from envweave.adapters.gymnasium import from_gymnasium as from_gymnasium
     from envweave.adapters.gymnasium import to_gymnasium as to_gymnasium
+    from envweave.adapters.gymnasium import to_gymnasium_vector as to_gymnasium_vector
     from envweave.adapters.pettingzoo import from_pettingzoo as from_pettingzoo
     from envweave.adapters.pettingzoo import to_pettingzoo as to_pettingzoo
     from envweave.api import AsyncEnv as AsyncEnv
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from envweave.wrappers import Wrapper as Wrapper
 
 _HOMES = {
-    "adapters.gymnasium": ["from_gymnasium", "to_gymnasium"],
+    "adapters.gymnasium": ["from_gymnasium", "to_gymnasium", "to_gymnasium_vector"],
     "adapters.pettingzoo": ["from_pettingzoo", "to_pettingzoo"],
     "api": [
         "AsyncEnv",

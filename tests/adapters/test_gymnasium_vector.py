@@ -297,3 +297,41 @@ def test_seeds_and_tasks_that_cannot_be_are_refused_before_anything_is_reset():
         venv.reset(task="maze")
 
     assert venv.step([0, 0]).step_index.tolist() == [1, 1]
+
+
+class Pool(gym.vector.VectorEnv):
+    """Resets as EnvPool does: in the next step, or on demand, and then returns those rows alone."""
+
+    __module__ = "envpool.of.a.test"
+    is_async = False
+    num_envs = 3
+    single_action_space, single_observation_space = spaces.Discrete(2), spaces.Discrete(99)
+
+    def __init__(self):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.steps = np.zeros(3, np.int64)
+        self.pending = np.zeros(3, bool)
+
+    def reset(self, *, seed=None, options=None):
+        assert seed is None
+        ids = np.flatnonzero((options or {"reset_mask": [True] * 3})["reset_mask"])
+        self.steps[ids], self.pending[ids] = 0, False
+        return self.steps[ids], {"env_id": ids, "version": np.array(5)}
+
+    def step(self, actions):
+        self.steps = np.where(self.pending, 0, self.steps + 1)
+        self.pending = self.steps > np.arange(3)
+        return self.steps, np.ones(3), self.pending.copy(), np.zeros(3, bool), {}
+
+
+def test_a_pool_that_returns_only_what_was_reset_is_understood():
+    venv = ew.make_vector(Pool(), autoreset=True)
+    venv.reset()
+    with pytest.raises(SeedError, match="takes its seed where it is made"):
+        venv.reset(seed=0)
+
+    batches = [venv.step([0, 0, 0]) for _ in range(2)]
+
+    assert [b.successor.tolist() for b in batches] == [[1, 1, 1], [1, 2, 2]]
+    assert [b.current.tolist() for b in batches] == [[0, 1, 1], [0, 0, 2]]
+    assert batches[1][1].ready.initial_info == {"env_id": 1, "version": np.array(5)}

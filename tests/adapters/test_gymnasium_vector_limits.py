@@ -177,6 +177,7 @@ def test_an_end_without_its_final_observation_is_no_valid_end():
 
     assert batch.valid.tolist() == [False, True]
     assert "gave no final_obs" in batch[0].end.cause
+    assert np.isnan(batch.reward).tolist() == [True, False]
     assert batch.successor.tolist() == [[1.0], [2.0]]
     assert batch.current.tolist() == [[0.0], [2.0]]
     assert not batch.needs_reset.any()

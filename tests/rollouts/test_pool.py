@@ -14,7 +14,6 @@ from envweave.errors import (
     EnvNotFoundError,
     OptionError,
 )
-from envweave.registry import plugins
 
 
 def test_a_pool_shows_what_its_environments_are():
@@ -203,31 +202,14 @@ async def _collect(rollout: ew.Rollout) -> list[ew.Episode]:
     return await rollout
 
 
-@pytest.fixture
-def single(tmp_path, monkeypatch):
-    """A backend, announced as a package would, that knows `connect_async` alone."""
-    (tmp_path / "single_backend.py").write_text(
-        "from envweave.backends.inproc import connect_async as connect_async\n"
-    )
-    info = tmp_path / "single-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: single\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[envweave.backends]\nsingle = single_backend\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    plugins._announced.cache_clear()
-    yield "single"
-    monkeypatch.undo()
-    plugins._announced.cache_clear()
-
-
-def test_a_backend_that_connects_one_at_a_time_will_do(single):
-    with ew.pool("counter-v0", size=3, backend=single) as pool:
+def test_a_backend_that_connects_one_at_a_time_will_do(lossy):
+    with ew.pool("counter-v0", size=3, backend=lossy) as pool:
         episodes = ew.rollout(pool, lambda result: {"delta": 3}, episodes=6).run()
 
     assert [episode.reward for episode in episodes] == [3.0] * 6
 
 
-def test_what_such_a_backend_had_connected_is_closed_if_the_next_fails(single):
+def test_what_such_a_backend_had_connected_is_closed_if_the_next_fails(lossy):
     kind = counted()
 
     def third_fails() -> ew.Environment:
@@ -236,6 +218,6 @@ def test_what_such_a_backend_had_connected_is_closed_if_the_next_fails(single):
         return kind()
 
     with pytest.raises(DefinitionError, match=r"third_fails.*no port left"):
-        ew.pool(third_fails, size=3, backend=single)
+        ew.pool(third_fails, size=3, backend=lossy)
 
     assert kind.log["closed"] == 2

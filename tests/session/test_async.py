@@ -93,6 +93,26 @@ def test_the_async_close_of_the_author_runs_once() -> None:
     assert environment.closed == 1
 
 
+def test_the_async_close_of_an_object_that_is_no_environment_of_ours_is_awaited() -> None:
+    class Foreign:
+        closed = 0
+
+        async def reset(self) -> tuple[int, dict[str, int]]:
+            return 0, {}
+
+        async def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, int]]:
+            return action, 1.0, False, False, {}
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    foreign = Foreign()
+    with ew.make(foreign) as env:
+        env.reset()
+
+    assert foreign.closed == 1
+
+
 def test_a_second_call_while_one_is_under_way_is_refused_and_harms_nothing() -> None:
     async def scenario() -> float:
         environment = SlowCounter()

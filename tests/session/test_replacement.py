@@ -313,6 +313,22 @@ def test_several_agents_go_on_with_a_replacement() -> None:
     env.close()
 
 
+def test_a_replacement_draws_from_tasks_of_its_own() -> None:
+    class OwnTasks(Frail):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tasks = ew.Tasks({"train": [ew.Task(f"of-{self.number}")]})
+
+        def reset(self, *, task: ew.Task) -> Any:  # type: ignore[override]
+            return task.id, {}
+
+    Frail.made = 0
+    with ew.make(OwnTasks, autoreset=True) as env:
+        drawn = [env.reset().task_id, *(env.step(act).ready.task_id for act in ("raise", "end"))]
+
+    assert drawn == ["of-0", "of-0", "of-1"]
+
+
 def test_no_task_to_draw_is_no_fault_of_reset_and_replaces_nothing() -> None:
     class NoTasks(Frail):
         tasks = ew.Tasks({"train": [], "test": [ew.Task("t", "test")]})

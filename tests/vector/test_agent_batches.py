@@ -14,7 +14,7 @@ import pytest
 import envweave as ew
 from envweave.codec import AnySpec, spec_from_hint
 from envweave.errors import ActionError, BadReturnError, ResetFailedError, ResetNeededError
-from envweave.testing import ScriptedAgents
+from envweave.testing import ScriptedAction, ScriptedAgents, ScriptedObservation
 
 NAN = math.nan
 MODES = ["serial", "threads", "async"]
@@ -46,6 +46,13 @@ def test_slots_are_in_the_order_of_possible_agents() -> None:
     assert batch.to_act.tolist() == [[True, False]] * 2
 
 
+def test_every_column_of_a_step_is_one_of_a_reset() -> None:
+    names = {name for name in dir(ew.AgentStepBatch) if not name.startswith("_")}
+    batch = ew.make_vector("tictactoe-v0", num_envs=2).reset(seed=0)
+
+    assert {name for name in names if name not in dir(batch)} <= {"idle", "tick"}
+
+
 def test_with_one_agent_there_are_no_slots() -> None:
     venv = ew.make_vector("counter-v0", num_envs=2)
 
@@ -75,9 +82,9 @@ def test_an_agent_that_leaves_is_seen_once_more_and_then_blank(make_vector: Any,
     assert left.alive.tolist() == left.to_act.tolist() == [[False, True]] * 2
     assert left.terminated.tolist() == [[True, False]] * 2
     assert left.bootstrap.tolist() == [[False, True]] * 2
-    assert left.successor["a"]["index"].tolist() == [1, 1]
+    assert left.successor["a"]["at"].tolist() == [1, 1]
     assert left.successor["a"]["text"] == ["bye", "bye"]
-    assert after.current["a"]["index"].tolist() == [0, 0]
+    assert after.current["a"]["at"].tolist() == [0, 0]
     assert after.current["a"]["text"] == [None, None]
     assert same(after.reward, [[NAN, NAN]] * 2)
     assert after.bootstrap.tolist() == [[False, True]] * 2
@@ -104,8 +111,8 @@ def test_after_an_autoreset_current_and_successor_differ() -> None:
     batch = venv.step([{"a": {}, "b": {}}] * 2)
 
     assert batch.done.tolist() == [True, True]
-    assert batch.successor["a"]["index"].tolist() == [1, 1]
-    assert batch.current["a"]["index"].tolist() == [0, 0]
+    assert batch.successor["a"]["at"].tolist() == [1, 1]
+    assert batch.current["a"]["at"].tolist() == [0, 0]
     assert batch.terminated.tolist() == [[True, True]] * 2
     assert batch.alive.tolist() == batch.to_act.tolist() == [[True, True]] * 2
     assert same(batch.earned, [[3.0, NAN]] * 2)
@@ -150,7 +157,7 @@ def test_by_turns_an_action_is_settled_when_its_agent_is_asked_again() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_ends_one_episode_and_settles_nothing(make_vector: Any, mode: str) -> None:
     class Fragile(ScriptedAgents):
-        def step(self, actions: Any) -> Any:
+        def step(self, actions: dict[str, ScriptedAction]) -> dict[str, ScriptedObservation]:
             if actions["a"].text == "break":
                 raise ValueError("broken")
             return super().step(actions)
@@ -166,8 +173,8 @@ def test_a_failure_ends_one_episode_and_settles_nothing(make_vector: Any, mode: 
     assert batch.reward[1].tolist()[0] == 1.0
     assert batch.settled.tolist() == [[False, False], [True, True]]
     assert batch.bootstrap.tolist() == [[False, False], [True, True]]
-    assert batch.successor["a"]["index"].tolist() == [0, 1]
-    assert batch[0].end.cause == "ValueError: broken"
+    assert batch.successor["a"]["at"].tolist() == [0, 1]
+    assert batch[0].end.cause.startswith("ValueError: broken")
 
 
 def test_an_all_flag_ends_the_episode_for_everybody() -> None:

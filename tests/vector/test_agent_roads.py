@@ -18,7 +18,7 @@ from envweave.types.equality import same
 AGENTS = WildAgents.possible_agents
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     case=st.integers(0, 10_000),
     n=st.integers(1, 4),
@@ -28,8 +28,20 @@ AGENTS = WildAgents.possible_agents
 def test_a_vector_plays_the_episodes_of_single_environments(
     case: int, n: int, autoreset: bool, mode: str
 ) -> None:
+    with ew.make_vector(WildAgents, num_envs=n, autoreset=autoreset, mode=mode, case=case) as venv:
+        play_both(venv, case, n, autoreset=autoreset)
+
+
+@pytest.mark.parametrize("case", [1, 2, 3])
+def test_worker_processes_play_them_too(case: int) -> None:
+    with ew.make_vector(
+        WildAgents, num_envs=3, autoreset=True, backend="process", case=case
+    ) as venv:
+        play_both(venv, case, 3, autoreset=True)
+
+
+def play_both(venv: Any, case: int, n: int, *, autoreset: bool) -> None:
     caller = random.Random(case)
-    venv = ew.make_vector(lambda: WildAgents(case), num_envs=n, autoreset=autoreset, mode=mode)
     singles = [ew.make(lambda: WildAgents(case), autoreset=autoreset) for _ in range(n)]
     with pytest.raises(ResetNeededError):
         venv.step([{}] * n)
@@ -73,7 +85,6 @@ def test_a_vector_plays_the_episodes_of_single_environments(
             if rows[i].ready is not None:
                 books[i].begin(rows[i].current)
         assert_stands(batch, batch.ids.tolist(), rows, singles, books)
-    venv.close()
 
 
 def draw(caller: random.Random, row: ew.StepResult[Any]) -> Any:
@@ -99,9 +110,8 @@ def assert_moved(batch: Any, rows: list[Any], books: list[Expected]) -> None:
             assert_cell(batch.successor[agent], k, book.cell(agent, book.seen))
             assert same(batch.reward[k, slot], nan_for_none(row.reward.get(agent)))
             present = agent in book.seen
-            ended = present and bool(row.terminated.get(agent))
-            if agent in row.terminated or not row.done:
-                assert batch.terminated[k, slot] == ended or left(row, agent)
+            for name in ("terminated", "truncated"):
+                assert getattr(batch, name)[k, slot] == (present and ended(row, agent, name))
             assert batch.bootstrap[k, slot] == (
                 row.valid and present and not batch.terminated[k, slot]
             )
@@ -116,8 +126,16 @@ def assert_moved(batch: Any, rows: list[Any], books: list[Expected]) -> None:
     assert not (gone & batch.to_act).any()
 
 
-def left(row: ew.StepResult[Any], agent: str) -> bool:
-    return any(getattr(event, "agent_id", None) == agent for event in row.events)
+def ended(row: ew.StepResult[Any], agent: str, name: str) -> bool:
+    """Whether a step ended an agent's part: its own flag, or else its episode's end."""
+    flags = {
+        event.agent_id: getattr(event, name)
+        for event in row.events
+        if isinstance(event, ew.AgentEnd)
+    }
+    if row.done:
+        flags = dict.fromkeys(AGENTS, (row.end.reason == "terminated") == (name == "terminated"))
+    return bool((flags | getattr(row, name)).get(agent, False))
 
 
 def assert_stands(

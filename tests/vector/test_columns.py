@@ -240,3 +240,20 @@ def test_the_items_of_list_columns_are_the_callers_own(mode: str) -> None:
         assert first.successor["words"] == [["once"], ["once"]]
         assert batch.successor["words"] == [["upon"], ["upon"]]
         assert batch[0].observation.words == ["upon"]
+
+
+def test_an_array_of_no_dimension_is_a_number() -> None:
+    class Pointed(ew.Environment):
+        def reset(self) -> Any:
+            return np.array(3), {}
+
+        def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+            return np.array(action), 0.0, False, False, {}  # type: ignore[return-value]
+
+    venv = ew.make_vector(Pointed, num_envs=2)
+
+    first = venv.reset().current
+    batch = venv.step([1, 2])
+
+    assert first.tolist() == [3, 3]
+    assert batch.current.tolist() == [1, 2]

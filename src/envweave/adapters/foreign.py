@@ -54,7 +54,8 @@ class GymLike(Environment):
         # Bound here, so that a step costs no further call, and hints and colours are theirs.
         self.reset = inner.reset  # type: ignore[method-assign]
         self.step = inner.step  # type: ignore[method-assign]
-        self._close = getattr(inner, "close", None)
+        if callable(getattr(inner, "close", None)):
+            self.close = inner.close  # type: ignore[method-assign]
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Replaced by the object's own."""
@@ -65,7 +66,3 @@ class GymLike(Environment):
     def describe(self) -> Interface:
         """Describe the object by its own name."""
         return dataclasses.replace(super().describe(), name=type(self.inner).__name__)
-
-    def close(self) -> Any:
-        """Close the object, if it can be."""
-        return self._close() if callable(self._close) else None

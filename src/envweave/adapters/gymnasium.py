@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, final
 
-from envweave.adapters.outward import open_env
+from envweave.adapters.outward import open_env, open_vector
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Environment, Interface
 from envweave.environment.interface import reset_parameters
@@ -23,6 +23,13 @@ def is_foreign(candidate: Any) -> bool:
     except ImportError:
         return False
     return isinstance(candidate, Env | VectorEnv)
+
+
+def is_vector(candidate: Any) -> bool:
+    """Whether this is a vector of Gymnasium's, or a class of such."""
+    from gymnasium.vector import VectorEnv
+
+    return issubclass(candidate if isinstance(candidate, type) else type(candidate), VectorEnv)
 
 
 def from_gymnasium(env: gymnasium.Env[Any, Any]) -> Environment:
@@ -116,3 +123,39 @@ def to_gymnasium(
     if isinstance(env, str | type):
         adapted.spec = spec_of(opened, lambda **more: to_gymnasium(env, **{**kwargs, **more}))
     return adapted
+
+
+def to_gymnasium_vector(
+    env: Any, *, num_envs: int | None = None, **kwargs: Any
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Return many environments of ours as a `gymnasium.vector.VectorEnv`.
+
+    What ends begins anew in the same step (`AutoresetMode.SAME_STEP`): observations are those
+    to act on, and `infos["final_obs"]` and `infos["final_info"]` hold the last of each episode
+    that ended. Spaces, rewards, seeds and options are as with `to_gymnasium`; `reset` takes one
+    seed an environment, and `options={"reset_mask": …}`.
+
+    Args:
+        env: An ID, a class, or a `VectorEnv` made with `autoreset=True`.
+        num_envs: How many, unless it is a `VectorEnv`.
+        **kwargs: Passed to `make_vector`.
+
+    Raises:
+        MissingExtraError: Gymnasium is not installed.
+        SpecError: Gymnasium has no space for a part of an action or observation.
+        DefinitionError: It has several agents.
+        OptionError: A keyword that nobody knows, or that came too late.
+
+    While stepping, it raises what `VectorEnv` raises, and `EnvironmentFailure` where an episode
+    failed: there is no reward to hand out for it.
+    """
+    gymnasium_module()
+    from envweave.adapters.gymnasium_vector_out import AsGymnasiumVector
+
+    venv = open_vector(env, num_envs, kwargs)
+    try:
+        return AsGymnasiumVector(venv)
+    except Exception:
+        if venv is not env:
+            venv.close()
+        raise

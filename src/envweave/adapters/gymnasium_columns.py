@@ -164,12 +164,16 @@ def row_info(infos: Mapping[str, Any], i: int, count: int) -> dict[str, Any]:
             continue
         if isinstance(value, Mapping):
             info[key] = row_info(value, i, count)
-        elif isinstance(value, np.ndarray | list | tuple) and len(value) == count:
+        elif _has_rows(value) and len(value) == count:
             one = value[i]
             info[key] = one.item() if isinstance(one, np.generic) else keep(one)
         else:
             info[key] = value
     return info
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def kept(infos: Any) -> dict[str, Any]:

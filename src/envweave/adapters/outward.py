@@ -22,6 +22,7 @@ from envweave.errors import (
 )
 from envweave.registry.plugins import load_path
 from envweave.types import StepResult
+from envweave.vector import VectorEnv
 
 
 def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -44,6 +45,28 @@ def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
             f"{next(iter(kwargs))!r} came too late: {env!r} is made already. Give it to make()."
         )
     return env
+
+
+def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> VectorEnv:
+    """Return the `VectorEnv` that `env` is, or that `make_vector` makes of it, with autoreset.
+
+    Raises:
+        OptionError: It shall not reset itself, or keywords came for what is made already.
+    """
+    if kwargs.get("autoreset", True) is not True:
+        raise OptionError(
+            f"autoreset={kwargs['autoreset']!r} cannot be honoured here: Gymnasium's trainers "
+            "let a vector reset what ended. Leave it out."
+        )
+    if isinstance(env, VectorEnv):
+        late = next(iter(kwargs), None if num_envs is None else "num_envs")
+        if late is not None:
+            raise OptionError(f"{late!r} came too late: the VectorEnv is made already.")
+        return env
+    made: VectorEnv = load_path("envweave.api").make_vector(
+        env, num_envs=num_envs, **{**kwargs, "autoreset": True}
+    )
+    return made
 
 
 def check_result(result: StepResult[Any], name: str) -> None:

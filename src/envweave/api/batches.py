@@ -18,9 +18,9 @@ def is_batch(env: Any) -> bool:
     # An object of a library exists only where that library was imported.
     if "gymnasium" not in sys.modules:
         return False
-    from gymnasium.vector import VectorEnv as Vector
+    from envweave.adapters.gymnasium import is_vector
 
-    return isinstance(env, Vector) or (isinstance(env, type) and issubclass(env, Vector))
+    return is_vector(env)
 
 
 def adapt_batch(

@@ -36,7 +36,8 @@ def make(
         env: An ID, an environment object, or a class.
         backend: Where it runs.
         autoreset: Whether an end begins the next episode, in the same result.
-        timeout_s: How long one call may take, on backends that can end a call.
+        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
+            its episode as a `timeout`, and is replaced. In-process, for async environments.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
@@ -105,7 +106,8 @@ def make_vector(
             each core but one, and the caller's own thread steps a share too; with `timeout_s`,
             one for each core.
         autoreset: Whether an end begins the next episode, in the same result.
-        timeout_s: How long one call may take, on backends that can end a call.
+        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
+            its episode as a `timeout`, and is replaced. In-process, for async environments.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.

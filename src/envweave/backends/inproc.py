@@ -71,10 +71,14 @@ def connect_vector(
 
 
 def connect_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec,
+    kwargs: Mapping[str, Any],
+    options: Options,
+    size: int,
+    wrap: Callable[[int, Environment], Environment] | None = None,
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself."""
-    workshop = Workshop(spec, kwargs, options, size)
+    workshop = Workshop(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:
         sessions.extend(_open(workshop, i, size) for i in range(size))
     return [AsyncDriver(session, options.timeout_s) for session in sessions]

@@ -111,8 +111,8 @@ def contest(
 ) -> Contest:
     """Measure everyone in turns: A B C, A B C, and so on.
 
-    Each takes a few steps before the first turn, which are not counted. One that raises is out,
-    with the reason, and the others go on.
+    A turn begins with a few steps that are not counted, so that whatever slept is awake. One that
+    raises is out, with the reason, and the others go on.
 
     Args:
         contenders: Who takes part.
@@ -124,22 +124,19 @@ def contest(
     """
     outcome = Contest()
     samples: dict[str, list[float]] = {one.name: [] for one in contenders}
-    for repeat in range(-1, repeats):
+    for _ in range(repeats):
         for one in contenders:
             if one.name in outcome.failures:
                 continue
             try:
                 with guard(one.name):
-                    rate = measure(one, seconds if repeat >= 0 else seconds / 10, steps=steps)
+                    measure(one, seconds / 10, steps=steps and 1)
+                    samples[one.name].append(measure(one, seconds, steps=steps))
             except EnvWeaveError as error:
                 outcome.failures[one.name] = str(error)
             except Exception as error:  # noqa: BLE001 - whoever it is, the others go on
                 outcome.failures[one.name] = in_words(error)
-            else:
-                if repeat >= 0:
-                    samples[one.name].append(rate)
-            if repeat >= 0:
-                on_sample(one.name)
+            on_sample(one.name)
     for name, found in samples.items():
         if name not in outcome.failures:
             outcome.rates[name] = Rate(tuple(found))

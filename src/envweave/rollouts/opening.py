@@ -12,10 +12,11 @@ from envweave.api.recipes import (
     backend_module,
     recipe,
     refuse_one_object,
+    seconds,
     whole_number,
 )
 from envweave.registry import Options, Registry
-from envweave.rollouts.slots import Pool
+from envweave.rollouts.pooling import Pool
 from envweave.session import PrivateLoop
 from envweave.transports import AsyncTransport
 
@@ -56,6 +57,7 @@ def pool(
     """
     count = whole_number("size", size)
     refuse_one_object(env, count)
+    timeout_s = seconds("timeout_s", timeout_s)
     module = backend_module(backend)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     connect = partial(module.connect_async, spec, kwargs, Options(timeout_s=timeout_s))

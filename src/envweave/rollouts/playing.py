@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 
 from envweave.errors import DeadlineError, EnvironmentFailure, RegistryError, in_words
 from envweave.rollouts.jobs import Job
-from envweave.rollouts.slots import REFUSALS, Slot
+from envweave.rollouts.pooling import REFUSALS, Line
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
@@ -52,7 +52,7 @@ class Attempt:
     max_steps: int | None
 
 
-async def play(slot: Slot, agent: Agent, attempt: Attempt) -> Episode:
+async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
     """Play one episode to its end, or to `max_steps`; a failure is an end like any other.
 
     Raises:
@@ -63,7 +63,7 @@ async def play(slot: Slot, agent: Agent, attempt: Attempt) -> Episode:
     job, episode_id, max_steps = attempt.job, attempt.episode_id, attempt.max_steps
     result: StepResult[Any]
     try:
-        result = await slot.reset(seed=job.seed, task=job.task, episode_id=episode_id)
+        result = await line.reset(seed=job.seed, task=job.task, episode_id=episode_id)
     except REFUSALS as error:
         error.add_note(f"Refused at the start of episode {episode_id} ({job.describe()}).")
         raise
@@ -75,7 +75,7 @@ async def play(slot: Slot, agent: Agent, attempt: Attempt) -> Episode:
     while not result.done:
         decision = await _decide(agent, result, attempt)
         try:
-            after = await slot.step(decision.action)
+            after = await line.step(decision.action)
         except REFUSALS as error:
             error.add_note(f"Refused {_where(result, attempt)}.")
             raise

@@ -1,9 +1,9 @@
 """`Rollout`: whole episodes, many at a time, as they finish or all together.
 
-A crew of workers plays the episodes. A worker takes a slot of the pool, then a job, plays it,
-gives the slot back and delivers the episode. A conductor waits for the workers: the first error
-ends them all. Whoever leaves, by `break`, by an error or by being cancelled, ends the conductor
-first, so nothing is ever left running.
+A crew of workers plays the episodes. A worker takes a line to an environment of the pool, then
+a job, plays it, gives the line back and delivers the episode. A conductor waits for the workers:
+the first error ends them all. Whoever leaves, by `break`, by an error or by being cancelled, ends
+the conductor first, so nothing is ever left running.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from envweave.errors import CallOrderError, RolloutFailedError
 from envweave.rollouts.faults import Fault, FaultBook, OnFault
 from envweave.rollouts.jobs import Job, Plan
 from envweave.rollouts.playing import Agent, Attempt, play
+from envweave.rollouts.pooling import Line, Pool
 from envweave.rollouts.progress import Figures, Show, show_progress
-from envweave.rollouts.slots import Pool, Slot
 from envweave.types import Episode
 
 
@@ -49,11 +49,11 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """An episode to be played again, on another slot."""
+    """An episode to be played again, over another line."""
 
     job: Job
     attempts: int
-    slot: Slot
+    line: Line
 
 
 @final
@@ -225,15 +225,15 @@ class Rollout:
     async def _work(self, figures: Figures, show: Show) -> None:
         while not self._is_over:
             await self._room.acquire()
-            async with self._pool.slot() as slot:
-                wanted = self._next(slot)
+            async with self._pool.line() as line:
+                wanted = self._next(line)
                 if wanted is None:
                     self._room.release()
                     return
                 attempts = wanted.attempts + 1
-                episode = await self._play(slot, wanted.job, attempts)
+                episode = await self._play(line, wanted.job, attempts)
             if self._book.judge(episode):
-                self._again.append(_Again(wanted.job, attempts, slot))
+                self._again.append(_Again(wanted.job, attempts, line))
                 self._room.release()
             else:
                 self._finished.append(episode)
@@ -242,19 +242,19 @@ class Rollout:
             figures.faults = self._book.counts.total()
             show(figures)
 
-    def _next(self, slot: Slot) -> _Again | None:
-        """Return what to play in this slot: what failed in another one comes first."""
+    def _next(self, line: Line) -> _Again | None:
+        """Return what to play over this line; what failed over another one comes first."""
         crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
         for i, again in enumerate(self._again):
-            if crowded or again.slot is not slot:
+            if crowded or again.line is not line:
                 del self._again[i]
                 return again
         job = next(self._jobs, None)
         if job is not None:
-            return _Again(job, 0, slot)
+            return _Again(job, 0, line)
         return self._again.popleft() if self._again else None
 
-    async def _play(self, slot: Slot, job: Job, number: int) -> Episode:
+    async def _play(self, line: Line, job: Job, number: int) -> Episode:
         again = "" if number == 1 else f"-{number}"
         attempt = Attempt(
             job=job,
@@ -263,7 +263,7 @@ class Rollout:
             agents=self._pool.possible_agents,
             max_steps=self._manner.max_steps,
         )
-        return await play(slot, self._agent, attempt)
+        return await play(line, self._agent, attempt)
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:

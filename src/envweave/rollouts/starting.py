@@ -10,8 +10,8 @@ from envweave.errors import OptionError, suggest
 from envweave.rollouts.faults import OnFault
 from envweave.rollouts.jobs import plan
 from envweave.rollouts.playing import Agent
+from envweave.rollouts.pooling import Pool
 from envweave.rollouts.running import Manner, Rollout
-from envweave.rollouts.slots import Pool
 from envweave.types import Task
 
 

@@ -3,7 +3,7 @@
 A driver asks the session for leave, runs the author's code, and tells the session how it went:
 
     begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
-                  (where `seat.is_due`, it first puts another environment in the failed one's place)
+                  (by another environment in its `seat`, if this one has failed)
     admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
 
 With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
@@ -83,7 +83,6 @@ class Session:
         *,
         autoreset: bool = False,
         transform: Callable[[Observation], Observation] | None = None,
-        renew: Callable[[], Environment] | None = None,
     ) -> None:
         self.interface = interface = environment.describe()
         self.autoreset = autoreset
@@ -100,7 +99,7 @@ class Session:
         self._name = interface.name
         self._outbox = Outbox()
         self.said = self._outbox.said
-        self.seat = Seat(environment, self.said, renew)
+        self.seat = Seat(environment, self.said)
         self._plan = EpisodePlan(self.seat, interface)
         self._owed: float | None = None  # earned since the agent acted, while tools were called
         self._broken: str | None = None  # why no episode is running

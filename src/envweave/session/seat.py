@@ -20,7 +20,7 @@ class Seat:
     Attributes:
         environment: Who sits here, or did last.
         tasks: What its episodes can be about.
-        renew: Makes another; `None` where the environment was given ready-made.
+        renew: Makes another; set by whoever can, so `None` for an environment given ready-made.
         is_spent: Whether it failed.
         is_empty: Whether it was taken out already, and no other came yet.
     """
@@ -29,20 +29,14 @@ class Seat:
         self,
         environment: Environment,
         outbox: list[LogEvent | ToolCallRequest | EpisodeEnd],
-        renew: Callable[[], Environment] | None,
     ) -> None:
         self.environment = environment
         self.tasks = environment.tasks
-        self.renew = renew
+        self.renew: Callable[[], Environment] | None = None
         self.is_spent = False
         self.is_empty = False
         self._outbox = outbox
         environment.connect(outbox)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether another must be made before the next `reset`."""
-        return self.is_spent and self.renew is not None
 
     def vacate(self) -> Environment | None:
         """Take out the environment that failed; return it to be closed, unless it was before."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.types import AgentEnd, NeedAction, StepResult
-from envweave.vector.batch import ResetBatch, StepBatch
+from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
+from envweave.vector.batch import ResetBatch, Standing, StepBatch
 from envweave.vector.columns import Columns, owned
 
 Needs = Sequence[NeedAction[Any]]
@@ -61,8 +61,14 @@ class AgentResetBatch(ResetBatch):
         possible_agents: Whose slot each is, in the columns by environment and agent.
     """
 
-    def __init__(self, slots: Slots, *told: Any) -> None:
-        super().__init__(*told, slots.current)
+    def __init__(
+        self,
+        began: Mapping[int, ResetResult[Any]],
+        others: Mapping[int, Standing],
+        idle: Collection[int],
+        slots: Slots,
+    ) -> None:
+        super().__init__(began, others, idle, slots.current)
         self._slots = slots
         self.possible_agents = slots.agents
 

@@ -46,12 +46,13 @@ class Numbers:
     def check(self, value: Any) -> None:
         """Refuse what the array cannot hold: another kind of number, or one out of its range.
 
-        A float of more digits than the array holds is rounded.
+        A float of more digits than the array holds is rounded. An array of no dimension is a
+        number too, as PettingZoo's are.
         """
         if type(value) is float and self.dtype is _FLOAT64:
             return
-        if isinstance(value, np.generic):
-            fits = value.dtype == self.dtype
+        if isinstance(value, np.generic | np.ndarray):
+            fits = value.dtype == self.dtype and value.shape == ()
         else:
             fits = type(value) in _KINDS.get(self.dtype.kind, ()) and self.holds(value)
         if not fits:
@@ -223,7 +224,8 @@ def layout_of(spec: Spec, first: Any) -> Layout:
 
 
 def _numbers(first: Any, default: Any) -> Numbers:
-    return Numbers(first.dtype if isinstance(first, np.generic) else np.dtype(default))
+    is_own = isinstance(first, np.generic | np.ndarray)
+    return Numbers(first.dtype if is_own else np.dtype(default))
 
 
 def _by_value(first: Any) -> Layout:

@@ -251,25 +251,12 @@ class SessionRows:
             )
             (self._off_road.add if detour else self._off_road.discard)(i)
 
-    def _step_alone(self, i: int, action: Any) -> StepResult[Any]:
-        """Step one row under its session, with an action that was admitted."""
-        session = self._caught_up(i)
-        step = session.environment.answer if type(action) is ToolResult else self._steps[i]
-        try:
-            try:
-                outcome = step(action)
-            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
-                return self._conclude(i, None, error)
-            return self._conclude(i, outcome, None)
-        except BaseException:
-            session.abandon()
-            raise
-
     def step_some(self, sent: Sequence[tuple[int, Any]]) -> StepBatch:
         """Step these rows in order, each under its own session."""
         results: dict[int, StepResult[Any]] = {}
         for i, action in sent:
-            results[i] = self._step_alone(i, action)
+            self._caught_up(i)
+            results[i] = self.drivers[i].step(action)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
         self._starts, self._raw = self._starts.copy(), list(self._raw)
         self._shown = None if self._shown is None else list(self._shown)

@@ -194,7 +194,7 @@ class VectorEnv:
         standing = self._transport.standing(others) if others else ()
         stand, idle = dict(zip(others, standing, strict=True)), frozenset(self._idle)
         if self._agents is not None:
-            return AgentResetBatch(self._agents.slots(idle), began, stand, idle)
+            return AgentResetBatch(began, stand, idle, self._agents.slots(idle))
         return ResetBatch(began, stand, idle, self._transport.columns)
 
     def _fix(self, observations: list[Any]) -> Layout:

@@ -7,6 +7,7 @@ until the bell rings. Every turn rings, so none can be missed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -44,7 +45,7 @@ class Bell:
     """Something to sleep on: rung by one process, heard by another."""
 
     def __init__(self, listen: int, ring: int) -> None:
-        self.fds = (listen, ring)
+        self.fds: tuple[int, ...] = (listen, ring)
         self._ring = ring
         self._is_event = listen == ring
 
@@ -75,15 +76,14 @@ class Bell:
 
     def hush(self) -> None:
         """Forget that it has rung."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self.fds[0], 8 if self._is_event else 4096)
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
-        """Let go of it."""
+        """Let go of it. May be called twice."""
         for fd in set(self.fds):
             os.close(fd)
+        self.fds = ()
 
 
 class Turn(NamedTuple):
@@ -109,6 +109,11 @@ class Turn(NamedTuple):
     def of(cls, index: int) -> Turn:
         """Return the place of one worker."""
         return cls(*range(index * WIDTH, index * WIDTH + 6))
+
+    @property
+    def place(self) -> int:
+        """Which worker's it is."""
+        return self.go // WIDTH
 
 
 MESSAGE, STEP_ALL = range(2)
@@ -143,6 +148,5 @@ class Board:
         self.words[turn.since] = 0
 
     def close(self) -> None:
-        """Let go of the memory."""
-        self.words.release()
+        """Let go of the memory. May be called twice."""
         self.memory.close()

@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from envweave.session.keeping import keep
-from envweave.session.outcomes import join_start, make_result
 from envweave.transports.process.gathering import chosen_rows
+from envweave.transports.process.losses import lost_result
 from envweave.transports.process.rebuilding import RebuiltRows
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
 from envweave.vector.batch import Standing, StepBatch, Tick
@@ -25,8 +25,9 @@ class Books:
     Batches refer to the lists, so these are copied before they are written to.
     """
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, *, several_agents: bool) -> None:
         self.num_envs = num_envs
+        self._several_agents = several_agents
         self.layout: Layout = Listed()
         self.columns: Columns = None  # what to act on next; nobody writes to it
         self.live: set[int] = set()  # whose episode is running
@@ -52,8 +53,7 @@ class Books:
         for row, one in began.items():
             self._steps[row] = 0
             self._episodes[row], self._tasks[row] = one.episode_id, one.task_id
-            is_ready = isinstance(one, AutoResetReady)
-            shown[row] = one.initial_obs if is_ready else one.observation
+            shown[row] = one.initial_obs if isinstance(one, AutoResetReady) else one.observation
         self.live.update(began)
         self._shown |= shown
         if self.columns is not None:
@@ -72,23 +72,14 @@ class Books:
             self.last(row), int(self._steps[row]), self._episodes[row], self._tasks[row]
         )
 
-    def lost(
-        self, row: int, end: EpisodeEnd, fresh: ResetResult[Any] | Exception | None
-    ) -> StepResult[Any]:
-        """Return the last result of an episode whose environment is gone, and what came next."""
+    def lost(self, row: int, end: EpisodeEnd) -> StepResult[Any]:
+        """Return the last result of an episode whose environment is gone."""
         about = SimpleNamespace(
             step_index=int(self._steps[row]) + 1,
             episode_id=self._episodes[row],
             task_id=self._tasks[row],
         )
-        parts = (self.last(row), math.nan, False, True, {})
-        result = make_result(parts, end, (), None, about)
-        if isinstance(fresh, ResetResult):
-            ready = AutoResetReady(fresh.observation, fresh.info, fresh.episode_id, fresh.task_id)
-            return join_start(result, ready, fresh._asked, tuple(fresh.events))  # noqa: SLF001
-        if fresh is not None:
-            result.info = {"reset_error": str(fresh)}
-        return result
+        return lost_result(self.last(row), end, about, several_agents=self._several_agents)
 
     def batch(
         self,
@@ -109,7 +100,7 @@ class Books:
             infos: The infos of the others, by row.
             whole: What the columns do not hold all of, by row.
         """
-        is_all = len(rows) == self.num_envs
+        is_all = list(rows) == list(range(self.num_envs))
         place = {row: k for k, row in enumerate(rows)} if not is_all else None
         at = (lambda row: row) if place is None else place.__getitem__
         chosen = slice(None) if is_all else np.array(rows, np.int64)
@@ -125,7 +116,9 @@ class Books:
             self.layout,
             rows,
             successor,
-            None if isinstance(self.layout, Arrays) else RebuiltRows(self.layout, successor, rewards, here, seen),
+            None
+            if isinstance(self.layout, Arrays)
+            else RebuiltRows(self.layout, successor, rewards, here, seen),
             rewards,
             {at(row): result for row, result in special.items()},
             here,

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import cloudpickle
 
-_LENGTH = struct.Struct("<Q")
+LENGTH = struct.Struct("<Q")
 
 
 class PeerGoneError(Exception):
@@ -39,11 +39,11 @@ class Channel:
     """One end of a private connection."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+        self.connection = connection
 
     def fileno(self) -> int:
         """Return the connection's file descriptor."""
-        return self._socket.fileno()
+        return self.connection.fileno()
 
     def send(self, packed: bytes) -> None:
         """Send a message that was packed.
@@ -52,7 +52,7 @@ class Channel:
             PeerGoneError: Nobody is there to take it.
         """
         try:
-            self._socket.sendall(_LENGTH.pack(len(packed)) + packed)
+            self.connection.sendall(LENGTH.pack(len(packed)) + packed)
         except OSError as error:
             raise PeerGoneError from error
 
@@ -70,14 +70,14 @@ class Channel:
         Raises:
             PeerGoneError: None will come.
         """
-        return self._exactly(_LENGTH.unpack(self._exactly(_LENGTH.size))[0])
+        return self._exactly(LENGTH.unpack(self._exactly(LENGTH.size))[0])
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)
         rest = memoryview(data)
         while rest:
             try:
-                count = self._socket.recv_into(rest)
+                count = self.connection.recv_into(rest)
             except OSError as error:
                 raise PeerGoneError from error
             if count == 0:
@@ -92,7 +92,7 @@ class Channel:
             PeerGoneError: Nobody is there to take it.
         """
         try:
-            socket.send_fds(self._socket, [b"\0"], [fd])
+            socket.send_fds(self.connection, [b"\0"], [fd])
         except OSError as error:
             raise PeerGoneError from error
 
@@ -103,7 +103,7 @@ class Channel:
             PeerGoneError: None will come.
         """
         try:
-            _, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
+            _, fds, _, _ = socket.recv_fds(self.connection, 1, 1)
         except OSError as error:
             raise PeerGoneError from error
         if not fds:
@@ -112,4 +112,4 @@ class Channel:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
+        self.connection.close()

@@ -11,9 +11,10 @@ from envweave.errors import ResetFailedError
 from envweave.transports.process.board import Bell, Board
 from envweave.transports.process.books import Books
 from envweave.transports.process.gathering import Gathered, from_results
+from envweave.transports.process.losses import end_of, then
 from envweave.transports.process.place import WorkerLostError, WorkerProcess
 from envweave.transports.process.shard import Shard
-from envweave.types import EpisodeEnd, ResetResult
+from envweave.types import ResetResult
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Layout
 
@@ -170,7 +171,8 @@ class Fleet:
         books = self._books
         fresh = shard.fresh
         return from_results(
-            {row: books.lost(row, shard.ends[row], fresh.get(row)) for row in rows}, books.layout
+            {row: then(books.lost(row, shard.ends[row]), fresh.get(row)) for row in rows},
+            books.layout,
         )
 
     def strike(self, taken: Taken) -> None:
@@ -225,14 +227,7 @@ class Fleet:
             shard.worker = None
         shard.queue = {**dict.fromkeys(shard.running), **shard.queue}
         shard.running = ()
-        for row in shard.rows:
-            if row in self._books.live:
-                is_offender = row == loss.offender
-                shard.ends[row] = EpisodeEnd(
-                    "timeout" if is_offender else "lost",
-                    "environment" if is_offender else "infrastructure",
-                    str(loss),
-                )
+        shard.ends |= {row: end_of(loss, row) for row in shard.rows if row in self._books.live}
         if self._autoreset and not self._is_closed:
             self._revive(shard, {row: {} for row in shard.ends})
 

@@ -46,8 +46,10 @@ class Memory:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def close(self) -> None:
-        """Let go of the block. Arrays of it that are still around keep it alive."""
-        os.close(self.fd)
+        """Let go of the block; arrays of it that are still around keep it. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 @final

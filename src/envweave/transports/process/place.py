@@ -117,7 +117,7 @@ class WorkerProcess:
         dies_with_us = threading.current_thread() is threading.main_thread()
         told = {
             "board": seat.board.memory.fd,
-            "turn": seat.turn.go,
+            "place": seat.turn.place,
             "bell": seat.bell.fds,
             "caller_bell": seat.caller_bell.fds,
             "looks": seat.looks,
@@ -183,9 +183,7 @@ class WorkerProcess:
         """
         number = self.next_turn() - 1
         if self._answer[0] != number:  # else whoever read it was interrupted
-            self._await(timeout_s)
-            with self._whole():
-                self._answer = number, self._channel.recv()
+            self._answer = number, self.hear(timeout_s)
         kind, value = self._answer[1]
         if kind == "done":
             return value
@@ -194,6 +192,30 @@ class WorkerProcess:
             self.tell(*message)
             return self.answer(*message, timeout_s=timeout_s)
         raise value if isinstance(value, Exception) else WorkerLostError(f"it said: {value}")
+
+    def say(self, packed: bytes) -> None:
+        """Send a message to a worker that keeps its own pace.
+
+        Raises:
+            WorkerLostError: It is gone.
+        """
+        with self._whole():
+            self._channel.send(packed)
+
+    def hear(self, timeout_s: float | None = None) -> Any:
+        """Return the worker's next message.
+
+        Raises:
+            WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
+        """
+        self._await(timeout_s)
+        with self._whole():
+            return self._channel.recv()
+
+    @property
+    def connection(self) -> socket.socket:
+        """The connection itself, for an event loop."""
+        return self._channel.connection
 
     def _await(self, timeout_s: float | None) -> None:
         """Wait until the worker says something, or an environment's code has taken too long."""

@@ -85,7 +85,7 @@ def _rebuild(layout: Layout, columns: Columns, index: int) -> Any:
         parts = {n: _rebuild(one, columns[n], index) for n, one in layout.columns.items()}
         if layout.kind is dict:
             return parts
-        record = object.__new__(layout.kind)
+        record: Any = object.__new__(layout.kind)
         for name, value in parts.items():
             object.__setattr__(record, name, value)  # also into a frozen one
         return record

@@ -31,9 +31,7 @@ class Shard:
         fresh: What came of the resets that a new worker began with.
     """
 
-    def __init__(
-        self, seat: Seat, rows: range, definition: bytes, timeout_s: float | None
-    ) -> None:
+    def __init__(self, seat: Seat, rows: range, definition: bytes, timeout_s: float | None) -> None:
         self.rows = rows
         self.worker: WorkerProcess | None = None
         self.running: Sequence[int] = ()

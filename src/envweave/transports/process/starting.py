@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from envweave.errors import DefinitionError, EnvWeaveError
 from envweave.registry import EnvSpec, Options
+from envweave.transports.process.alone import ProcessDriver
+from envweave.transports.process.async_line import AsyncLine
 from envweave.transports.process.board import Bell, Board, Turn, cores, looks
 from envweave.transports.process.books import Books
+from envweave.transports.process.definition import pack_definition
 from envweave.transports.process.fleet import Fleet
+from envweave.transports.process.line import Line
 from envweave.transports.process.place import Seat, WorkerLostError
 from envweave.transports.process.shard import Shard
+from envweave.transports.process.together import AsyncProcessDriver
 from envweave.transports.process.transport import ProcessTransport, Share
-from envweave.transports.process.definition import pack_definition
 from envweave.transports.process.vector_host import Hello
 
 
@@ -23,7 +28,7 @@ def start_vector(
     kwargs: Mapping[str, Any],
     options: Options,
     num_envs: int,
-    make_own: Callable[[int], Share],
+    make_own: Callable[[int], Any],
 ) -> ProcessTransport:
     """Start the workers of a vector.
 
@@ -63,7 +68,7 @@ def start_vector(
         for one in shards:
             one.end()
         raise
-    books = Books(num_envs)
+    books = Books(num_envs, several_agents=hello.interface.possible_agents is not None)
     fleet = Fleet(
         shards[has_share:],
         books,
@@ -87,7 +92,7 @@ def _plan(options: Options, num_envs: int) -> tuple[int, bool]:
 
 def _shares(num_envs: int, count: int) -> list[range]:
     edges = [num_envs * i // count for i in range(count + 1)]
-    return [range(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    return [range(low, high) for low, high in itertools.pairwise(edges)]
 
 
 def _greet(shards: Sequence[Shard]) -> Hello:
@@ -99,11 +104,63 @@ def _greet(shards: Sequence[Shard]) -> Hello:
     try:
         for shard in shards:
             shard.launch()
-        return [shard.greet() for shard in shards][0]
+        hellos = [shard.greet() for shard in shards]
     except EnvWeaveError:
         raise
     except WorkerLostError as loss:
-        raise DefinitionError(
-            f"A worker process could not make its environments: {loss}. What it printed stands "
-            "above."
-        ) from None
+        raise _unstarted(loss) from None
+    return hellos[0]
+
+
+def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> ProcessDriver:
+    """Start a worker with one environment, for a sync caller.
+
+    Raises:
+        EnvWeaveError: The environment could not be made.
+    """
+    line = Line(pack_definition(spec, kwargs, options, range(1)), options.timeout_s)
+    return ProcessDriver(line, _connected(line), autoreset=options.autoreset)
+
+
+def start_pool(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+) -> list[AsyncProcessDriver]:
+    """Start a few workers with many environments each, for an async caller.
+
+    Raises:
+        EnvWeaveError: An environment could not be made.
+    """
+    drivers: list[AsyncProcessDriver] = []
+    lines: list[Line] = []
+    try:
+        for rows in _shares(size, min(cores(), size)):
+            line = Line(pack_definition(spec, kwargs, options, rows), options.timeout_s)
+            lines.append(line)
+            hello = _connected(line)
+            shared = AsyncLine(line, len(rows))
+            drivers += [
+                AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
+                for i in range(len(rows))
+            ]
+    except BaseException:
+        for line in lines:
+            line.end()
+        raise
+    return drivers
+
+
+def _connected(line: Line) -> Hello:
+    try:
+        return line.start()
+    except WorkerLostError as loss:
+        line.end()
+        raise _unstarted(loss) from None
+    except BaseException:
+        line.end()
+        raise
+
+
+def _unstarted(loss: WorkerLostError) -> DefinitionError:
+    return DefinitionError(
+        f"A worker process could not make its environments: {loss}. What it printed stands above."
+    )

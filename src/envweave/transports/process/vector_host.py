@@ -93,7 +93,7 @@ class VectorHost:
     def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
         """Answer a message."""
         if name == "share":
-            return self._share(*args, Memory(channel.recv_fd()))
+            args = (*args, Memory(channel.recv_fd()))
         return getattr(self, f"_{name}")(*args)
 
     def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from envweave.errors import DefinitionError, in_words
 from envweave.registry.plugins import load_path
@@ -46,27 +46,38 @@ class Host(Protocol):
         """Close every environment."""
 
 
+@runtime_checkable
+class OwnPace(Protocol):
+    """A host that takes messages as they come, instead of turns."""
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer until the trainer hangs up."""
+
+
 def main(connection: socket.socket) -> None:
     """Run until the trainer says `close`, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(connection)
-    os.set_inheritable(connection.fileno(), False)
+    os.set_inheritable(connection.fileno(), False)  # noqa: FBT003 - by position only
     try:
         told = channel.recv()
         definition = channel.recv_packed()
         _die_with(told["parent"])
         threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
         for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
-            os.set_inheritable(fd, False)
-        board, turn = Board(Memory(told["board"])), Turn.of(told["turn"] // 16)
+            os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
+        board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
         try:
             host: Host = load_path(told["host"])(*_load(definition), board, turn)
             hello = pack_by_value(("done", host.hello()))
         except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
-            channel.send(_failed(error))
+            channel.send(failed(error))
             return
         channel.send(hello)
-        _serve(host, channel, board, turn, told)
+        if isinstance(host, OwnPace):
+            host.serve(connection)
+        else:
+            _serve(host, channel, board, turn, told)
     except PeerGoneError:
         os._exit(1)  # nobody is left to be told anything
 
@@ -133,10 +144,11 @@ def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
     except PeerGoneError:
         raise
     except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
-        return _failed(error), name == "close"
+        return failed(error), name == "close"
 
 
-def _failed(error: Exception) -> bytes:
+def failed(error: BaseException) -> bytes:
+    """Return what was raised as a message; in words, if it cannot travel itself."""
     try:
         packed = pack(("failed", error))
         pickle.loads(packed)  # noqa: S301 - many exceptions go in, and don't come out again

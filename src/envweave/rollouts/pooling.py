@@ -43,15 +43,15 @@ class Tenant(Protocol):
 
 
 @final
-class Slot:
-    """A place for one environment at the end of a connection."""
+class Line:
+    """A line to one environment, laid anew where it went dead."""
 
     def __init__(self, transport: AsyncTransport, connect: Callable[[], AsyncTransport]) -> None:
         self._connect = connect
         self._transport: AsyncTransport | None = transport
 
     async def reset(self, **wanted: Any) -> ResetResult[Any]:
-        """Begin an episode, over a new connection if the last one was given up.
+        """Begin an episode, over a new line if the last one was given up.
 
         Raises:
             EnvWeaveError: The reset was refused or failed, or there is no environment.
@@ -107,9 +107,9 @@ class Pool:
         self.size = len(transports)
         self._interface = transports[0].interface
         self._tasks = transports[0].tasks
-        self._slots = [Slot(transport, connect) for transport in transports]
-        self._free = deque(self._slots)
-        self._waiting: deque[asyncio.Future[Slot]] = deque()
+        self._lines = [Line(transport, connect) for transport in transports]
+        self._free = deque(self._lines)
+        self._waiting: deque[asyncio.Future[Line]] = deque()
         self._tenants: set[Tenant] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
@@ -147,19 +147,19 @@ class Pool:
         return self._interface.deterministic
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
-        """Hold a slot. Who came first gets the one that has been free for longest."""
-        slot = await self._take()
+    async def line(self) -> AsyncIterator[Line]:
+        """Hold a line to an environment. Who came first gets the one that was free for longest."""
+        line = await self._take()
         try:
-            yield slot
+            yield line
         finally:
-            self._give(slot)
+            self._give(line)
 
-    async def _take(self) -> Slot:
+    async def _take(self) -> Line:
         self.check_open()
         if self._free:
             return self._free.popleft()
-        waiter: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             return await waiter
@@ -170,13 +170,13 @@ class Pool:
                 self._waiting.remove(waiter)
             raise
 
-    def _give(self, slot: Slot) -> None:
+    def _give(self, line: Line) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_result(slot)
+                waiter.set_result(line)
                 return
-        self._free.append(slot)
+        self._free.append(line)
 
     def check_open(self) -> None:
         """Refuse if it is closed."""
@@ -202,7 +202,7 @@ class Pool:
         for tenant in list(self._tenants):
             await tenant.stop(why)
         closed = await asyncio.gather(
-            *(slot.close() for slot in self._slots), return_exceptions=True
+            *(line.close() for line in self._lines), return_exceptions=True
         )
         self._unclosed.detach()
         for outcome in closed:

@@ -1,0 +1,186 @@
+"""A `VectorEnv` as a `gymnasium.vector.VectorEnv`. Imported only where Gymnasium is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from envweave.adapters.outward import (
+    check_result,
+    decode_action,
+    encode_observation,
+    number_of_actions,
+    with_mask,
+)
+from envweave.codec import Mismatch, Spec
+from envweave.codec.branches import Dictionary, Record
+from envweave.codec.leaves import Array, Boolean, Integer, Real
+from envweave.codec.space_values import bridge
+from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
+from envweave.types import StepResult
+from envweave.vector import StepBatch, VectorEnv
+
+Encoder = Callable[[Any], Any]
+
+
+@final
+class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector of ours, as Gymnasium's. See `to_gymnasium_vector`."""
+
+    def __init__(self, venv: VectorEnv) -> None:
+        if venv.possible_agents is not None:
+            raise DefinitionError("A gymnasium.vector.VectorEnv has one agent; this has several.")
+        self._venv = venv
+        self._actions = bridge(venv.action_spec, "action")
+        self._observations = bridge(venv.observation_spec, "observation")
+        self.num_envs = venv.num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_action_space = self._actions.space
+        self.single_observation_space = self._observations.space
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self._number_of_actions = number_of_actions(self.single_action_space)
+        self._takes_arrays = _takes_arrays(venv.action_spec)
+        self._encode = column_encoder(venv.observation_spec, self.num_envs)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment, or where `options["reset_mask"]` is true."""
+        asked = dict(options or {})
+        mask = asked.pop("reset_mask", None)
+        ids = None if mask is None else np.flatnonzero(mask).tolist()
+        if ids is not None and isinstance(seed, Sequence):
+            seed = [seed[i] for i in ids]
+        batch = self._venv.reset(seed=seed, options=asked or None, ids=ids)
+        infos: dict[str, Any] = {}
+        for i in np.flatnonzero(batch.began).tolist():
+            check_result(batch[i], f"environment {i}")
+            infos = self._add_info(infos, self._tell(batch[i].info), i)
+        return self._show(batch.current), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Act once in every environment."""
+        batch = self._venv.step(self._decode(actions))
+        infos = self._read_rows(batch)
+        return self._show(batch.current), batch.reward, batch.terminated, batch.truncated, infos
+
+    def _decode(self, actions: Any) -> Any:
+        if self._takes_arrays and isinstance(actions, np.ndarray):
+            return actions
+        rows = enumerate(iterate(self.action_space, actions))
+        return [decode_action(self._actions.decode, one, f"actions[{i}]") for i, one in rows]
+
+    def _read_rows(self, batch: StepBatch) -> dict[str, Any]:
+        """Return the info, as Gymnasium's own vectors lay it out; refuse what it cannot say."""
+        infos: dict[str, Any] = {}
+        tick = batch.tick
+        for i in sorted({*tick.special, *tick.infos}):
+            result = batch[i]
+            if result.end is None:
+                check_result(result, f"environment {i}")
+                infos = self._add_info(infos, self._tell(result.info), i)
+                continue
+            first = self._first_info(result, i)
+            last = encode_observation(self._observations.encode, result.observation, "observation")
+            ended = {"final_obs": last, "final_info": self._tell(result.info)}
+            infos = self._add_info(infos, ended, i)
+            infos = self._add_info(infos, self._tell(first), i)
+        return infos
+
+    def _first_info(self, result: StepResult[Any], i: int) -> dict[str, Any]:
+        """Return the info of the episode that began where another ended."""
+        if not result.valid:
+            check_result(result, f"environment {i}")
+        if result.ready is None:
+            failure = result.info.get("reset_error")
+            if failure is not None:
+                raise EnvironmentFailure(f"Environment {i} could not begin anew: {failure}")
+            raise OptionError(
+                "The vector was made without autoreset, but Gymnasium's trainers do not reset. "
+                "Make it with autoreset=True."
+            )
+        return result.ready.initial_info
+
+    def _show(self, columns: Any) -> Any:
+        try:
+            return self._encode(columns)
+        except Mismatch as mismatch:
+            raise BadReturnError(
+                f"{mismatch.describe('observation')}, which the observation space does not allow."
+            ) from None
+
+    def _tell(self, info: dict[str, Any]) -> dict[str, Any]:
+        return with_mask(info, info.get("action_mask"), self._number_of_actions)
+
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 - Gymnasium's signature
+        """Close the vector."""
+        self._venv.close()
+
+    def __repr__(self) -> str:
+        return f"AsGymnasiumVector({self._venv!r})"
+
+
+def column_encoder(spec: Spec, count: int) -> Encoder:
+    """Return what makes a batch of the spec's Gymnasium space from its columns.
+
+    Columns of numbers within their bounds are passed on as they are; anything else goes value
+    by value, and raises `Mismatch` where one does not fit.
+    """
+    one = bridge(spec)
+
+    def by_value(column: Any) -> Any:
+        empty: Any = create_empty_array(one.space, count)
+        return concatenate(one.space, [one.encode(value) for value in column], empty)
+
+    if isinstance(spec, Record | Dictionary) and isinstance(one.space, gymnasium.spaces.Dict):
+        fields = spec.fields or {}
+        inner = {name: column_encoder(fields[name], count) for name in one.space.spaces}
+
+        def by_field(columns: Any) -> Any:
+            if not isinstance(columns, dict):
+                return by_value(columns)
+            return {name: encode(columns[name]) for name, encode in inner.items()}
+
+        return by_field
+    if isinstance(spec, Array | Integer | Real | Boolean):
+        dtype = batch_space(one.space, count).dtype
+
+        def by_array(column: Any) -> Any:
+            if isinstance(column, np.ndarray) and _is_within(spec, column):
+                return column.astype(dtype, copy=False)
+            return by_value(column)
+
+        return by_array
+    return by_value
+
+
+def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, Any]) -> bool:
+    if isinstance(spec, Boolean):
+        return bool(column.dtype.kind == "b")
+    if isinstance(spec, Array):
+        if column.shape[1:] != spec.shape:
+            return False
+        if spec.clips:
+            return True
+    low, high = spec.low, spec.high
+    above = low is None or bool((column >= low).all())
+    return above and (high is None or bool((column <= high).all()))
+
+
+def _takes_arrays(spec: Spec) -> bool:
+    """Whether one array of a space's values is an array of actions as it is."""
+    if isinstance(spec, Record):
+        fields = [one for name, one in spec.fields.items() if name != "metadata"]
+        return len(fields) == 1 and not isinstance(fields[0], Record) and _takes_arrays(fields[0])
+    if isinstance(spec, Array):
+        return spec.dtype is not None and spec.dtype.kind != "b"
+    return isinstance(spec, Integer | Real)

@@ -1,0 +1,46 @@
+"""A backend that connects one environment at a time, and whose calls may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envweave.backends import inproc
+from envweave.registry import EnvSpec, Options
+
+LOSE: list[str] = []
+"""The calls to lose, each once: `"reset"`, `"step"`."""
+
+
+class Lossy:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.interface, self.tasks = inner.interface, inner.tasks
+
+    @property
+    def agents(self) -> list[str]:
+        return self.inner.agents
+
+    async def reset(self, **wanted: Any) -> Any:
+        lose("reset")
+        return await self.inner.reset(**wanted)
+
+    async def step(self, action: Any) -> Any:
+        lose("step")
+        return await self.inner.step(action)
+
+    async def state(self) -> Any:
+        return await self.inner.state()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def lose(call: str) -> None:
+    if call in LOSE:
+        LOSE.remove(call)
+        raise ConnectionError("the line went dead")
+
+
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Lossy:
+    return Lossy(inproc.connect_async(spec, kwargs, options))
