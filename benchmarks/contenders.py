@@ -15,7 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ _DRAWN = 64
 gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 
-class NotAvailable(Exception):
+class NotAvailableError(Exception):
     """This one cannot take part here; the message says why."""
 
 
@@ -67,7 +67,8 @@ class Entrant:
     """One who may take part.
 
     Attributes:
-        open: Makes a vector: of a kind, of a size, and whether all it says is read.
+        open: Makes a vector, of a kind and a size. Ours are told `reads`: whether requests and
+            infos are looked at, which peers make in any case.
         peer: The name in benchmarks/peers.txt; `None` for our own.
         package: Whose version counts.
         settings: What to try, by size; the quickest takes part.
@@ -76,7 +77,7 @@ class Entrant:
     open: Open
     peer: str | None = None
     package: str | None = None
-    settings: Callable[[int], list[dict[str, Any]]] = field(default=lambda _: [{}])
+    settings: Callable[[int], list[dict[str, Any]]] = lambda _: [{}]
 
 
 def _actions(num_envs: int, dtype: Any = np.int64) -> Iterator[Any]:
@@ -121,7 +122,7 @@ def _first_ready(
             venv.send(actions)
         batch = venv.recv(min(READY, num_envs))
         look(batch)
-        venv.send(actions[: len(batch)], ids=batch.ids)
+        venv.send(actions[: len(batch)], ids=batch.ids.tolist())
         return len(batch)
 
     def close() -> None:
@@ -141,7 +142,7 @@ def _begun(venv: Any, opened: Opened) -> Opened:
     return opened
 
 
-def _gymnasium(kind: Kind, num_envs: int, *, reads: bool, name: str) -> Opened:
+def _gymnasium(kind: Kind, num_envs: int, *, name: str) -> Opened:
     venv = getattr(gymnasium.vector, name)([kind.plain] * num_envs)
     actions = _actions(num_envs)
 
@@ -158,7 +159,7 @@ def _puffer_environment(kind: Kind) -> Any:
     return functools.partial(emulation.GymnasiumPufferEnv, env_creator=kind.plain)
 
 
-def _puffer(kind: Kind, num_envs: int, *, reads: bool) -> Opened:
+def _puffer(kind: Kind, num_envs: int) -> Opened:
     vector = _imported("pufferlib.vector")
     venv = vector.make(_puffer_environment(kind), num_envs=num_envs, backend=vector.Serial)
     actions = _actions(num_envs, np.int32)
@@ -170,7 +171,7 @@ def _puffer(kind: Kind, num_envs: int, *, reads: bool) -> Opened:
     return _begun(venv, Opened(step, venv.close))
 
 
-def _puffer_workers(kind: Kind, num_envs: int, *, reads: bool, **settings: Any) -> Opened:
+def _puffer_workers(kind: Kind, num_envs: int, **settings: Any) -> Opened:
     vector = _imported("pufferlib.vector")
     venv = vector.make(
         _puffer_environment(kind), num_envs=num_envs, backend=vector.Multiprocessing, **settings
@@ -210,7 +211,7 @@ def puffer_settings(num_envs: int) -> list[dict[str, Any]]:
     return tried
 
 
-def _subproc(kind: Kind, num_envs: int, *, reads: bool) -> Opened:
+def _subproc(kind: Kind, num_envs: int) -> Opened:
     vec_env = _imported("stable_baselines3.common.vec_env")
     # Its default imports everything anew in each worker, torch included, and steps no faster.
     venv = vec_env.SubprocVecEnv([kind.plain] * num_envs, start_method="fork")
@@ -225,9 +226,11 @@ def _subproc(kind: Kind, num_envs: int, *, reads: bool) -> Opened:
     return Opened(step, venv.close)
 
 
-def _envpool(kind: Kind, num_envs: int, *, reads: bool) -> Opened:
+def _envpool(kind: Kind, num_envs: int) -> Opened:
     if kind.title != "CartPole":
-        raise NotAvailable("its environments are written in C++, and this one is not among them")
+        raise NotAvailableError(
+            "its environments are written in C++, and this one is not among them"
+        )
     venv = _imported("envpool").make("CartPole-v1", env_type="gymnasium", num_envs=num_envs)
     actions = _actions(num_envs, np.int32)
 
@@ -273,7 +276,9 @@ def why_missing(name: str) -> str | None:
     """Return why a peer cannot take part here; `None` if it can be tried."""
     peer = ENTRANTS[name].peer
     noted = Path(sys.prefix) / "peers.json"
-    known = json.loads(noted.read_text()) if noted.exists() else None
+    known: dict[str, str | None] | None = None
+    if noted.exists():
+        known = json.loads(noted.read_text())
     if peer is None or peer == "gymnasium":
         return None
     if known is None:
@@ -291,17 +296,19 @@ def open_vector(
     """Return a vector of this name.
 
     Raises:
-        NotAvailable: It cannot take part here.
+        NotAvailableError: It cannot take part here.
     """
     missing = why_missing(name)
     if missing is not None:
-        raise NotAvailable(missing)
+        raise NotAvailableError(missing)
+    entrant = ENTRANTS[name]
+    told = dict(settings or {}) if entrant.peer else {"reads": reads}
     try:
-        return ENTRANTS[name].open(kind, num_envs, reads=reads, **(settings or {}))
+        return entrant.open(kind, num_envs, **told)
     except ew.errors.BackendNotFoundError as error:
-        raise NotAvailable(str(error)) from None
+        raise NotAvailableError(str(error)) from None
     except ImportError as error:
-        raise NotAvailable(f"it cannot be imported: {error}") from error
+        raise NotAvailableError(f"it cannot be imported: {error}") from error
 
 
 def end_leftovers() -> int:

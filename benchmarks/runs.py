@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from contenders import ENTRANTS, PUFFER_WORKERS, NotAvailable, end_leftovers, open_vector
+from contenders import ENTRANTS, PUFFER_WORKERS, NotAvailableError, end_leftovers, open_vector
 from rows import GROWTH, OVERHEAD_US, SIZES, WEIGHED_SIZE, Row
 
 import envweave as ew
@@ -88,7 +88,7 @@ def gathered(
                 with deadline(name):
                     chosen = _quickest_settings(name, kind, num_envs, how)
                     opened = open_vector(name, kind, num_envs, reads=reads, settings=chosen)
-            except NotAvailable as error:
+            except NotAvailableError as error:
                 field_.problems[name] = f"not available: {error}"
             except Exception as error:  # noqa: BLE001 - whoever it is, the others go on
                 field_.problems[name] = f"failed: {in_words(error)}"
@@ -119,7 +119,7 @@ def _quickest_settings(name: str, kind: envs.Kind, num_envs: int, how: Settings)
     for one in tried:
         try:
             opened = open_vector(name, kind, num_envs, reads=False, settings=one)
-        except NotAvailable:
+        except NotAvailableError:
             raise
         except Exception as error:  # noqa: BLE001 - a setting that it refuses is not its best
             problem = error
@@ -289,8 +289,7 @@ def run_memory(how: Settings, names: tuple[str, ...]) -> list[dict[str, Any]]:
         try:
             done = subprocess.run(
                 [sys.executable, str(Path(__file__).with_name("weigh.py")), name],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
                 text=True,
                 timeout=LONGEST_TURN_S,
                 check=False,

@@ -22,7 +22,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     notes: list[str]
 
     @property
@@ -130,7 +130,7 @@ def _problems(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(told)
 
 
-def _verdict(reached: bool | None) -> str:
+def _verdict(reached: bool | None) -> str:  # noqa: FBT001 - a figure, not an option
     return DASH if reached is None else ("reached" if reached else "not reached")
 
 

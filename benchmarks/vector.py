@@ -31,7 +31,7 @@ try:
     from runs import Settings, run_growth, run_memory, run_one, run_row
     from tables import show, tables_of
 
-    from envweave.bench.machine import describe_machine
+    from envweave.bench.machine import describe_machine, usable_cores
 except ImportError as error:
     sys.exit(f"vector.py: {error}. Run it through scripts/peers, which installs what it needs.")
 
@@ -54,7 +54,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names, and stop")
     parser.add_argument("--repeats", type=_positive, metavar="N", help="turns each; 5 by default")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="how long a turn is; 0.5 by default"
+        "--seconds", type=_duration, metavar="S", help="how long a turn is; 0.5 by default"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument(
@@ -68,6 +68,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return number
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return seconds
 
 
 def names() -> list[str]:
@@ -85,7 +92,7 @@ def chosen(only: list[str] | None) -> list[str]:
 
 def run(wanted: list[str], how: Settings, *, quick: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {
-        "machine": describe_machine(),
+        "machine": {**describe_machine(), "load": os.getloadavg()[0]},
         "settings": {"repeats": how.repeats, "seconds": how.seconds},
         "peers": peers(),
         "one": [],
@@ -159,6 +166,13 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"vector.py: --json {options.json}: there is no such directory.")
     wanted = chosen(options.only)
     open_enough_files()
+    load, cores = os.getloadavg()[0], usable_cores()
+    if load > cores / 2:
+        print(
+            f"vector.py: the machine is busy (load {load:.1f} on {cores} cores). What spins while "
+            "it waits, ours and theirs, will look slower than it is.",
+            file=sys.stderr,
+        )
     how = Settings(
         options.repeats or (3 if options.quick else 5),
         options.seconds or (0.1 if options.quick else 0.5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from contenders import ENTRANTS, NotAvailable, end_leftovers, open_vector
+from contenders import ENTRANTS, NotAvailableError, Opened, end_leftovers, open_vector
 from envs import KINDS
 from rows import WEIGHED_SIZE
 
@@ -17,7 +17,7 @@ from envweave.errors import in_words
 def main(name: str) -> None:
     weight, problem = None, None
 
-    def open_one(num_envs: int) -> object:
+    def open_one(num_envs: int) -> Opened:
         tried = ENTRANTS[name].settings(num_envs)
         # A worker a core, as everyone would have it.
         usual = max(tried, key=lambda one: one.get("num_workers", 0) == usable_cores())
@@ -27,7 +27,7 @@ def main(name: str) -> None:
 
     try:
         weight = weigh(open_one, WEIGHED_SIZE)
-    except NotAvailable as error:
+    except NotAvailableError as error:
         problem = f"not available: {error}"
     except Exception as error:  # noqa: BLE001 - told to who asked
         problem = f"failed: {in_words(error)}"

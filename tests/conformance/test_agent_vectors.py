@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
+from wild_agents import Homed
 
 import envweave as ew
 from envweave.testing import RandomPolicy
@@ -31,6 +34,26 @@ def test_a_vector_plays_the_episodes_of_single_environments(env_id: str, mode: s
         assert len(one) == len(other)
         for in_vector, by_itself in zip(one, other, strict=True):
             assert_same(in_vector, by_itself)
+
+
+def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_go_on() -> None:
+    actions = [{"a": {}, "b": {}}] * 4
+    with ew.make_vector(Homed, num_envs=4, autoreset=True, backend="process") as venv:
+        venv.reset(seed=0)
+        homes = [state.pid for state in venv.state()]
+        victim = next(pid for pid in homes if pid != os.getpid())
+        os.kill(victim, signal.SIGKILL)
+
+        batch: Any = venv.step(actions)
+        later: Any = venv.step(actions)
+
+    lost = [pid == victim for pid in homes]
+    assert batch.done.tolist() == lost
+    assert [row.end.reason for row in batch if row.end] == ["lost"] * sum(lost)
+    assert batch.settled.tolist() == [[not gone] * 2 for gone in lost]
+    assert batch.truncated.tolist() == [[gone] * 2 for gone in lost]
+    assert batch.to_act.all()
+    assert later.valid.all()
 
 
 def play_vector(env_id: str, mode: str) -> list[list[ew.StepResult[Any]]]:

@@ -21,6 +21,7 @@ def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.syspath_prepend(tmp_path)
     plugins._announced.cache_clear()
     lossy_backend.LOSE.clear()
+    lossy_backend.BEGUN.clear()
     yield "lossy"
     monkeypatch.undo()
     plugins._announced.cache_clear()

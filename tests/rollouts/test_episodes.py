@@ -128,7 +128,7 @@ def test_what_the_environment_logs_is_kept():
 
     episode = play(ScriptedEnvironment, lambda result: {}, pool_options={"script": script})
 
-    assert [step.events for step in episode.steps] == [[ew.LogEvent("hello")], []]
+    assert [step.events for step in episode.steps] == [(ew.LogEvent("hello"),), ()]
 
 
 def test_an_episode_is_cut_after_max_steps_and_can_be_learnt_from():

@@ -11,6 +11,7 @@ from rollout_worlds import Seen, Walk, counted, flaky, forward
 
 import envweave as ew
 from envweave.errors import RolloutFailedError
+from envweave.testing import ScriptedAgents, ScriptedEnvironment
 
 
 def once(where: str, *tasks: str):
@@ -51,13 +52,15 @@ def test_a_fault_is_told_with_its_cause():
     assert fault.episode_id != episodes[1].episode_id
 
 
-def test_it_is_played_again_in_another_environment():
-    kind, log = flaky(once("step", "a"))
+def test_it_is_played_again_in_another_environment(lossy):
+    lossy_backend.LOSE.append("step")
 
-    with ew.pool(kind, size=2) as pool:
-        ew.rollout(pool, forward, tasks=["a", "b", "c", "d"], seed=1).run()
+    with ew.pool(Walk, size=2, backend=lossy) as pool:
+        rollout = ew.rollout(pool, forward, tasks=["a", "b", "c", "d"])
+        rollout.run()
 
-    failed, replaced = (entry.split()[0] for entry in log if entry.split()[1] == "a")
+    (fault,) = rollout.faults
+    failed, replaced = (line for line, task in lossy_backend.BEGUN if task == fault.task_id)
     assert failed != replaced
 
 
@@ -84,6 +87,7 @@ def test_what_cannot_even_be_reset_is_an_episode_without_steps():
     assert (bad.end.reason, bad.end.blame) == ("error", "environment")
     assert "the disk is full" in bad.end.cause
     assert (bad.steps, bad.length, bad.task_id) == ([], 0, "b")
+    assert math.isnan(bad.reward)
     assert not bad.usable
 
 
@@ -166,23 +170,26 @@ def test_what_the_agent_caused_is_no_fault():
     assert rollout.faults == []
 
 
-def test_the_parts_and_rewards_of_an_unusable_episode_are_not_counted():
-    class Breaks(ew.MultiAgentEnvironment):
-        possible_agents = ("a", "b")
+def test_what_was_earned_before_a_failure_does_not_count():
+    script = [{"reward": 2.0, "info": {"reward_parts": {"part": 2.0}}}, {"raise": "broke"}]
 
-        def reset(self) -> dict[str, Seen]:
-            return {"a": Seen(0), "b": Seen(0)}
+    with ew.pool(ScriptedEnvironment, size=1, script=script) as pool:
+        (episode,) = ew.rollout(pool, lambda result: {}, episodes=1, on_fault="keep").run()
 
-        def step(self, actions: dict[str, dict]) -> dict[str, Seen]:
-            raise ValueError("broke")
+    assert math.isnan(episode.reward)
+    assert episode.reward_parts == {}
+    assert [step.reward for step in episode.steps][0] == 2.0
 
-    with ew.pool(Breaks, size=1) as pool:
+
+def test_nor_does_what_an_agent_earned_who_left_before():
+    script = [{"rewards": {"a": 1.0, "b": 1.0}, "leave": ["a"]}, {"raise": "broke"}]
+
+    with ew.pool(ScriptedAgents, size=1, agents=["a", "b", "c"], script=script) as pool:
         agent = lambda result: {need.agent_id: {} for need in result.needs}  # noqa: E731
         (episode,) = ew.rollout(pool, agent, episodes=1, on_fault="keep").run()
 
-    assert set(episode.reward) == {"a", "b"}
+    assert set(episode.reward) == {"a", "b", "c"}
     assert all(math.isnan(reward) for reward in episode.reward.values())
-    assert episode.reward_parts == {}
 
 
 def test_replacing_faults_does_not_change_the_episodes():

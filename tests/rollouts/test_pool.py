@@ -163,8 +163,17 @@ def test_a_plain_block_in_a_running_loop_says_what_to_write():
             ew.rollout(pool, forward, episodes=1).run()
         await pool.close()
 
-    with pytest.warns(RuntimeWarning, match="never awaited"):
-        asyncio.run(scenario())
+    asyncio.run(scenario())
+
+
+def test_a_program_without_a_loop_needs_a_block():
+    pool = ew.pool("counter-v0", size=1)
+
+    with pytest.raises(CallOrderError, match="Write `with"):
+        ew.rollout(pool, forward, episodes=1).run()
+
+    with pool:
+        pass
 
 
 def test_a_pool_that_is_dropped_unclosed_is_told_of():

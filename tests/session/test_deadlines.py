@@ -226,6 +226,24 @@ def test_a_caller_who_cancels_is_not_held_up_by_an_author_who_goes_on() -> None:
     assert len(Sleepy.made) == 2, "two calls at once on one environment are none"
 
 
+def test_a_caller_who_cancels_a_replacement_finds_it_done_at_the_next_reset() -> None:
+    async def scenario() -> Any:
+        async with ew.make_async(Stubborn, timeout_s=50) as env:
+            await env.reset()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await env.step(20.0)
+            Sleepy.naps["close"] = 40.0
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(30):
+                    await env.reset()
+            await env.reset()
+            return await env.step(0.0)
+
+    assert play(scenario()).observation == 1
+    assert [one.log for one in Sleepy.made] == [["shrugged", "awake"], ["closed"]]
+
+
 def test_a_close_that_hangs_is_told_of_after_its_deadline() -> None:
     async def scenario() -> None:
         env = ew.make_async(Sleepy, timeout_s=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,16 @@ from envweave.registry import EnvSpec, Options
 LOSE: list[str] = []
 """The calls to lose, each once: `"reset"`, `"step"`."""
 
+BEGUN: list[tuple[int, str]] = []
+"""Which connection began an episode of which task, in order."""
+
+_numbers = itertools.count()
+
 
 class Lossy:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        self.number = next(_numbers)
         self.interface, self.tasks = inner.interface, inner.tasks
 
     @property
@@ -22,6 +29,7 @@ class Lossy:
         return self.inner.agents
 
     async def reset(self, **wanted: Any) -> Any:
+        BEGUN.append((self.number, wanted["task"] and wanted["task"].id))
         lose("reset")
         return await self.inner.reset(**wanted)
 

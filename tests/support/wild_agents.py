@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import envweave as ew
 from envweave.codec import AnySpec, spec_from_hint
 from envweave.codec.arrays import Array
+from envweave.testing import ScriptedAgents
 
 
 @dataclass
@@ -120,6 +122,21 @@ class WildAgents(ew.MultiAgentEnvironment):
 
     def _infos(self, agents: list[str]) -> dict[str, Any]:
         return {a: {"action_mask": np.array([1, self.at % 2])} for a in agents if a != "text"}
+
+
+@dataclass
+class Home(ew.State):
+    """In which process an environment runs."""
+
+    pid: int = 0
+
+
+class Homed(ScriptedAgents):
+    """Two agents, and a state that says where they are."""
+
+    @property
+    def state(self) -> Home:
+        return Home(pid=os.getpid())
 
 
 FILLS = {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import envweave as ew
-from envweave.codec import AnySpec, spec_from_hint
-from envweave.errors import ActionError, BadReturnError, ResetFailedError, ResetNeededError
+from envweave.errors import ActionError, ResetFailedError, ResetNeededError
 from envweave.testing import ScriptedAction, ScriptedAgents, ScriptedObservation
 
 NAN = math.nan
@@ -195,97 +193,6 @@ def test_an_all_flag_ends_the_episode_for_everybody() -> None:
     assert batch.done.tolist() == [True]
     assert batch.truncated.tolist() == [[True, True]]
     assert batch.successor["b"].tolist() == [0.0]
-
-
-@dataclass
-class Pixels(ew.Observation):
-    image: Annotated[np.ndarray[Any, Any], ew.Bounds(0, 255, shape=(2, 2), dtype="uint8")]
-    words: str
-
-
-class Latecomers(ew.MultiAgentEnvironment):
-    """Begins with one agent; the others come after a step, as `late` says."""
-
-    possible_agents = ("first", "pixels", "open")
-    action_spec = AnySpec()
-    observation_spec = {  # noqa: RUF012
-        "first": spec_from_hint(float),
-        "pixels": spec_from_hint(Pixels),
-        "open": AnySpec(),
-    }
-
-    def __init__(self, late: Any) -> None:
-        self.late = late
-
-    def reset(self, *, seed: int | None = None) -> Any:
-        return {"first": 1.0}, {}
-
-    def step(self, actions: Any) -> Any:
-        return {"first": 2.0, **self.late}, {}, {}, {}, {}
-
-
-def test_the_columns_of_who_comes_late_are_laid_out_by_its_spec() -> None:
-    image = np.full((2, 2), 7, np.uint8)
-    late = {"pixels": Pixels(image, "hello"), "open": np.zeros(3)}
-    venv = ew.make_vector(Latecomers, num_envs=2, late=late)
-
-    before = venv.reset(seed=0).current
-    after = venv.step([{"first": 0}] * 2).current
-
-    assert before["pixels"]["image"].shape == (2, 2, 2)
-    assert before["pixels"]["image"].dtype == np.uint8
-    assert before["pixels"]["words"] == before["open"] == [None, None]
-    assert after["pixels"]["image"].tolist() == [image.tolist()] * 2
-    assert after["pixels"]["words"] == ["hello", "hello"]
-    assert [seen.tolist() for seen in after["open"]] == [[0.0, 0.0, 0.0]] * 2
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_what_does_not_fit_an_agents_columns_is_that_environments_error(
-    make_vector: Any, mode: str
-) -> None:
-    late = {"pixels": Pixels(np.zeros((3, 3), np.uint8), "too large")}
-    venv = make_vector(Latecomers, num_envs=2, late=late, mode=mode)
-    venv.reset(seed=0)
-
-    batch = venv.step([{"first": 0}] * 2)
-
-    assert batch[0].end.reason == "error"
-    assert "'pixels': image: An observation is uint8(3, 3)" in batch[0].end.cause
-    assert not batch.valid.any()
-
-
-def test_environments_that_show_an_agent_different_things_are_refused_by_name() -> None:
-    shapes = iter([2, 3])
-
-    class Odd(ew.MultiAgentEnvironment):
-        possible_agents = ("a",)
-
-        def reset(self) -> Any:
-            return {"a": np.zeros(next(shapes))}, {}
-
-        def step(self, actions: Any) -> Any:
-            raise NotImplementedError
-
-    venv = ew.make_vector(Odd, num_envs=2)
-
-    with pytest.raises(BadReturnError, match=r"Environment 1, 'a': .*float64\(3,\)"):
-        venv.reset()
-
-
-def test_what_was_handed_out_is_the_callers_own() -> None:
-    venv = ew.make_vector("harvest-v0", num_envs=2)
-    batch = venv.reset(seed=0)
-    stock = batch.current["farmer_0"]["stock"].copy()
-
-    batch.current["farmer_0"]["stock"][:] = 99.0
-    batch.to_act[:] = False
-    batch.alive[:] = False
-    again = venv.reset(ids=[])
-
-    assert again.current["farmer_0"]["stock"].tolist() == stock.tolist()
-    assert again.to_act.all()
-    assert again.alive.all()
 
 
 def test_a_reset_of_some_shows_where_the_others_stand() -> None:

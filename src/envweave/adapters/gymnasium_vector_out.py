@@ -24,6 +24,7 @@ from envweave.codec.space_values import bridge
 from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
 from envweave.types import StepResult
 from envweave.vector import StepBatch, VectorEnv
+from envweave.vector.batch import tick_of
 
 Encoder = Callable[[Any], Any]
 
@@ -82,7 +83,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _read_rows(self, batch: StepBatch) -> dict[str, Any]:
         """Return the info, as Gymnasium's own vectors lay it out; refuse what it cannot say."""
         infos: dict[str, Any] = {}
-        tick = batch.tick
+        tick = tick_of(batch)
         for i in sorted({*tick.special, *tick.infos}):
             result = batch[i]
             if result.end is None:

@@ -36,6 +36,7 @@ class Plan:
         steps: How many steps a turn is, instead.
         repeats: How many turns each has.
         seed: Where randomness begins.
+        memory: Whether to find out what memory an environment takes, in processes of their own.
     """
 
     env_id: str
@@ -47,6 +48,7 @@ class Plan:
     steps: int | None = None
     repeats: int = 3
     seed: int = 0
+    memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def rehearse(plan: Plan, make_chooser: MakeChooser) -> Script:
 def count_parts(plan: Plan, script: Script) -> int:
     """Return how often `measure_all` will report progress."""
     ways = _ways(plan, script)
-    return plan.repeats * 3 + len(plan.sizes) * len(ways) * (plan.repeats + 1)
+    return plan.repeats * 3 + len(plan.sizes) * len(ways) * (plan.repeats + plan.memory)
 
 
 def measure_all(
@@ -258,10 +260,11 @@ def _measure_vectors(
             found.rates.get(way.name),
             problems.get(way.name) or found.failures.get(way.name),
         )
-        if figures.rate is not None:
+        if plan.memory and figures.rate is not None:
             weight = weigh_apart(_request(plan, way, num_envs, script.seed))
             figures = dataclasses.replace(figures, env_bytes=weight)
-        on_part(f"memory, {num_envs} {way.name}")
+        if plan.memory:
+            on_part(f"memory, {num_envs} {way.name}")
         yield figures
 
 

@@ -13,10 +13,12 @@ from envweave.bench.memory import tree_bytes
 
 
 class Weighed(Protocol):
-    """What can be weighed: something that takes steps and can be closed."""
+    """What can be weighed: anything that can be closed."""
 
-    def close(self) -> None:
-        """Give everything back."""
+    @property
+    def close(self) -> Callable[[], None]:
+        """Gives everything back."""
+        ...
 
 
 def weigh(open_one: Callable[[int], Weighed], num_envs: int) -> float | None:

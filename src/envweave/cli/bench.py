@@ -58,6 +58,13 @@ def bench_command(
         typer.Option(help="How often each is measured; all take turns.", metavar="N", min=1),
     ] = 3,
     seed: Annotated[int, typer.Option(help="Where randomness begins.", metavar="N", min=0)] = 0,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            help="Find out what memory an environment takes; this starts a process each.",
+            metavar="",
+        ),
+    ] = True,
     arg: arguments.Keywords = None,
     json: arguments.Json = False,
 ) -> int:
@@ -79,6 +86,7 @@ def bench_command(
         steps=steps,
         repeats=repeats,
         seed=seed,
+        memory=memory,
     )
     with output.stdout_reserved(json):
         figures = _measure(plan)

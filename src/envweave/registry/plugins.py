@@ -40,10 +40,11 @@ def load_plugin(group: str, name: str) -> Any:
         PluginError: Importing it failed; the message names the plug-in, its package and why.
     """
     point = _announced(group)[name]
-    package = point.dist.name if point.dist is not None else "an unknown package"
     try:
         return load_path(point.value)
     except PluginError as error:
+        # Only here: to know a package's name, its metadata is read and parsed anew.
+        package = point.dist.name if point.dist is not None else "an unknown package"
         raise PluginError(
             f"The plug-in {name!r} ({group}) of {package} is broken. {error}"
         ) from error.__cause__

@@ -167,7 +167,7 @@ class Scribe:
             truncated=after.truncated,
             info=after.info,
             action_mask=self._mask(seen),
-            events=after.events,
+            events=tuple(after.events),
             extra=decision.extra,
             step_index=after.step_index,
         )

@@ -164,10 +164,10 @@ class Pool:
         try:
             return await waiter
         except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self._give(waiter.result())  # it came as we were cancelled
-            else:
+            if waiter in self._waiting:
                 self._waiting.remove(waiter)
+            elif not waiter.cancelled():
+                self._give(waiter.result())  # it came as we were cancelled
             raise
 
     def _give(self, line: Line) -> None:
@@ -222,7 +222,9 @@ class Pool:
         await self.close()
 
     def __enter__(self) -> Self:
-        self.loop()
+        self.check_open()
+        self._refuse_running_loop()
+        self._loop = PrivateLoop()
         return self
 
     def __exit__(
@@ -242,21 +244,25 @@ class Pool:
         """Return the loop on which a caller without one runs everything.
 
         Raises:
-            CallOrderError: The caller has a loop.
+            CallOrderError: The caller has a loop, or is not in a `with` block.
         """
+        self._refuse_running_loop()
+        if self._loop is None:
+            raise CallOrderError(
+                f"The pool of {self.id!r} was used without `await` and without a `with` block. "
+                "Write `with ew.pool(…) as pool:` around it."
+            )
+        return self._loop
+
+    def _refuse_running_loop(self) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            pass
-        else:
-            raise CallOrderError(
-                f"The pool of {self.id!r} was used without `await` inside a running event loop. "
-                "There, write `async with ew.pool(…)`, and await the rollout."
-            )
-        if self._loop is None:
-            self.check_open()
-            self._loop = PrivateLoop()
-        return self._loop
+            return
+        raise CallOrderError(
+            f"The pool of {self.id!r} was used without `await` inside a running event loop. "
+            "There, write `async with ew.pool(…) as pool:`, and await the rollout."
+        )
 
     def __repr__(self) -> str:
         return f"Pool({self.id!r}, size={self.size})"

@@ -178,11 +178,14 @@ class Rollout:
         """Play all episodes and return them as `await` does, in a program without a loop.
 
         Raises:
-            CallOrderError: There is a running event loop; await the rollout there.
+            CallOrderError: There is a running event loop, where it is to be awaited; or the pool
+                is in no `with` block.
         """
+        self._unused.detach()
         return self._pool.loop().run(self._all())
 
     def __iter__(self) -> Iterator[Episode]:
+        self._unused.detach()
         loop = self._pool.loop()
         stream = self._episodes()
         try:

@@ -50,14 +50,13 @@ class Deadline:
         if self.timeout_s is None:
             return await _own(start())
         clock = _Clock(self.timeout_s, self._idle_s)
-        task = asyncio.ensure_future(_outcome(start, clock))
+        task = clock.loop.create_task(_outcome(start, clock))
+        task.add_done_callback(clock.stop)
         try:
-            await asyncio.wait((task, clock.late), return_when=asyncio.FIRST_COMPLETED)
+            await clock.stopped
         except asyncio.CancelledError:
             await self._stop(name, task)
             raise
-        finally:
-            clock.late.cancel()
         if task.done():
             outcome, error = task.result()
             if error is not None:
@@ -81,11 +80,11 @@ class Deadline:
 
 @final
 class _Clock:
-    """Counts the seconds of one call; `late` is done when they are used up."""
+    """Counts the seconds of one call; `stopped` is done with the call, or when they are used up."""
 
     def __init__(self, allowed_s: float, idle_s: Callable[[], float]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.late: asyncio.Future[None] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[None] = self.loop.create_future()
         self._allowed_s = allowed_s
         self._idle_s = idle_s
         self._timer: asyncio.TimerHandle | None = None
@@ -95,18 +94,20 @@ class _Clock:
         self._look()
 
     def _now_s(self) -> float:
-        return self._loop.time() - self._idle_s()
+        return self.loop.time() - self._idle_s()
 
     def _look(self) -> None:
         left_s = self._ends_s - self._now_s()
         if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
-        elif not self.late.done():
-            self.late.set_result(None)
+            self._timer = self.loop.call_later(left_s, self._look)
+        else:
+            self.stop()
 
-    def stop(self) -> None:
+    def stop(self, _: object = None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if not self.stopped.done():
+            self.stopped.set_result(None)
 
 
 async def _outcome(
@@ -118,8 +119,6 @@ async def _outcome(
         return await _own(start()), None
     except BaseException as error:  # noqa: BLE001 - raised again where the call was made
         return None, error
-    finally:
-        clock.stop()
 
 
 async def _own(call: Awaitable[Any]) -> Any:

@@ -42,7 +42,7 @@ class Seat:
         """Take out the environment that failed; return it to be closed, unless it was before."""
         if self.is_empty:
             return None
-        self.is_empty = True
+        self.is_empty = self.is_spent = True
         self.environment.connect([])  # whatever of it still runs has nobody to talk to
         return self.environment
 

@@ -38,7 +38,7 @@ class EpisodeStep:
     truncated: Any
     info: dict[str, Any]
     action_mask: Any = None
-    events: list[Event] = field(default_factory=list)
+    events: tuple[Event, ...] = ()
     extra: Any = None
     step_index: int = 0
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
-from envweave.vector.batch import ResetBatch, Standing, StepBatch
+from envweave.vector.batch import ResetBatch, Standing, StepBatch, tick_of
 from envweave.vector.columns import Columns, owned
 
 Needs = Sequence[NeedAction[Any]]
@@ -133,7 +133,7 @@ class AgentStepBatch(StepBatch):
     """
 
     def __init__(self, batch: StepBatch, slots: Slots, moved: Moved) -> None:
-        super().__init__(batch.tick, slots.current)  # the same batch, by agent
+        super().__init__(tick_of(batch), slots.current)  # the same batch, by agent
         self._slots = slots
         self._moved = moved
         self.possible_agents = slots.agents

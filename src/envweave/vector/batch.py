@@ -197,19 +197,19 @@ class StepBatch:
     """The outcome of one step of many environments. Its arrays are the caller's own."""
 
     def __init__(self, tick: Tick, current: Columns) -> None:
-        self.tick = tick
+        self._tick = tick
         self._current = current
         self._special = tick.special
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
         """Which environment each row is of."""
-        return np.array(self.tick.ids, np.int64)
+        return np.array(self._tick.ids, np.int64)
 
     @cached_property
     def successor(self) -> Columns:
         """What to learn from: the true successor of each step, the final one at an end."""
-        return owned(self.tick.successor)
+        return owned(self._tick.successor)
 
     @cached_property
     def current(self) -> Columns:
@@ -224,7 +224,7 @@ class StepBatch:
     @cached_property
     def reward(self) -> NDArray[np.float64]:
         """What each step earned; NaN where it is not scored yet, or not valid."""
-        return np.array(self.tick.rewards, np.float64)
+        return np.array(self._tick.rewards, np.float64)
 
     @cached_property
     def terminated(self) -> NDArray[np.bool_]:
@@ -255,7 +255,7 @@ class StepBatch:
     def idle(self) -> dict[int, str]:
         """The environments whose episode is over and no new one has begun, and why."""
         special = self._special.items()
-        return {self.tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
+        return {self._tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
 
     @cached_property
     def needs_reset(self) -> NDArray[np.bool_]:
@@ -271,17 +271,17 @@ class StepBatch:
     @property
     def step_index(self) -> NDArray[np.int64]:
         """Which step of its episode each was, from 1."""
-        return self.tick.step_index.copy()
+        return self._tick.step_index.copy()
 
     @property
     def episode_id(self) -> list[str | None]:
         """The episode each row belongs to."""
-        return list(self.tick.episodes)
+        return list(self._tick.episodes)
 
     @property
     def task_id(self) -> list[str | None]:
         """What each row's episode is about."""
-        return list(self.tick.tasks)
+        return list(self._tick.tasks)
 
     @cached_property
     def infos(self) -> list[dict[str, Any]]:
@@ -294,7 +294,7 @@ class StepBatch:
         return [result.requests for result in self]
 
     def __len__(self) -> int:
-        return len(self.tick.ids)
+        return len(self._tick.ids)
 
     @overload
     def __getitem__(self, index: int) -> StepResult[Any]: ...
@@ -307,7 +307,7 @@ class StepBatch:
         i = _place(index, len(self))
         if i in self._special:
             return self._special[i]
-        tick = self.tick
+        tick = self._tick
         return StepResult(
             tick.successor[i, ...].copy() if tick.shown is None else tick.shown[i],
             float(tick.rewards[i]),
@@ -319,6 +319,11 @@ class StepBatch:
 
     def __iter__(self) -> Iterator[StepResult[Any]]:
         return (self[i] for i in range(len(self)))
+
+
+def tick_of(batch: StepBatch) -> Tick:
+    """Return the step as the engine booked it, for whoever carries or joins batches."""
+    return batch._tick  # noqa: SLF001 - the caller of a batch has no use for it
 
 
 def batch_of(results: Sequence[StepResult[Any]], ids: Sequence[int], layout: Layout) -> StepBatch:

@@ -11,6 +11,7 @@ from envweave.transports.process.memory import SharedColumns
 from envweave.transports.process.vector_host import Rest
 from envweave.types import StepResult
 from envweave.vector import StepBatch
+from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
 
 _NOTHING = Rest({}, {}, [], {}, {})
@@ -50,7 +51,7 @@ def from_worker(rows: Sequence[int], shared: SharedColumns, rest: Rest | None) -
 
 def from_caller(batch: StepBatch) -> Gathered:
     """Return the step of the caller's own share."""
-    tick = batch.tick
+    tick = tick_of(batch)
     ids = tick.ids
     whole: dict[int, Any] = {}
     if tick.shown is not None and not isinstance(tick.layout, Arrays):

@@ -28,12 +28,23 @@ def is_rebuildable(layout: Layout) -> bool:
     return all(map(is_rebuildable, layout.columns.values()))
 
 
-def is_exactly(layout: Layout, observation: Any) -> bool:
-    """Whether an observation is of the very classes that the columns were fixed for."""
+def is_rebuilt(layout: Layout, observation: Any, reward: float, info: Any) -> bool:
+    """Whether an observation would come back just as it is, from columns, reward and info."""
+    if isinstance(observation, Observation) and not (
+        observation.reward == reward
+        and observation.done is False
+        and observation.truncated is False
+        and observation.metadata == info
+    ):
+        return False
+    return _is_exactly(layout, observation)
+
+
+def _is_exactly(layout: Layout, observation: Any) -> bool:
     if not isinstance(layout, Fields):
         return True
     return type(observation) is layout.kind and all(
-        is_exactly(column, layout.get(name)(observation))
+        _is_exactly(column, layout.get(name)(observation))
         for name, column in layout.columns.items()
         if isinstance(column, Fields)
     )

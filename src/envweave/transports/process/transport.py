@@ -181,7 +181,10 @@ class ProcessTransport:
         for shard, part in self._fleet.by_shard(asked):
             live = {row: action for row, action in part.items() if row not in shard.ends}
             if live and shard.settle():
-                refusals |= self._fleet.ask(shard, "admit", live)
+                try:
+                    refusals |= shard.ask("admit", live)
+                except WorkerLostError as loss:
+                    self._fleet.lose(shard, loss)  # the step ends their episodes
         return refusals
 
     def _note_asked(self, results: Mapping[int, StepResult[Any]]) -> None:

@@ -14,9 +14,10 @@ from envweave.transports.process.board import Board, Turn
 from envweave.transports.process.channel import Channel
 from envweave.transports.process.marking import Marked, bind_main_classes
 from envweave.transports.process.memory import Memory, SharedColumns
-from envweave.transports.process.rebuilding import is_exactly, is_rebuildable
+from envweave.transports.process.rebuilding import is_rebuildable, is_rebuilt
 from envweave.types import ResetResult, State, StepResult, Tasks
 from envweave.vector import BatchTransport, StepBatch
+from envweave.vector.batch import tick_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Layout
 
@@ -157,7 +158,7 @@ class VectorHost:
     def _booked(self, batch: StepBatch, rows: slice | list[int]) -> Rest | None:
         """Write a batch to the shared columns; return what they cannot hold."""
         assert self._shared is not None
-        tick = batch.tick
+        tick = tick_of(batch)
         first, ids = self._rows.start, tick.ids
         lists: list[list[Any]] = []
         if len(tick.special) < len(ids):  # else the results hold it all
@@ -169,7 +170,11 @@ class VectorHost:
             whole = {
                 ids[k] + first: one
                 for k, one in enumerate(tick.shown)
-                if k not in tick.special and (self._sends_rows or not is_exactly(layout, one))
+                if k not in tick.special
+                and (
+                    self._sends_rows
+                    or not is_rebuilt(layout, one, tick.rewards[k], tick.infos.get(k, {}))
+                )
             }
         if not (tick.special or tick.infos or lists or whole):
             return None

@@ -18,10 +18,11 @@ import threading
 import time
 from typing import Any, Protocol, runtime_checkable
 
-from envweave.errors import DefinitionError, in_words
+from envweave.errors import in_words
 from envweave.registry.plugins import load_path
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
 from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
+from envweave.transports.process.definition import load_definition
 from envweave.transports.process.memory import Memory
 
 ORPHAN_S = 5.0
@@ -68,7 +69,7 @@ def main(connection: socket.socket) -> None:
             os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
         board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
         try:
-            host: Host = load_path(told["host"])(*_load(definition), board, turn)
+            host: Host = load_path(told["host"])(*load_definition(definition), board, turn)
             hello = pack_by_value(("done", host.hello()))
         except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
             channel.send(failed(error))
@@ -80,16 +81,6 @@ def main(connection: socket.socket) -> None:
             _serve(host, channel, board, turn, told)
     except PeerGoneError:
         os._exit(1)  # nobody is left to be told anything
-
-
-def _load(definition: bytearray) -> Any:
-    try:
-        return pickle.loads(definition)  # noqa: S301 - from our own trainer
-    except Exception as error:
-        raise DefinitionError(
-            f"A worker process cannot load the environment's definition: {in_words(error)}. "
-            "Define it in a module that can be imported by its name."
-        ) from error
 
 
 def _serve(host: Host, channel: Channel, board: Board, turn: Turn, told: dict[str, Any]) -> None:
