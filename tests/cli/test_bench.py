@@ -136,9 +136,7 @@ def test_one_environment_and_vectors_are_measured(envweave):
 
 
 def test_the_tables_show_what_was_measured(envweave):
-    ran = envweave(
-        "bench", "counter-v0", "--num-envs", "2", "--steps", "20", "--no-memory", *SERIAL
-    )
+    ran = envweave("bench", "counter-v0", "--num-envs", "2", "--steps", "20", *TINY, *SERIAL)
 
     assert ran.code == 0
     assert "counter-v0, median of 2 × 20 steps, random actions" in ran.text

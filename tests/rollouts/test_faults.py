@@ -55,8 +55,12 @@ def test_a_fault_is_told_with_its_cause():
 def test_it_is_played_again_in_another_environment(lossy):
     lossy_backend.LOSE.append("step")
 
+    async def in_turn(result: ew.StepResult) -> dict:
+        await asyncio.sleep(0)  # so that both environments are in use
+        return {"by": 1}
+
     with ew.pool(Walk, size=2, backend=lossy) as pool:
-        rollout = ew.rollout(pool, forward, tasks=["a", "b", "c", "d"])
+        rollout = ew.rollout(pool, in_turn, tasks=["a", "b"] + ["c"] * 20)
         rollout.run()
 
     (fault,) = rollout.faults
@@ -178,7 +182,7 @@ def test_what_was_earned_before_a_failure_does_not_count():
 
     assert math.isnan(episode.reward)
     assert episode.reward_parts == {}
-    assert [step.reward for step in episode.steps][0] == 2.0
+    assert episode.steps[0].reward == 2.0
 
 
 def test_nor_does_what_an_agent_earned_who_left_before():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from itertools import islice
 from typing import Any
@@ -114,6 +115,16 @@ def test_an_endless_maker_that_forgets_its_ids_is_caught_later_too():
 
     with pytest.raises(TaskError, match=r"make\('train', 7\) returned task 'train-3'"):
         tasks.get("train-7")
+
+
+def test_calling_tasks_goes_through_a_split():
+    listed = Tasks({"train": [Task("a"), Task("b")]})
+    endless = Tasks.endless(lambda split, index: Task(f"{split}-{index}", split))
+
+    assert list(listed("train")) == list(listed.split("train"))
+    assert [task.id for task in itertools.islice(endless("train"), 2)] == ["train-0", "train-1"]
+    with pytest.raises(TaskError, match="There is no split 'tarin'"):
+        listed("tarin")
 
 
 def test_an_empty_split_beside_another_cannot_be_drawn_from():

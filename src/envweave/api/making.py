@@ -83,6 +83,7 @@ def make_vector(
     backend: str = "inproc",
     mode: str | None = None,
     workers: int | None = None,
+    copy: bool = True,
     autoreset: bool = False,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
@@ -105,6 +106,8 @@ def make_vector(
         workers: With `backend="process"`, how many processes share them. Left out, one for
             each core but one, and the caller's own thread steps a share too; with `timeout_s`,
             one for each core.
+        copy: Whether `current` and `successor` are the caller's own. With `False` they are
+            read-only and good until the next call, which saves a copy of large observations.
         autoreset: Whether an end begins the next episode, in the same result.
         timeout_s: How many seconds each of the environment's own calls may take. Later it ends
             its episode as a `timeout`, and is replaced. In-process, for async environments.
@@ -122,10 +125,12 @@ def make_vector(
         seconds("timeout_s", timeout_s),
         mode,
         None if workers is None else whole_number("workers", workers),
+        flag("copy", copy),
     )
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     batch = adapt_batch(env, num_envs, backend, spec, options, kwargs)
     if batch is not None:
         return batch
     assert num_envs is not None
-    return VectorEnv(module.connect_vector(spec, kwargs, options, num_envs), num_envs)
+    transport = module.connect_vector(spec, kwargs, options, num_envs)
+    return VectorEnv(transport, num_envs, copy=options.copy)

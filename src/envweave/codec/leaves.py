@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+import msgspec
 import numpy as np
 
 from envweave.codec.arrays import Array as Array
@@ -19,6 +20,7 @@ from envweave.codec.ranges import between, bounded, ends, refuse_empty
 from envweave.codec.spec import Mismatch, Spec, short
 from envweave.errors import DefinitionError, SpecError
 
+_pack = msgspec.msgpack.Encoder().encode
 _TEXT = string.ascii_letters + string.digits + " "
 
 
@@ -32,17 +34,21 @@ class Integer(Spec):
         self._low = -math.inf if low is None else low
         self._high = math.inf if high is None else high
         self.exact = int if low is None and high is None else None
-        small = low is not None and high is not None and high - low < 4096
-        self._allowed = frozenset(range(low, high + 1)) if small else None  # type: ignore[arg-type, operator]
+        small = low is not None and high is not None and low >= -32 and high <= 127
+        self._bytes = b"".join(map(_pack, range(low, high + 1))) if small else None  # type: ignore[arg-type, operator]
 
     def read_all(self, values: Sequence[Any]) -> list[Any]:
         """Read many values, in two passes of C where they are all plain ints of a small range."""
-        if (
-            self._allowed is not None
-            and set(map(type, values)) == {int}
-            and self._allowed.issuperset(values)
-        ):
-            return list(values)
+        if self._bytes is not None:
+            count = len(values)
+            try:
+                # MessagePack writes an int of a small range as one byte, and nothing else as
+                # the same: for 256 of them a quarter of what sets of types and values cost.
+                packed = _pack(values)[1 if count < 16 else 3 if count < 65536 else 5 :]
+            except (TypeError, OverflowError, RecursionError):
+                return super().read_all(values)
+            if len(packed) == count and not packed.translate(None, self._bytes):
+                return list(values)
         return super().read_all(values)
 
     def read(self, value: Any) -> int:

@@ -86,12 +86,14 @@ class Options:
         timeout_s: How long one call may take.
         mode: How a vector's environments are run, where a backend knows several ways.
         workers: How many processes run them, where a backend has several.
+        copy: Whether a vector's observations are the caller's own.
     """
 
     autoreset: bool = False
     timeout_s: float | None = None
     mode: str | None = None
     workers: int | None = None
+    copy: bool = True
 
 
 def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -104,6 +104,7 @@ class Rollout:
     # For callers with an event loop
 
     def __await__(self) -> Generator[Any, None, list[Episode]]:
+        self._unused.detach()
         return self._all().__await__()
 
     async def _all(self) -> list[Episode]:
@@ -112,6 +113,7 @@ class Rollout:
         return sorted(episodes, key=lambda episode: (episode.group, episode.member))
 
     def __aiter__(self) -> AsyncGenerator[Episode, None]:
+        self._unused.detach()
         return self._episodes()
 
     async def _episodes(self) -> AsyncGenerator[Episode, None]:
@@ -144,7 +146,6 @@ class Rollout:
                 "rollout(), with the same seed for the same episodes."
             )
         self._has_begun = True
-        self._unused.detach()
         if not self._is_over:
             self._pool.admit(self)
 

@@ -51,6 +51,8 @@ class Outbox:
         Raises:
             BadReturnError: Something was emitted that no environment may emit.
         """
+        if not self.said and not self.open_calls:
+            return None, ()
         emitted: list[Any] = list(self.said)
         self.said.clear()
         still_open = {i: call for i, call in self.open_calls.items() if i != self.answering}
@@ -75,6 +77,19 @@ class Outbox:
         self.open_calls.update(still_open)
         self.answering = None
         return end, tuple(events)
+
+    def read_start(self) -> tuple[Event, ...]:
+        """Empty the box of a reset.
+
+        Raises:
+            BadReturnError: What `read` refuses, or the end of an episode that has not begun.
+        """
+        end, events = self.read()
+        if end is not None:
+            raise BadReturnError(
+                f"reset() declared {end!r}; an episode cannot end before it began."
+            )
+        return events
 
     def overhear(self, outcome: StepResult[Any]) -> None:
         """Take what an author put into a result of their own as emitted."""

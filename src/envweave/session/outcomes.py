@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -60,6 +61,34 @@ def join_start(
     result.ready = ready
     result._asked, result._later = asked, events  # noqa: SLF001 - the session makes results
     return result
+
+
+def end_of(terminated: bool) -> EpisodeEnd:  # noqa: FBT001 - the first of two flags
+    """Return the end that a flag of the author's declares."""
+    return EpisodeEnd("terminated" if terminated else "truncated")
+
+
+def settle_end(
+    end: EpisodeEnd | None,
+    terminated: bool,  # noqa: FBT001 - Gymnasium's order
+    truncated: bool,  # noqa: FBT001
+) -> tuple[EpisodeEnd | None, bool, bool]:
+    """Return an end that was emitted and the two flags so that they agree."""
+    if end is None:
+        return (end_of(terminated) if terminated or truncated else None), terminated, truncated
+    terminated |= end.reason == "terminated"
+    return end, terminated, truncated or (end.reason != "terminated" and not terminated)
+
+
+def cut_short(agents: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the rewards and flags of agents whose episode failed."""
+    return dict.fromkeys(agents), dict.fromkeys(agents, False), dict.fromkeys(agents, True)
+
+
+def total(*earned: float | None) -> float | None:
+    """Add up what was earned; `None` is not scored yet, and adds nothing."""
+    scored = [one for one in earned if one is not None]
+    return math.fsum(scored) if scored else None
 
 
 def unpaid(parts: Parts, end: EpisodeEnd) -> tuple[Parts, EpisodeEnd]:

@@ -17,7 +17,6 @@ new episode's start travel in one result.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from typing import Any, final
 
@@ -27,16 +26,16 @@ from envweave.codec import Mismatch
 from envweave.environment import Environment
 from envweave.errors import (
     ActionError,
-    BadReturnError,
     ClosedError,
     ResetFailedError,
     StateFailedError,
     in_words,
 )
+from envweave.session import outcomes
 from envweave.session.keeping import is_flat, keep, keep_info, keep_state
 from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
-from envweave.session.outcomes import Parts, Start, join_start, make_result, make_start, unpaid
+from envweave.session.outcomes import Parts, Start, end_of
 from envweave.session.phase import Phase, refusal
 from envweave.session.plan import EpisodePlan, Position
 from envweave.session.reading import compose, read_agents, read_agents_start, read_parts, read_start
@@ -146,7 +145,7 @@ class Session:
 
     def started(self, outcome: Any) -> ResetResult[Any]:
         """Take the outcome of the author's `reset`; the episode is live."""
-        return make_start(*self._start(outcome))
+        return outcomes.make_start(*self._start(outcome))
 
     def _start(self, outcome: Any) -> Start:
         if self.phase is _CLOSED:
@@ -163,12 +162,9 @@ class Session:
             self._ledger.clear()
             observation = self._ledger.observe(read.observation, read.info)
             self.last = self._ledger.seen
-        self._outbox.overhear(read)
-        end, events = self._outbox.read()
-        if end is not None:
-            raise BadReturnError(
-                f"reset() declared {end!r}; an episode cannot end before it began."
-            )
+        if isinstance(outcome, StepResult):
+            self._outbox.overhear(read)
+        events = self._outbox.read_start()
         asked: tuple[NeedAction[Any], ...] | None = None
         if self._outbox.open_calls:
             asked = ()
@@ -191,7 +187,7 @@ class Session:
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""
         try:
-            return join_start(result, *self._start(outcome))
+            return outcomes.join_start(result, *self._start(outcome))
         except Exception as error:  # noqa: BLE001 - what the author's reset returned
             return self.join_failed(result, error)
 
@@ -229,8 +225,11 @@ class Session:
                 return self._conclude_agents(self._ledger, outcome)
             if self.transform is not None:
                 return self._conclude_rare(outcome)
-            if type(outcome) is tuple and len(outcome) == 5:
-                observation, reward, terminated, truncated, info = outcome
+            if type(outcome) is tuple:
+                try:
+                    observation, reward, terminated, truncated, info = outcome
+                except ValueError:
+                    return self._conclude_rare(outcome)
             elif isinstance(outcome, Observation):
                 observation, reward, info = outcome, outcome.reward, outcome.metadata
                 terminated, truncated = outcome.done, outcome.truncated
@@ -239,8 +238,8 @@ class Session:
             if (
                 type(reward) is not float
                 or reward != reward  # NaN, in the cheapest way
-                or terminated is not False
-                or truncated is not False
+                or (terminated is not False and terminated is not True)
+                or (truncated is not False and truncated is not True)
                 or self.said
                 or self.phase is _TOOL
                 or (info and (type(info) is not dict or "reward_parts" in info))
@@ -264,8 +263,8 @@ class Session:
         result: StepResult[Any] = _make(StepResult)
         result.observation = observation
         result.reward = reward
-        result.terminated = False
-        result.truncated = False
+        result.terminated = terminated
+        result.truncated = truncated
         result.info = keep_info(info) if info else {}
         result.end = None
         result.ready = None
@@ -274,10 +273,18 @@ class Session:
         result.task_id = self.task_id
         result._asked = None  # noqa: SLF001 - the session makes results
         result._events = result._later = ()  # noqa: SLF001
+        if terminated or truncated:
+            result.end = end_of(terminated)
+            self._end()
         return result
 
+    def _end(self) -> None:
+        self._owed = None
+        self._move(_ENDED)
+        self.reset_due = self.autoreset and self.phase is not _CLOSED
+
     def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
-        """Conclude a step with an info, an end, an event, a tool call or a transform."""
+        """Conclude a step that says more, or says it in another form."""
         if isinstance(outcome, StepResult):
             self._outbox.overhear(outcome)
         observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
@@ -286,19 +293,14 @@ class Session:
         kept = keep(observation)
         answers = self._outbox.answering is not None
         end, events = self._outbox.read()
-        if end is not None:
-            terminated |= end.reason == "terminated"
-            truncated |= end.reason != "terminated" and not terminated
-        elif terminated or truncated:
-            end = EpisodeEnd("terminated" if terminated else "truncated")
+        end, terminated, truncated = outcomes.settle_end(end, terminated, truncated)
         self.raw, self.last = observation, kept
         self.step_index += not answers
         if not answers:
             self._owed = None
         asked = None
         if end is None:
-            earned = [one for one in (self._owed, reward) if one is not None]
-            self._owed = math.fsum(earned) if earned else None
+            self._owed = outcomes.total(self._owed, reward)
             if answers and not self._outbox.open_calls:
                 asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
         parts = (kept, reward, terminated, truncated, keep_info(info))
@@ -329,18 +331,17 @@ class Session:
         """Make the result of a step that was not an ordinary one, and move on."""
         if end is not None:
             if not end.valid:
-                parts, end = unpaid(parts, end)
+                parts, end = outcomes.unpaid(parts, end)
                 self.seat.is_spent = True
             events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
             self._outbox.clear()
-            self._move(_ENDED)
-            self.reset_due = self.autoreset and self.phase is not _CLOSED
+            self._end()
         else:
             waiting = self._outbox.open_calls
             events += tuple(call for call in waiting.values() if call not in events)
             asked = () if waiting else asked
             self._move(_TOOL if waiting else _LIVE)
-        return make_result(parts, end, events, asked, self)
+        return outcomes.make_result(parts, end, events, asked, self)
 
     def fail(
         self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
@@ -353,8 +354,7 @@ class Session:
         if self._ledger is None:
             return self._result((last, None, False, True, {}), end, events)
         self._ledger.clear()
-        unpaid, running, cut = (dict.fromkeys(last, one) for one in (None, False, True))
-        return self._result((last, unpaid, running, cut, {}), end, events, ())
+        return self._result((last, *outcomes.cut_short(last), {}), end, events, ())
 
     def abandon(self) -> None:
         """Forget the episode: the author's code was interrupted, and nobody knows where."""

@@ -89,7 +89,9 @@ class StepResult(Generic[ObsT]):
         step_index: int = 0,
         task_id: str | None = None,
     ) -> None:
-        terminated, truncated = _flag(terminated), _flag(truncated)
+        is_plain = terminated is False and truncated is False
+        if not is_plain:
+            terminated, truncated = _flag(terminated), _flag(truncated)
         if done is False and (terminated is True or truncated is True):
             raise SpecError("done=False contradicts terminated or truncated. Leave `done` out.")
         if done and terminated is False and truncated is False:
@@ -111,6 +113,8 @@ class StepResult(Generic[ObsT]):
             self.info = {**self.info, "reward_parts": dict(reward_parts)}
         if requests is not None:
             self._take(tuple(requests))
+        if is_plain and not done:
+            return
         if self.end is None and (done or _is_over(terminated) or _is_over(truncated)):
             self.end = EpisodeEnd("terminated" if _any(terminated) else "truncated")
 

@@ -26,22 +26,11 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
     Raises:
         ActionError: Their number or their form is wrong.
     """
-    fields = [] if not isinstance(spec, Record) else [n for n in spec.fields if n != "metadata"]
-    if isinstance(actions, Mapping):
+    rows: list[Any]
+    if isinstance(actions, np.ndarray):
+        rows = _from_array(actions, num_envs, spec)
+    elif isinstance(actions, Mapping):
         rows = _from_columns(actions, num_envs)
-    elif isinstance(actions, np.ndarray):
-        if actions.ndim == 0:
-            raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
-        values = actions.tolist() if actions.ndim == 1 else list(actions)
-        if isinstance(spec, Record):
-            if len(fields) != 1:
-                raise ActionError(
-                    f"actions: one array cannot fill the fields {', '.join(fields)}. Pass a dict "
-                    "of columns, or a list of actions."
-                )
-            rows = [{fields[0]: value} for value in values]
-        else:
-            rows = values
     elif isinstance(actions, Sequence) and not isinstance(actions, str | bytes):
         rows = list(actions)
     else:
@@ -51,6 +40,21 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
     if len(rows) != num_envs:
         raise ActionError(f"actions: {len(rows)} were given for {num_envs} environments")
     return rows
+
+
+def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
+    if array.ndim == 0:
+        raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
+    values = array.tolist() if array.ndim == 1 else list(array)
+    if not isinstance(spec, Record):
+        return values
+    fields = [name for name in spec.fields if name != "metadata"]
+    if len(fields) != 1:
+        raise ActionError(
+            f"actions: one array cannot fill the fields {', '.join(fields)}. Pass a dict "
+            "of columns, or a list of actions."
+        )
+    return [{fields[0]: value} for value in values]
 
 
 def agent_action_rows(

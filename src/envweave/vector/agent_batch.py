@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
 from envweave.vector.batch import ResetBatch, Standing, StepBatch, tick_of
-from envweave.vector.columns import Columns, owned
+from envweave.vector.columns import Columns
 
 Needs = Sequence[NeedAction[Any]]
 
@@ -144,7 +144,7 @@ class AgentStepBatch(StepBatch):
 
         An agent that was shown nothing new still sees what it saw.
         """
-        return {agent: owned(columns) for agent, columns in self._moved.successor.items()}
+        return {agent: self._give(columns) for agent, columns in self._moved.successor.items()}
 
     @cached_property
     def alive(self) -> NDArray[np.bool_]:

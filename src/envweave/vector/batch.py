@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
@@ -13,12 +12,14 @@ from numpy.typing import NDArray
 
 from envweave.session.keeping import keep
 from envweave.types import Request, ResetResult, StepResult
-from envweave.vector.columns import Columns, Layout, owned, replaced
+from envweave.vector.columns import Columns, Layout, lent, owned, replaced
+from envweave.vector.once import once
 
 _NO_OBSERVATION = (
     "A batch has no `observation`. Use `current` to act on, and `successor` to learn from."
 )
 _NOTHING: Mapping[int, Any] = {}
+_BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float64)
 OVER = "its episode is over"
 """Why an environment is idle that does not reset by itself."""
 
@@ -58,21 +59,22 @@ class ResetBatch:
         self.ids: NDArray[np.int64] = np.arange(count)
         self.began: NDArray[np.bool_] = np.array([i in began for i in range(count)], np.bool_)
         self._shown = current
+        self._give: Callable[[Columns], Columns] = owned
 
     @property
     def observation(self) -> NoReturn:
         """Refuse, as `StepBatch.observation` does."""
         raise AttributeError(_NO_OBSERVATION)
 
-    @cached_property
+    @once
     def current(self) -> Columns:
         """What to act on next."""
-        return owned(self._shown)
+        return self._give(self._shown)
 
-    @cached_property
+    @once
     def successor(self) -> Columns:
         """The same: no step has led anywhere."""
-        return owned(self._shown)
+        return self._give(self._shown)
 
     @property
     def reward(self) -> NDArray[np.float64]:
@@ -176,9 +178,10 @@ class Tick(NamedTuple):
         rewards: What each step earned, by row.
         special: The result of each row whose step was no ordinary one.
         infos: The info of each ordinary row that has one.
-        step_index: Which step of its episode each was.
+        step_index: Which step of its episode each was, less the clock.
         episodes: The episode of each row.
         tasks: What each row's episode is about.
+        clock: Added to every step index, so that one array serves many ticks.
     """
 
     layout: Layout
@@ -191,47 +194,52 @@ class Tick(NamedTuple):
     step_index: NDArray[np.int64]
     episodes: Sequence[str | None]
     tasks: Sequence[str | None]
+    clock: int = 0
 
 
 class StepBatch:
-    """The outcome of one step of many environments. Its arrays are the caller's own."""
+    """The outcome of one step of many environments.
+
+    Its arrays are the caller's own, unless the vector was made with `copy=False`.
+    """
 
     def __init__(self, tick: Tick, current: Columns) -> None:
         self._tick = tick
         self._current = current
         self._special = tick.special
+        self._give: Callable[[Columns], Columns] = owned
 
-    @cached_property
+    @once
     def ids(self) -> NDArray[np.int64]:
         """Which environment each row is of."""
         return np.array(self._tick.ids, np.int64)
 
-    @cached_property
+    @once
     def successor(self) -> Columns:
         """What to learn from: the true successor of each step, the final one at an end."""
-        return owned(self._tick.successor)
+        return self._give(self._tick.successor)
 
-    @cached_property
+    @once
     def current(self) -> Columns:
         """What to act on next: the new episode's first observation after an autoreset."""
-        return owned(self._current)
+        return self._give(self._current)
 
     @property
     def observation(self) -> NoReturn:
         """Refuse: one name would hide which of two observations is meant."""
         raise AttributeError(_NO_OBSERVATION)
 
-    @cached_property
+    @once
     def reward(self) -> NDArray[np.float64]:
         """What each step earned; NaN where it is not scored yet, or not valid."""
-        return np.array(self._tick.rewards, np.float64)
+        return np.array(self._tick.rewards, _FLOAT)
 
-    @cached_property
+    @once
     def terminated(self) -> NDArray[np.bool_]:
         """Where the task ended the episode."""
         return self._mark(lambda result: bool(result.terminated))
 
-    @cached_property
+    @once
     def truncated(self) -> NDArray[np.bool_]:
         """Where a limit ended the episode."""
         return self._mark(lambda result: bool(result.truncated))
@@ -241,7 +249,7 @@ class StepBatch:
         """Where the episode is over."""
         return self.terminated | self.truncated
 
-    @cached_property
+    @once
     def valid(self) -> NDArray[np.bool_]:
         """Where the step may be learnt from: nothing failed that the agent did not cause."""
         return ~self._mark(lambda result: not result.valid)
@@ -254,24 +262,27 @@ class StepBatch:
     @property
     def idle(self) -> dict[int, str]:
         """The environments whose episode is over and no new one has begun, and why."""
+        if not self._special:
+            return {}
         special = self._special.items()
         return {self._tick.ids[i]: _why(r) for i, r in special if r.done and r.ready is None}
 
-    @cached_property
+    @once
     def needs_reset(self) -> NDArray[np.bool_]:
         """Where the episode is over and no new one has begun."""
         return self._mark(lambda result: result.done and result.ready is None)
 
     def _mark(self, claim: Any) -> NDArray[np.bool_]:
-        marks = np.zeros(len(self), np.bool_)
-        for i, result in self._special.items():
-            marks[i] = claim(result)
+        marks = np.zeros(len(self._tick.ids), _BOOL)
+        if self._special:
+            for i, result in self._special.items():
+                marks[i] = claim(result)
         return marks
 
     @property
     def step_index(self) -> NDArray[np.int64]:
         """Which step of its episode each was, from 1."""
-        return self._tick.step_index.copy()
+        return self._tick.step_index + self._tick.clock
 
     @property
     def episode_id(self) -> list[str | None]:
@@ -283,7 +294,7 @@ class StepBatch:
         """What each row's episode is about."""
         return list(self._tick.tasks)
 
-    @cached_property
+    @once
     def infos(self) -> list[dict[str, Any]]:
         """The info of each row."""
         return [self[i].info for i in range(len(self))]
@@ -313,7 +324,7 @@ class StepBatch:
             float(tick.rewards[i]),
             info=tick.infos.get(i),
             episode_id=tick.episodes[i],
-            step_index=int(tick.step_index[i]),
+            step_index=int(tick.step_index[i]) + tick.clock,
             task_id=tick.tasks[i],
         )
 
@@ -324,6 +335,11 @@ class StepBatch:
 def tick_of(batch: StepBatch) -> Tick:
     """Return the step as the engine booked it, for whoever carries or joins batches."""
     return batch._tick  # noqa: SLF001 - the caller of a batch has no use for it
+
+
+def lend(batch: ResetBatch | StepBatch) -> None:
+    """Let a batch hand out the engine's own columns, read-only and good until the next call."""
+    batch._give = lent  # noqa: SLF001 - the vector's own, as `tick_of`
 
 
 def batch_of(results: Sequence[StepResult[Any]], ids: Sequence[int], layout: Layout) -> StepBatch:

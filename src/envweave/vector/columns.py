@@ -114,19 +114,31 @@ class Arrays:
             MisfitError: Some row does not fit.
         """
         count = len(rows)
-        if set(map(type, rows)) != {np.ndarray}:
+        if list(map(type, rows)).count(np.ndarray) != count:
             for row in rows:
                 _look(self.check, row)
         elif [row.dtype for row in rows].count(self.dtype) != count or [
             row.shape for row in rows
         ].count(self.shape) != count:
             raise MisfitError
+        return self.join(rows)
+
+    def join(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """Return a fresh array of rows that fit, which nobody may write to.
+
+        Raises:
+            ValueError: They don't: there are more numbers than the array holds.
+            TypeError: There are fewer.
+        """
         try:
             # In C: three times as fast as np.stack. What is not C-contiguous is refused.
             blob = b"".join(rows)
         except (BufferError, TypeError, ValueError):
             blob = b"".join([row.tobytes() for row in rows])
-        return np.ndarray((count, *self.shape), self.dtype, blob)
+        array: np.ndarray[Any, Any] = np.ndarray((len(rows), *self.shape), self.dtype, blob)
+        if array.nbytes != len(blob):
+            raise ValueError(f"{len(blob)} bytes are not {array.nbytes}")
+        return array
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -267,9 +279,26 @@ def replaced(columns: Columns, rows: Mapping[int, Any], layout: Layout) -> Colum
 
 def owned(columns: Columns) -> Columns:
     """Return a copy of columns that a caller may write to."""
+    if type(columns) is np.ndarray:
+        return columns.copy()
     if isinstance(columns, dict):
         return {name: owned(column) for name, column in columns.items()}
-    return [keep(one) for one in columns] if isinstance(columns, list) else columns.copy()
+    return [keep(one) for one in columns]
+
+
+def lent(columns: Columns) -> Columns:
+    """Return columns that a caller may look at and not write to, without a copy of what they hold.
+
+    A list is the caller's own; what is in it is not.
+    """
+    if isinstance(columns, dict):
+        return {name: lent(column) for name, column in columns.items()}
+    if isinstance(columns, list):
+        return list(columns)
+    if columns.flags.writeable:
+        columns = columns.view()
+        columns.flags.writeable = False
+    return columns
 
 
 def _misfit(value: Any, expected: str) -> BadReturnError:

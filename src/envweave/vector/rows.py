@@ -1,8 +1,9 @@
 """Many sessions of one kind, stepped in one loop.
 
-An ordinary step (a number for a reward, no end, nothing emitted) is booked by column: a few
-appends a row, and everything else once a batch. Every other step goes to its row's own
-`Session`, so that there is one set of rules; a property test proves both roads equal.
+An ordinary step (a number for a reward, no end, nothing emitted) is booked by column: the
+author's step is called row by row, and everything else is done once a batch. Every other step
+goes to its row's own `Session`, so that there is one set of rules; a property test proves both
+roads equal.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import numpy as np
 from envweave.codec import Mismatch
 from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Phase, Session, SyncDriver
-from envweave.session.keeping import is_flat, keep, keep_info
-from envweave.types import Observation, ResetResult, StepResult, ToolResult
+from envweave.session.keeping import is_flat, keep
+from envweave.types import ResetResult, StepResult, ToolResult
 from envweave.vector.batch import StepBatch, Tick, batch_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
-
-_NUMBERS = (int, np.floating, np.integer, np.bool_)
+from envweave.vector.outcomes import BLANK, Rare, Told, take_apart
 
 
 @final
@@ -40,14 +40,19 @@ class SessionRows:
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._layout: Layout = Listed()
-        self._raw: list[Any] = [None] * count  # the authors' own objects of the last step
-        self._shown: list[Any] | None = None  # what was shown of them, if columns don't hold it
+        self._raw: Sequence[Any] = [None] * count  # the authors' own objects of the last step
+        self._fitting: Sequence[Any] = (self,) * count  # those that were seen to fit the columns
+        # Authors who fill one array again and again: what was seen to fit still fits. Tuples
+        # compare their items by identity first, and arrays of several numbers that are not
+        # the same object refuse: a tenth of the cost of looking at every dtype and shape.
+        self._refills: Arrays | None = None
+        self._shown: Sequence[Any] | None = None  # what was shown of them, if columns don't hold it
         self._may_change = True  # whether an author can write to what was shown
         self._columns: Columns = None  # the last observations; nobody writes to it
         self._tick = 0
         self._off_road: set[int] = set()  # rows whose steps all go to their session
         # Batches refer to these, so they are copied before they are written to.
-        self._starts = np.zeros(count, np.int64)
+        self._offsets = np.zeros(count, np.int64)  # plus the tick, each episode's step count
         self._episodes: list[str | None] = [None] * count
         self._tasks: list[str | None] = [None] * count
 
@@ -57,6 +62,8 @@ class SessionRows:
         self._columns = layout.gather(observations)
         self._shown = None if isinstance(layout, Arrays) else list(observations)
         self._may_change = isinstance(layout, Fields | Listed)
+        if isinstance(layout, Arrays) and math.prod(layout.shape) > 1:
+            self._refills = layout
         for session in self.sessions:
             session.fits = layout.check
 
@@ -73,7 +80,9 @@ class SessionRows:
                 outcomes[i] = self.drivers[i].reset(**keywords)
             except EnvWeaveError as error:
                 outcomes[i] = error
-        self._start(first_seen(outcomes))
+        started = first_seen(outcomes)
+        self._start(started)
+        self._note_detours(started)
         return outcomes
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
@@ -89,61 +98,29 @@ class SessionRows:
         """Step every environment once, with actions that were admitted."""
         if self._off_road:
             return self.step_some(list(enumerate(actions)))
-        raw: list[Any] = []
-        rewards: list[float] = []
-        infos: dict[int, dict[str, Any]] = {}
-        rare: dict[int, tuple[Any, Exception | None]] = {}
+        outcomes: list[Any] = []
+        rare: Rare = {}
         for step, action in zip(self._steps, actions, strict=True):
-            outcome: Any = None
             try:
-                outcome = step(action)
-                if type(outcome) is tuple and len(outcome) == 5:
-                    observation, reward, terminated, truncated, info = outcome
-                elif isinstance(outcome, Observation):
-                    observation, reward, info = outcome, outcome.reward, outcome.metadata
-                    terminated, truncated = outcome.done, outcome.truncated
-                elif type(outcome) is StepResult and outcome.end is None and not outcome.events:
-                    observation, reward, terminated, truncated, info = outcome
-                else:
-                    raise _Unusual
-                if type(reward) is not float:
-                    reward = _plain_number(reward)
-                if terminated is not False or truncated is not False:
-                    _refuse_ends(terminated, truncated)
-                if info:
-                    if type(info) is not dict or "reward_parts" in info:
-                        raise _Unusual
-                    infos[len(raw)] = keep_info(info)
-            except _Unusual:
-                rare[len(raw)] = outcome, None
-                observation, reward = None, math.nan
+                outcomes.append(step(action))
             except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
-                rare[len(raw)] = outcome, error
-                observation, reward = None, math.nan
-            raw.append(observation)
-            rewards.append(reward)
+                rare[len(outcomes)] = error
+                outcomes.append(BLANK)
         if any(self._boxes):
             for i, box in enumerate(self._boxes):
-                if box and i not in rare:
-                    rare[i] = (raw[i], rewards[i], False, False, infos.pop(i, {})), None
-        return self._book(raw, rewards, infos, rare)
+                if box:
+                    rare.setdefault(i, None)
+        return self._book(take_apart(outcomes, rare), outcomes, rare)
 
-    def _book(
-        self,
-        raw: list[Any],
-        rewards: list[float],
-        infos: dict[int, dict[str, Any]],
-        rare: dict[int, tuple[Any, Exception | None]],
-    ) -> StepBatch:
-        column = np.array(rewards, np.float64)
-        if len(rare) < np.count_nonzero(np.isnan(column)):
-            for i in np.flatnonzero(np.isnan(column)).tolist():
-                rare.setdefault(i, ((raw[i], math.nan, False, False, infos.pop(i, {})), None))
-        special = {i: self._conclude(i, *told) for i, told in rare.items()}
-        shown = self._copies(raw, infos, special)
+    def _book(self, told: Told, outcomes: Sequence[Any], rare: Rare) -> StepBatch:
+        special: dict[int, StepResult[Any]] = {}
+        for i in sorted(rare) if rare else ():
+            special[i] = self._conclude(i, outcomes[i], rare[i])
+        shown = self._copies(told, special)
         try:
-            successor = self._layout.gather(shown)
+            successor = self._gather(told.observations, shown)
         except MisfitError:
+            shown = list(shown)
             for i in self._ids:
                 if i not in special:
                     try:
@@ -152,11 +129,10 @@ class SessionRows:
                         special[i] = self._conclude(i, None, misfit)
                         shown[i] = special[i].observation
             successor = self._layout.gather(shown)
+        self._note_raw(told.observations, special)
         for i, result in special.items():
-            infos.pop(i, None)
-            raw[i] = self.sessions[i].raw
-            rewards[i] = math.nan if result.reward is None else result.reward
-        self._raw, self._columns = raw, successor
+            told.rewards[i] = math.nan if result.reward is None else result.reward
+        self._columns = successor
         by_row = self._shown = None if self._shown is None else shown
         self._tick += 1
         tick = Tick(
@@ -164,31 +140,30 @@ class SessionRows:
             self._ids,
             successor,
             by_row,
-            rewards,
+            told.rewards,
             special,
-            infos,
-            self._tick - self._starts,
+            told.infos,
+            self._offsets,
             self._episodes,
             self._tasks,
+            self._tick,
         )
         if special:
             self._start({i: r.current for i, r in special.items() if r.ready is not None})
             self._note_detours(special)
         return StepBatch(tick, self._columns)
 
-    def _copies(
-        self,
-        raw: list[Any],
-        infos: Mapping[int, Any],
-        special: dict[int, StepResult[Any]],
-    ) -> list[Any]:
+    def _copies(self, told: Told, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
         """Return what may be shown of the authors' objects, which they may go on writing to."""
-        shown = list(raw)
+        if not special and not self._may_change:
+            return told.observations
+        shown = list(told.observations)
         for i, result in special.items():
             shown[i] = result.observation
         if not self._may_change:
             return shown
-        for i, (one, before) in enumerate(zip(raw, self._raw, strict=True)):
+        infos = told.infos
+        for i, (one, before) in enumerate(zip(told.observations, self._raw, strict=True)):
             if i in special or (one is not before and i not in infos and is_flat(type(one))):
                 continue
             try:
@@ -197,6 +172,25 @@ class SessionRows:
                 special[i] = self._conclude(i, None, error)
                 shown[i] = special[i].observation
         return shown
+
+    def _gather(self, raw: Sequence[Any], shown: Sequence[Any]) -> Columns:
+        if self._refills is not None and raw[0] is self._fitting[0]:
+            try:
+                if raw == self._fitting:
+                    return self._refills.join(shown)
+            except (TypeError, ValueError):
+                pass  # some array is another one, or of another size by now
+        return self._layout.gather(shown)
+
+    def _note_raw(self, raw: Sequence[Any], special: Mapping[int, Any]) -> None:
+        """Note the authors' objects, which were shown and fit, but for those of these rows."""
+        if not special:
+            self._raw = self._fitting = raw
+            return
+        own, fitting = list(raw), list(raw)
+        for i in special:
+            own[i], fitting[i] = self.sessions[i].raw, self._fitting[i]
+        self._raw, self._fitting = own, tuple(fitting)
 
     def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
         """Let a row's session conclude its step, and begin the next episode if one is due."""
@@ -208,7 +202,7 @@ class SessionRows:
         """Return a row's session, told of the ordinary steps that it did not see."""
         session = self.sessions[i]
         if session.phase is Phase.LIVE and i not in self._off_road:
-            session.step_index = int(self._tick - self._starts[i])
+            session.step_index = self._tick + self._offsets.item(i)
             session.last = self._columns[i, ...] if self._shown is None else self._shown[i]
             session.raw = self._raw[i]
         return session
@@ -222,18 +216,17 @@ class SessionRows:
         """Book the first observations of new episodes."""
         if not started:
             return
-        self._starts, self._episodes = self._starts.copy(), list(self._episodes)
+        self._offsets, self._episodes = self._offsets.copy(), list(self._episodes)
         self._tasks, self._raw = list(self._tasks), list(self._raw)
         self._shown = None if self._shown is None else list(self._shown)
         for i, observation in started.items():
             session = self.sessions[i]
+            self._offsets[i] = -self._tick
             self._steps[i] = session.environment.step  # another's, if the last one failed
-            self._starts[i] = self._tick
             self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
             self._raw[i] = session.raw
             if self._shown is not None:
                 self._shown[i] = observation
-            self._note_detours([i])
         if self._columns is not None:
             self._columns = replaced(self._columns, started, self._layout)
 
@@ -258,10 +251,10 @@ class SessionRows:
             self._caught_up(i)
             results[i] = self.drivers[i].step(action)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
-        self._starts, self._raw = self._starts.copy(), list(self._raw)
+        self._offsets, self._raw = self._offsets.copy(), list(self._raw)
         self._shown = None if self._shown is None else list(self._shown)
         for i, result in results.items():
-            self._starts[i] = self._tick - result.step_index
+            self._offsets[i] = result.step_index - self._tick
             self._raw[i] = self.sessions[i].raw
             if self._shown is not None:
                 self._shown[i] = result.observation
@@ -289,19 +282,3 @@ def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]
         except ToolCallOpenError as error:
             raise ToolCallOpenError(f"actions[{len(admitted)}]: {error}") from None
     return admitted
-
-
-class _Unusual(Exception):  # noqa: N818 - a signal within one loop
-    """The step is no ordinary one: its session must look at it."""
-
-
-def _plain_number(reward: Any) -> float:
-    if isinstance(reward, _NUMBERS):
-        return float(reward)
-    raise _Unusual
-
-
-def _refuse_ends(*flags: Any) -> None:
-    for flag in flags:
-        if flag is not False and not (type(flag) is np.bool_ and not flag):
-            raise _Unusual

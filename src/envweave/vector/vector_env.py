@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, final, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from envweave.types import ResetResult, State, Task, Tasks
 from envweave.vector.actions import action_rows, agent_action_rows
 from envweave.vector.agent_batch import AgentResetBatch
 from envweave.vector.agent_rows import AgentRows
-from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch
+from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch, lend
 from envweave.vector.choices import Wanted, read_ids, read_wishes
 from envweave.vector.columns import Columns, Layout, layout_of
+
+BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
 
 
 class BatchTransport(Protocol):
@@ -108,7 +110,7 @@ class VectorEnv:
         num_envs: How many there are.
     """
 
-    def __init__(self, transport: BatchTransport, num_envs: int) -> None:
+    def __init__(self, transport: BatchTransport, num_envs: int, *, copy: bool = True) -> None:
         agents = transport.interface.possible_agents
         self.num_envs = num_envs
         self._transport = transport
@@ -118,6 +120,7 @@ class VectorEnv:
         self._idle: dict[int, str] = {}  # who has no episode running, and why
         self._under_way: set[int] = set()
         self._is_closed = False
+        self._copies = copy
 
     @property
     def action_spec(self) -> Spec:
@@ -194,8 +197,13 @@ class VectorEnv:
         standing = self._transport.standing(others) if others else ()
         stand, idle = dict(zip(others, standing, strict=True)), frozenset(self._idle)
         if self._agents is not None:
-            return AgentResetBatch(began, stand, idle, self._agents.slots(idle))
-        return ResetBatch(began, stand, idle, self._transport.columns)
+            return self._hand(AgentResetBatch(began, stand, idle, self._agents.slots(idle)))
+        return self._hand(ResetBatch(began, stand, idle, self._transport.columns))
+
+    def _hand(self, batch: BatchT) -> BatchT:
+        if not self._copies:
+            lend(batch)
+        return batch
 
     def _fix(self, observations: list[Any]) -> Layout:
         layout: Layout | None = None
@@ -251,7 +259,7 @@ class VectorEnv:
             self._note_interrupt("step", everyone, error)
             raise
         self._idle = batch.idle
-        return batch if self._agents is None else self._agents.book(batch)
+        return self._hand(batch if self._agents is None else self._agents.book(batch))
 
     def _read(self, actions: Any, ids: Sequence[int]) -> list[Any]:
         """Return one action for each of these environments."""
@@ -322,7 +330,7 @@ class VectorEnv:
             raise
         self._under_way.difference_update(batch.ids.tolist())
         self._idle |= batch.idle
-        return batch if self._agents is None else self._agents.book(batch)
+        return self._hand(batch if self._agents is None else self._agents.book(batch))
 
     def drain(self) -> StepBatch:
         """Return the steps of all that are under way, when all are done."""
