@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envweave.session.keeping import keep
 from envweave.transports.process.gathering import chosen_rows
@@ -27,14 +28,16 @@ class Books:
 
     def __init__(self, num_envs: int, *, several_agents: bool) -> None:
         self.num_envs = num_envs
+        self._everyone = list(range(num_envs))
         self._several_agents = several_agents
         self.layout: Layout = Listed()
         self.columns: Columns = None  # what to act on next; nobody writes to it
         self.live: set[int] = set()  # whose episode is running
-        self._steps = np.zeros(num_envs, np.int64)
+        self._steps = np.zeros(num_envs, np.int64)  # of each episode, less the clock
+        self._clock = 0
         self._episodes: list[str | None] = [None] * num_envs
         self._tasks: list[str | None] = [None] * num_envs
-        self._rewards: Sequence[float] = [math.nan] * num_envs
+        self._rewards: Sequence[float] | NDArray[np.float64] = [math.nan] * num_envs
         self._infos: dict[int, dict[str, Any]] = {}
         self._shown: dict[int, Any] = {}  # the last observations that came as objects
 
@@ -51,7 +54,7 @@ class Books:
         self._episodes, self._tasks = list(self._episodes), list(self._tasks)
         shown = {}
         for row, one in began.items():
-            self._steps[row] = 0
+            self._steps[row] = -self._clock
             self._episodes[row], self._tasks[row] = one.episode_id, one.task_id
             shown[row] = one.initial_obs if isinstance(one, AutoResetReady) else one.observation
         self.live.update(began)
@@ -68,18 +71,39 @@ class Books:
 
     def standing(self, row: int) -> Standing:
         """Return where a row stands."""
-        return Standing(
-            self.last(row), int(self._steps[row]), self._episodes[row], self._tasks[row]
-        )
+        return Standing(self.last(row), self._step(row), self._episodes[row], self._tasks[row])
+
+    def _step(self, row: int) -> int:
+        return int(self._steps[row]) + self._clock
 
     def lost(self, row: int, end: EpisodeEnd) -> StepResult[Any]:
         """Return the last result of an episode whose environment is gone."""
         about = SimpleNamespace(
-            step_index=int(self._steps[row]) + 1,
+            step_index=self._step(row) + 1,
             episode_id=self._episodes[row],
             task_id=self._tasks[row],
         )
         return lost_result(self.last(row), end, about, several_agents=self._several_agents)
+
+    def plain_batch(self, successor: Columns, rewards: NDArray[np.float64]) -> StepBatch:
+        """Book a step of all rows that columns hold all of, and return it as a batch."""
+        self._clock += 1
+        self.columns, self._rewards = successor, rewards
+        self._infos, self._shown = {}, {}
+        tick = Tick(
+            self.layout,
+            self._everyone,
+            successor,
+            None,
+            rewards,
+            {},
+            {},
+            self._steps,
+            self._episodes,
+            self._tasks,
+            self._clock,
+        )
+        return StepBatch(tick, successor)
 
     def batch(
         self,
@@ -100,14 +124,14 @@ class Books:
             infos: The infos of the others, by row.
             whole: What the columns do not hold all of, by row.
         """
-        is_all = list(rows) == list(range(self.num_envs))
+        is_all = list(rows) == self._everyone
         place = {row: k for k, row in enumerate(rows)} if not is_all else None
         at = (lambda row: row) if place is None else place.__getitem__
         chosen = slice(None) if is_all else np.array(rows, np.int64)
         self._steps = self._steps.copy()
         self._steps[chosen] += 1
         for row, result in special.items():
-            self._steps[row] = result.step_index
+            self._steps[row] = result.step_index - self._clock
             rewards[at(row)] = math.nan if result.reward is None else result.reward
         here = {at(row): info for row, info in infos.items()}
         seen = {at(row): one for row, one in whole.items()}
@@ -125,6 +149,7 @@ class Books:
             self._steps[chosen],
             episodes if is_all else [episodes[row] for row in rows],
             tasks if is_all else [tasks[row] for row in rows],
+            self._clock,
         )
         self._look(rows, successor, rewards, infos, whole, is_all=is_all)
         self._shown |= {row: result.observation for row, result in special.items()}

@@ -131,14 +131,29 @@ class Fleet:
             for shard in self.shards
         )
 
-    def step_all(self, actions: Sequence[Any], *, are_ints: bool) -> None:
-        """Let calm workers step every row; the actions are those of all rows of the vector."""
+    def step_all(self, actions: Sequence[Any] | None) -> None:
+        """Let calm workers step every row.
+
+        The actions are those of all rows of the vector; `None` says they are in their column.
+        """
         for shard in self.shards:
             rows = shard.rows
             try:
-                shard.step_all(actions[rows.start : rows.stop], are_ints=are_ints)
+                shard.step_all(None if actions is None else actions[rows.start : rows.stop])
             except WorkerLostError as loss:
                 self.lose(shard, loss)
+
+    def await_all(self) -> bool:
+        """Wait for the step of all; return whether the shared columns hold all there is to it."""
+        for shard in self.shards:
+            while shard.running and not shard.is_done:
+                self.wait([shard], None)
+        return all(shard.running and shard.is_plain for shard in self.shards)
+
+    def strike_all(self) -> None:
+        """Forget a step of all that was handed over."""
+        for shard in self.shards:
+            shard.running = ()
 
     def send(self, actions: Mapping[int, Any]) -> None:
         """Let these rows take a step, as soon as their worker is free."""
@@ -186,10 +201,8 @@ class Fleet:
             shard.running = ()
         self._dispatch(shard)
 
-    def wait(self, taken: Sequence[Taken], timeout_s: float | None) -> None:
-        """Wait until some more steps are done, or the time is up."""
-        done = [one.shard for one in taken]
-        busy = [shard for shard in self.shards if shard.running and shard not in done]
+    def wait(self, busy: Sequence[Shard], timeout_s: float | None) -> None:
+        """Wait until one of these shards is done, or one is revived, or the time is up."""
         awaited, words = [shard.awaited for shard in busy], self._board.words
         for _ in range(self._looks if busy else 1):
             for index, turn in awaited:

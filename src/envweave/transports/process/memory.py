@@ -10,10 +10,13 @@ from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 
-from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
+from envweave.codec import Spec
+from envweave.codec.leaves import Array, Integer
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers
 
 AnyArray: TypeAlias = np.ndarray[Any, Any]
 
+_REWARD = np.dtype(np.float64), ()
 _LINE = 64
 """Columns begin at a cache line of their own."""
 
@@ -56,21 +59,29 @@ class Memory:
 class SharedColumns:
     """What is numeric of the rows of a vector: rewards, actions, and a column a field.
 
+    Actions have a column if each is a number, or an array of one shape.
+
     A row belongs to whoever steps it, from the moment its action is there until its outcome is.
     """
 
-    def __init__(self, memory: Memory, layout: Layout, num_envs: int) -> None:
+    def __init__(self, memory: Memory, layout: Layout, acts: Layout, num_envs: int) -> None:
         self.layout = layout
+        self.acts = acts
         place = _places(memory, num_envs)
-        self.rewards = place(np.dtype(np.float64), ())
-        self.actions = place(np.dtype(np.int64), ())
+        self.rewards = place(*_REWARD)
+        self.actions = [place(dtype, shape) for dtype, shape in _numeric(acts)]
         self.leaves = [place(dtype, shape) for dtype, shape in _numeric(layout)]
 
     @staticmethod
-    def size(layout: Layout, num_envs: int) -> int:
+    def size(layout: Layout, acts: Layout, num_envs: int) -> int:
         """Return how many bytes they take."""
-        kinds = [(np.dtype(np.float64), ()), (np.dtype(np.int64), ()), *_numeric(layout)]
+        kinds = [_REWARD, *_numeric(acts), *_numeric(layout)]
         return sum(_room(dtype, shape, num_envs) for dtype, shape in kinds)
+
+    def read_actions(self, rows: slice) -> list[Any]:
+        """Return the actions of some rows, as authors take them."""
+        column = self.actions[0][rows]
+        return column.tolist() if isinstance(self.acts, Numbers) else list(column.copy())
 
     def put(self, rows: slice | list[int], columns: Columns) -> list[list[Any]]:
         """Write the columns of some rows; return those that are lists, which do not fit in."""
@@ -82,6 +93,15 @@ class SharedColumns:
             else:
                 lists.append(column)
         return lists
+
+
+def action_layout(spec: Spec) -> Layout:
+    """Return how the actions make columns: one if each is a number or an array, else none."""
+    if isinstance(spec, Integer):
+        return Numbers(np.dtype(np.int64))
+    if isinstance(spec, Array) and spec.dtype is not None and spec.shape is not None:
+        return Arrays(spec.dtype, spec.shape)
+    return Listed()
 
 
 def _places(memory: Memory, count: int) -> Callable[[np.dtype[Any], tuple[int, ...]], AnyArray]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Observation
@@ -62,7 +63,7 @@ class RebuiltRows(Sequence[Any]):
         self,
         layout: Layout,
         columns: Columns,
-        rewards: Sequence[float],
+        rewards: Sequence[float] | NDArray[np.float64],
         infos: Mapping[int, dict[str, Any]],
         whole: Mapping[int, Any],
     ) -> None:
@@ -81,7 +82,7 @@ class RebuiltRows(Sequence[Any]):
         observation = _rebuild(self._layout, self._columns, index)
         if isinstance(observation, Observation):
             hidden = {
-                "reward": self._rewards[index],
+                "reward": float(self._rewards[index]),
                 "done": False,
                 "truncated": False,
                 "metadata": dict(self._infos.get(index, ())),

@@ -39,6 +39,7 @@ class Shard:
         self.ends: dict[int, EpisodeEnd] = {}
         self.fresh: dict[int, ResetResult[Any] | Exception] = {}
         self._turn = 0
+        self._told: tuple[Any, ...] = ()  # the message of the turn that is under way
         self._seat = seat
         self._definition = definition
         self._timeout_s = timeout_s
@@ -83,7 +84,7 @@ class Shard:
         assert self._memory is not None
         layout, count = self._shared.layout, len(self._shared.rewards)
         worker = self._worker()
-        worker.tell("share", layout, count, fill, fd=self._memory.fd)
+        worker.tell("share", layout, self._shared.acts, count, fill, fd=self._memory.fd)
         worker.answer(timeout_s=self._timeout_s)
 
     def revive(self, wanted: Wanted, tell: Callable[[], None]) -> None:
@@ -175,20 +176,19 @@ class Shard:
         self._positions |= answer.positions
         return answer.outcomes
 
-    def step_all(self, actions: Sequence[Any], *, are_ints: bool) -> None:
-        """Let the worker step every row.
+    def step_all(self, actions: Sequence[Any] | None) -> None:
+        """Let the worker step every row; `None` says that the actions are in their column.
 
         Raises:
             WorkerLostError: It is gone.
         """
         worker = self._worker()
         self._turn, self.running = worker.next_turn(), self.rows
-        if are_ints:
-            assert self._shared is not None
-            self._shared.actions[self.rows.start : self.rows.stop] = actions
+        if actions is None:
             worker.give(STEP_ALL)
         else:
-            worker.tell("step", actions)
+            self._told = "step", actions
+            worker.tell(*self._told)
 
     def step_queued(self) -> None:
         """Let the worker step the rows in the queue whose episode is not lost.
@@ -202,7 +202,8 @@ class Shard:
         worker = self._worker()
         self._turn, self.running = worker.next_turn(), list(rows)
         self.queue = {row: one for row, one in self.queue.items() if row not in rows}
-        worker.tell("step_some", rows)
+        self._told = "step_some", rows
+        worker.tell(*self._told)
 
     @property
     def awaited(self) -> tuple[int, int]:
@@ -222,6 +223,11 @@ class Shard:
         """Whether the step that is under way is done."""
         return bool(self.running) and self._worker().has_done(self._turn)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the shared columns hold all there is to the step that is done."""
+        return not self._worker().has_more
+
     def take(self) -> Gathered:
         """Return the step that is done.
 
@@ -229,7 +235,8 @@ class Shard:
             WorkerLostError: The worker is gone.
         """
         worker = self._worker()
-        rest: Rest | None = worker.answer() if worker.has_more else None
+        rest: Rest | None = worker.answer(*self._told) if worker.has_more else None
+        self._told = ()
         if rest is not None:
             self._positions |= rest.positions
         assert self._shared is not None

@@ -45,7 +45,7 @@ def start_vector(
     num_workers, has_share = _plan(options, num_envs)
     shares = _shares(num_envs, num_workers + has_share)
     board, bell = Board.of(len(shares)), Bell.new()
-    spin = looks(len(shares))
+    spin = looks(num_workers + 1)
 
     there = dataclasses.replace(options, workers=None)  # a worker has none of its own
 

@@ -16,7 +16,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from envweave.codec import Mismatch
+from envweave.codec.leaves import Integer
 from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Session
 from envweave.transports.process.books import Books
@@ -28,14 +32,14 @@ from envweave.transports.process.gathering import (
     gather,
     sorted_by_row,
 )
-from envweave.transports.process.memory import Memory, SharedColumns
+from envweave.transports.process.memory import Memory, SharedColumns, action_layout
 from envweave.transports.process.place import WorkerLostError
 from envweave.transports.process.vector_host import Hello
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
-from envweave.vector.batch import Standing
+from envweave.vector.batch import Standing, Tick, tick_of
 from envweave.vector.choices import Wanted
-from envweave.vector.columns import Columns, Layout
+from envweave.vector.columns import Arrays, Columns, Layout, MisfitError
 
 
 class Share(BatchTransport, Protocol):
@@ -58,6 +62,7 @@ class ProcessTransport:
         self._own = own
         self._num_own = num_own
         self._memory: Memory | None = None
+        self._shared: SharedColumns | None = None
         spec = self.interface.action_spec
         self._several = self.interface.possible_agents is not None
         self._asked: set[int] = set()  # rows whose session must be asked about an action
@@ -85,8 +90,9 @@ class ProcessTransport:
         """Fix the columns, at the first reset of all."""
         books = self._books
         books.fix(layout, observations)
-        self._memory = Memory.of(SharedColumns.size(layout, books.num_envs))
-        shared = SharedColumns(self._memory, layout, books.num_envs)
+        acts = action_layout(self.interface.action_spec)
+        self._memory = Memory.of(SharedColumns.size(layout, acts, books.num_envs))
+        shared = self._shared = SharedColumns(self._memory, layout, acts, books.num_envs)
         if self._own is not None:
             self._own.fix(layout, observations[: self._num_own])
         for shard in self._fleet.shards:
@@ -161,6 +167,21 @@ class ProcessTransport:
                 raise _placed(place, refusals[row])
         return admitted
 
+    def admit_array(self, actions: NDArray[Any]) -> Any:
+        """Return whole numbers that every environment takes as they are; else `None`."""
+        spec = self.interface.action_spec
+        if (
+            self._asked
+            or not isinstance(spec, Integer)
+            or not np.can_cast(actions.dtype, np.int64)
+            or actions.dtype.kind == "b"
+            or actions.shape != (self._books.num_envs,)
+            or not spec.contains(int(actions.min()))
+            or not spec.contains(int(actions.max()))
+        ):
+            return None
+        return actions
+
     def _admit_one(self, action: Any) -> Any:
         if type(action) is ToolResult:
             raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
@@ -194,17 +215,51 @@ class ProcessTransport:
 
     # Steps
 
-    def step(self, actions: Sequence[Any]) -> StepBatch:
-        """Step each environment once."""
-        everyone = range(self._books.num_envs)
-        if self._asked or self._several or not self._fleet.is_calm:
-            self.send(everyone, actions)
+    def step(self, actions: Any) -> StepBatch:
+        """Step each environment once, with a list or an array of actions."""
+        fleet, own = self._fleet, self._own
+        if self._asked or self._several or not fleet.is_calm:
+            everyone = range(self._books.num_envs)
+            self.send(everyone, _listed(actions))
             return self._received(len(everyone), None, in_order=True)
-        self._fleet.step_all(actions, are_ints=set(map(type, actions)) == {int})
-        own = None
-        if self._own is not None:
-            own = from_caller(self._own.step(actions[: self._num_own]))
-        return self._received(len(everyone), None, own, in_order=True)
+        is_column = self._write(actions)
+        fleet.step_all(None if is_column else actions)
+        part: Gathered | None = None
+        if own is not None:
+            batch = own.step(_listed(actions[: self._num_own]))
+            tick = tick_of(batch)
+            is_plain = isinstance(fleet.layout, Arrays) and not (tick.special or tick.infos)
+            if is_plain and fleet.await_all():
+                return self._plain(tick)
+            part = from_caller(batch)
+        elif isinstance(fleet.layout, Arrays) and fleet.await_all():
+            return self._plain(None)
+        return self._received(self._books.num_envs, None, part, in_order=True)
+
+    def _write(self, actions: Any) -> bool:
+        """Write the workers' actions to their column; return whether they have one."""
+        shared, first = self._shared, self._num_own
+        if shared is None or not shared.actions:
+            return False
+        try:
+            column = actions[first:]
+            if not isinstance(column, np.ndarray):
+                column = shared.acts.gather(column)
+        except MisfitError:
+            return False
+        shared.actions[0][first:] = column
+        return True
+
+    def _plain(self, own: Tick | None) -> StepBatch:
+        """Return a step that columns hold all of."""
+        assert self._shared is not None
+        first, shared = self._num_own, self._shared
+        rewards, columns = shared.rewards.copy(), shared.leaves[0].copy()
+        if own is not None:
+            rewards[:first], columns[:first] = own.rewards, own.successor
+        columns.flags.writeable = False
+        self._fleet.strike_all()
+        return self._books.plain_batch(columns, rewards)
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
         """Let these environments take a step each."""
@@ -237,7 +292,8 @@ class ProcessTransport:
             left = None if deadline is None else deadline - time.monotonic()
             if count >= min_ready or (left is not None and left <= 0):
                 break
-            fleet.wait(taken, left)
+            done = [one.shard for one in taken]
+            fleet.wait([one for one in fleet.shards if one.running and one not in done], left)
         parts += [one.part for one in taken] or ([] if parts else [from_results({}, fleet.layout)])
         step = gather(fleet.layout, parts)
         if in_order:
@@ -272,6 +328,11 @@ class ProcessTransport:
                 self._memory.close()
         if failures:
             raise failures[0]
+
+
+def _listed(actions: Any) -> list[Any]:
+    rows: list[Any] = actions.tolist() if isinstance(actions, np.ndarray) else actions
+    return rows
 
 
 def _placed(place: int, error: EnvWeaveError) -> EnvWeaveError:

@@ -117,7 +117,7 @@ class VectorHost:
         return Started(outcomes, {row: self._session(row).position for row in outcomes})
 
     def _share(
-        self, layout: Layout, num_envs: int, fill: Mapping[int, Any], memory: Memory
+        self, layout: Layout, acts: Layout, num_envs: int, fill: Mapping[int, Any], memory: Memory
     ) -> None:
         """Fix the columns. `fill` stands in where no episode is running."""
         shown = [
@@ -125,7 +125,7 @@ class VectorHost:
             for row, session in zip(self._rows, self._sessions, strict=True)
         ]
         self._transport.fix(layout, shown)
-        self._shared = SharedColumns(memory, layout, num_envs)
+        self._shared = SharedColumns(memory, layout, acts, num_envs)
         self._sends_rows = not is_rebuildable(layout)
 
     def _admit(self, actions: Mapping[int, Any]) -> dict[int, Exception]:
@@ -139,11 +139,10 @@ class VectorHost:
         return refusals
 
     def step_all(self) -> Rest | None:
-        """Step every row, with the numbers in the shared column of actions."""
-        rows = self._rows
+        """Step every row, with the actions in their shared column."""
+        rows = slice(self._rows.start, self._rows.stop)
         assert self._shared is not None
-        actions = self._shared.actions[rows.start : rows.stop].tolist()
-        return self._booked(self._transport.step(actions), slice(rows.start, rows.stop))
+        return self._booked(self._transport.step(self._shared.read_actions(rows)), rows)
 
     def _step(self, actions: Sequence[Any]) -> Rest | None:
         rows = slice(self._rows.start, self._rows.stop)
