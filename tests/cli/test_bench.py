@@ -196,7 +196,7 @@ def test_a_vector_that_would_take_too_long_is_left_out_with_the_reason(envweave,
     ran = envweave("bench", f"{worlds}Slow", "--num-envs", "64", *TINY, "--repeats", "1")
 
     assert ran.code == 0
-    assert "inproc serial left out: stepping 64 would take about" in ran.text
+    assert "64 inproc serial: left out: stepping 64 would take about" in ran.text
 
 
 def test_an_environment_that_fails_is_told_with_its_cause(envweave, worlds):

@@ -41,6 +41,7 @@ def connect_vector(
     options: Options,
     num_envs: int,
     wrap: Callable[[int, Environment], Environment] | None = None,
+    share: tuple[int, int] | None = None,
 ) -> BatchTransport:
     """Carry a vector's calls to many environments.
 
@@ -51,6 +52,8 @@ def connect_vector(
         num_envs: How many to make.
         wrap: Given each environment by its index, also a replacement, before it goes under a
             session; what it returns goes there instead.
+        share: If these are some of a larger vector: the number of the first, and how many
+            there are in all. Failures are told by these.
     """
     if options.mode not in (None, *MODES):
         raise OptionError(
@@ -65,7 +68,7 @@ def connect_vector(
     workshop = Workshop(spec, kwargs, options, num_envs, wrap)
     with _discarded_on_failure(options) as sessions:
         for i in range(num_envs):
-            sessions.append(_open(workshop, i, num_envs))
+            sessions.append(_open(workshop, i, *(share or (0, num_envs))))
             _refuse_serial(sessions[0], spec, options)
         return _transport(sessions, options)
 
@@ -76,11 +79,12 @@ def connect_pool(
     options: Options,
     size: int,
     wrap: Callable[[int, Environment], Environment] | None = None,
+    share: tuple[int, int] | None = None,
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself."""
     workshop = Workshop(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:
-        sessions.extend(_open(workshop, i, size) for i in range(size))
+        sessions.extend(_open(workshop, i, *(share or (0, size))) for i in range(size))
     return [AsyncDriver(session, options.timeout_s) for session in sessions]
 
 
@@ -96,11 +100,13 @@ def _discarded_on_failure(options: Options) -> Iterator[list[Session]]:
         raise
 
 
-def _open(workshop: Workshop, index: int, num_envs: int) -> Session:
+def _open(workshop: Workshop, index: int, first: int, in_all: int) -> Session:
     try:
         return workshop.open_session(index)
     except DefinitionError as error:
-        raise DefinitionError(f"Environment {index} of {num_envs}: {error}") from error
+        if in_all == 1:
+            raise
+        raise DefinitionError(f"Environment {first + index} of {in_all}: {error}") from error
 
 
 def _transport(sessions: list[Session], options: Options) -> BatchTransport:

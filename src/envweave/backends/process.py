@@ -42,5 +42,5 @@ def connect_vector(
             "backend='process'."
         )
     here = dataclasses.replace(options, workers=None)
-    make_own = partial(inproc.connect_vector, spec, kwargs, here)
+    make_own = partial(inproc.connect_vector, spec, kwargs, here, share=(0, num_envs))
     return start_vector(spec, kwargs, options, num_envs, make_own)

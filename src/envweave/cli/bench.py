@@ -123,10 +123,12 @@ def _print_solo(figures: Figures) -> None:
         numeric=("steps/s", "spread", "µs a step"),
     )
     for name, rate in solo.rates.items():
-        shown.add_row(name, f"{rate.median:,.0f}", _spread(rate), output.number(rate.step_us))
-    for name, problem in solo.failures.items():
-        shown.add_row(name, "–", "", f"not measured: {problem}")
+        shown.add_row(name, f"{rate.median:,.0f}", _spread(rate), f"{rate.step_us:,.2f}")
+    for name in solo.failures:
+        shown.add_row(name, "–", "–", "–")
     output.print_table(f"{figures.plan.env_id}, {_turns(figures.plan)}", shown)
+    for name, problem in solo.failures.items():
+        output.console().print(f"{name}: {problem}", soft_wrap=True)
     if solo.overhead_us is not None:
         added = solo.overhead_us
         output.console().print(
@@ -142,9 +144,11 @@ def _print_solo(figures: Figures) -> None:
 def _print_vectors(figures: Figures) -> None:
     columns = ("environments", "how", "steps/s", "spread", "memory each")
     shown = output.table(*columns, numeric=("environments", "steps/s", "spread", "memory each"))
+    notes = []
     for one in figures.vectors:
         if one.rate is None:
-            shown.add_row(str(one.num_envs), f"{one.way.name}\n{one.problem}", "–", "", "")
+            shown.add_row(str(one.num_envs), one.way.name, "–", "–", "–")
+            notes.append(f"{one.num_envs} {one.way.name}: {one.problem}")
             continue
         shown.add_row(
             str(one.num_envs),
@@ -154,6 +158,8 @@ def _print_vectors(figures: Figures) -> None:
             _in_words(one.env_bytes),
         )
     output.print_table("Vectors", shown)
+    for note in notes:
+        output.console().print(note, soft_wrap=True)
 
 
 def _print_machine(figures: Figures) -> None:

@@ -57,8 +57,8 @@ def rollout(
         max_steps: Truncate every episode after so many steps.
         on_fault: What is done about an episode that fails, and not by the agent: `"replace"`
             plays the same task and seed again, in another environment where one is free, and
-            after three times returns it as not usable; `"keep"` returns it as not usable; `"raise"` ends the
-            rollout.
+            after three times returns it as not usable; `"keep"` returns it as not usable;
+            `"raise"` ends the rollout.
         max_faults: How many faults are replaced in all; without a limit if left out.
         progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
 

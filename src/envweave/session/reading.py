@@ -31,21 +31,26 @@ def compose(first: Transforming, second: Transforming) -> Transforming:
     return lambda observation: second(first(observation))
 
 
-def read_start(outcome: Any, transform: Transforming) -> ResetResult[Any]:
-    """Return the outcome of a `reset`.
+def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, Any]]:
+    """Return the observation and the info of a `reset`.
 
     Raises:
         BadReturnError: It says that the episode is over before it began.
     """
+    if type(outcome) is tuple and transform is None and len(outcome) == 2:
+        shown, info = outcome
+        # The hot path of an autoreset: no result has to be made of it first.
+        if type(info) is dict and not isinstance(shown, Observation):
+            return shown, info
     read = read_reset(outcome)
+    shown, info = read.observation, read.info
     if transform is not None:
-        observation = apply_transform(transform, keep(read.observation))
-        read.observation, read.info = observation, {**read.info, **observation.metadata}
-    shown = read.observation
+        shown = apply_transform(transform, keep(shown))
+        info = {**info, **shown.metadata}
     ends = isinstance(shown, Observation) and (shown.done is True or shown.truncated is True)
     if ends or read.end is not None:
         raise BadReturnError("reset() returned an episode that is over already.")
-    return read
+    return shown, info
 
 
 def read_agents_start(

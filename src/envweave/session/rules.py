@@ -152,18 +152,18 @@ class Session:
             raise ClosedError(f"{self._name} was closed while its reset() ran.")
         self.transform = compose(self.environment.transform, self._callers_transform)
         if self._ledger is None:
-            read = read_start(outcome, self.transform)
+            self.raw, info = read_start(outcome, self.transform)
             if self.fits is not None:
-                self.fits(read.observation)
-            self.raw = read.observation
-            observation = self.last = keep(read.observation)
+                self.fits(self.raw)
+            observation = self.last = keep(self.raw)
         else:
             read = read_agents_start(outcome, self.transform, self.fits)
             self._ledger.clear()
-            observation = self._ledger.observe(read.observation, read.info)
+            info = read.info
+            observation = self._ledger.observe(read.observation, info)
             self.last = self._ledger.seen
         if isinstance(outcome, StepResult):
-            self._outbox.overhear(read)
+            self._outbox.overhear(outcome)
         events = self._outbox.read_start()
         asked: tuple[NeedAction[Any], ...] | None = None
         if self._outbox.open_calls:
@@ -172,7 +172,7 @@ class Session:
             asked = self._ledger.ask(self.seat.to_act())
         self.step_index = 0
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
-        info = keep_info(read.info)
+        info = keep_info(info)
         if self._plan.seed is not None:
             info["seed"] = self._plan.seed
         return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events

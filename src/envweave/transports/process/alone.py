@@ -12,7 +12,7 @@ from typing import Any, final
 from envweave.errors import ClosedError, EnvWeaveError, ResetFailedError, StateFailedError
 from envweave.session.phase import Phase, refusal
 from envweave.transports.process.line import Line
-from envweave.transports.process.losses import Trail, end_of, then
+from envweave.transports.process.losses import Trail, end_of, passed_over, then
 from envweave.transports.process.place import CLOSE_S, WorkerLostError
 from envweave.transports.process.session_host import Answer
 from envweave.transports.process.vector_host import Hello
@@ -54,6 +54,8 @@ class ProcessDriver:
             result: ResetResult[Any] = self._call("reset", keywords=wanted, position=position)
         except WorkerLostError as loss:
             self._trail.is_live = False
+            if loss.offender is not None and self._position is not None:
+                self._position = passed_over(self._position, wanted.get("seed"))
             raise ResetFailedError(f"{name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result
@@ -97,8 +99,11 @@ class ProcessDriver:
 
     def _ready(self) -> Any:
         """Start another worker if the last was lost; return where it must go on then."""
-        if self._line.worker is not None:
-            return None
+        worker = self._line.worker
+        if worker is not None:
+            if not worker.is_gone:
+                return None
+            self._line.lose(worker.lost())
         try:
             self._line.start()
         except WorkerLostError:

@@ -50,6 +50,9 @@ class AsyncLine:
             self._send(packed)
             try:
                 answer = self.line.read(await reply)
+            except WorkerLostError as loss:
+                self.lose(loss)
+                raise
             except asyncio.CancelledError:
                 if self.line.worker is not None:
                     self._send(self.line.packed(index, "cancel")[1])
@@ -164,7 +167,9 @@ class AsyncLine:
             self._starting = loop, asyncio.Lock()
         async with self._starting[1]:
             if self.line.worker is not None:
-                return
+                if not self.line.worker.is_gone:
+                    return
+                self.lose(None)
             try:
                 await asyncio.to_thread(self.line.start)
             except WorkerLostError:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.errors import ResetFailedError
+from envweave.errors import ResetFailedError, StateFailedError
 from envweave.transports.process.board import Bell, Board
 from envweave.transports.process.books import Books
 from envweave.transports.process.gathering import Gathered, from_results
 from envweave.transports.process.losses import end_of, then
-from envweave.transports.process.place import WorkerLostError, WorkerProcess
+from envweave.transports.process.place import CLOSE_S, WorkerLostError, WorkerProcess
 from envweave.transports.process.shard import Shard
-from envweave.types import ResetResult
+from envweave.types import ResetResult, State
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Layout
 
@@ -64,6 +65,7 @@ class Fleet:
         self._autoreset = autoreset
         self._timeout_s = timeout_s
         self._is_closed = False
+        self._owner = os.getpid()
 
     @property
     def layout(self) -> Layout:
@@ -83,6 +85,7 @@ class Fleet:
         Raises:
             ResetFailedError: None can be had.
         """
+        self._look_after(shard)
         if not shard.settle():
             self._revive(shard, {})
             shard.settle()
@@ -97,6 +100,7 @@ class Fleet:
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
         waiting = []
         for shard, part in self.by_shard(wanted):
+            self._look_after(shard)
             there = shard.settle()
             for row in part:
                 shard.ends.pop(row, None)
@@ -115,6 +119,23 @@ class Fleet:
             except WorkerLostError as loss:
                 outcomes |= self._unbegun(shard, part, loss)
         return outcomes
+
+    def _look_after(self, shard: Shard) -> None:
+        """Find a worker lost that went while nobody asked anything of it."""
+        if shard.worker is not None and not shard.is_reviving and shard.worker.is_gone:
+            self.lose(shard, shard.worker.lost())
+
+    def state(self, shard: Shard) -> list[State]:
+        """Return the state of each of a shard's environments.
+
+        Raises:
+            StateFailedError: They were lost, and nobody was told yet.
+        """
+        self._look_after(shard)
+        for row, end in shard.ends.items():
+            raise StateFailedError(f"Environment {row}: {end.cause}. The next step tells of it.")
+        states: list[State] = self.ask(shard, "state")
+        return states
 
     def _unbegun(self, shard: Shard, part: Wanted, loss: WorkerLostError) -> dict[int, Exception]:
         self.lose(shard, loss)
@@ -195,7 +216,8 @@ class Fleet:
         shard = taken.shard
         if taken.is_lost:
             for row in taken.part.rows:
-                for kept in (shard.queue, shard.ends, shard.fresh):
+                shard.take_fresh(row)
+                for kept in (shard.queue, shard.ends):
                     kept.pop(row, None)
         else:
             shard.running = ()
@@ -214,6 +236,9 @@ class Fleet:
         """Sleep until a worker rings, a new one is there, or one is found lost."""
         left = timeout_s
         for shard in self.shards:
+            if shard.running and shard.worker is not None and shard.worker.has_ended:
+                self.lose(shard, shard.worker.lost())
+                return
             if self._timeout_s is not None and shard.running:
                 try:
                     allowed = shard.check_deadline(self._timeout_s)
@@ -224,7 +249,8 @@ class Fleet:
         poll = select.poll()
         poll.register(self._bell.fileno(), select.POLLIN)
         for worker in workers:
-            poll.register(worker.poll_fd(), select.POLLIN)
+            if not worker.has_ended:
+                poll.register(worker.poll_fd(), select.POLLIN)
         heard = {fd for fd, _ in poll.poll(None if left is None else max(left, 0.0) * 1000 + 1)}
         if self._bell.fileno() in heard:
             self._bell.hush()
@@ -257,6 +283,8 @@ class Fleet:
 
     def close(self) -> list[Exception]:
         """Let every worker close its environments and end; return what failed."""
+        if not self._bell.fds or self._owner != os.getpid():
+            return []  # it is closed, or belongs to the process that this one was forked from
         self._is_closed = True
         failures: list[Exception] = []
         deadline = time.monotonic() + BUSY_S
@@ -265,11 +293,16 @@ class Fleet:
             for worker in idle:
                 if worker is not None:
                     worker.tell_close()
-            came = [worker.await_close() for worker in idle if worker is not None]
-            failures = [failure for failure in came if failure is not None]
+            deadline = time.monotonic() + CLOSE_S
+            for worker in idle:
+                if worker is not None:
+                    failure = worker.await_close(deadline - time.monotonic())
+                    failures += [] if failure is None else [failure]
         finally:
             for shard in self.shards:
                 shard.end()
+            self._bell.close()
+            self._board.close()
         return failures
 
     def _comes_to_rest(self, shard: Shard, deadline: float) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any, final
 
+from envweave.errors import in_words
 from envweave.transports.process.board import Bell, Board, Turn
 from envweave.transports.process.channel import pack, pack_by_value
 from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
@@ -34,6 +36,7 @@ class Line:
         self._bells = Bell.new(), Bell.new()
         self._by_value = False
         self._is_ended = False
+        self._owner = os.getpid()
         self._numbers = 0
 
     def start(self) -> Hello:
@@ -68,9 +71,13 @@ class Line:
         """Return the answer in a reply; `None` if the call must be packed again, and is told anew.
 
         Raises:
+            WorkerLostError: It cannot be read, so that nobody knows what came of the call.
             Exception: What the call raised.
         """
-        kind, value = pickle.loads(reply)  # noqa: S301 - from our own worker
+        try:
+            kind, value = pickle.loads(reply)  # noqa: S301 - from our own worker
+        except Exception as error:
+            raise WorkerLostError(f"its answer cannot be read: {in_words(error)}") from error
         if kind == "done":
             answer: Answer = value
             return answer
@@ -86,7 +93,12 @@ class Line:
         self.worker, self.loss = None, loss
 
     def end(self) -> None:
-        """End the worker, and let go of what was shared with it. May be called twice."""
+        """End the worker, and let go of what was shared with it. May be called twice.
+
+        A forked copy of the trainer does no such thing.
+        """
+        if self._owner != os.getpid():
+            return
         self._is_ended = True
         self.lose(WorkerLostError("it was closed"))
         for bell in self._bells:

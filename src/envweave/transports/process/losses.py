@@ -7,6 +7,7 @@ from typing import Any, final
 
 from envweave.session.keeping import keep
 from envweave.session.outcomes import join_start, make_result
+from envweave.session.plan import Position
 from envweave.transports.process.place import WorkerLostError
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
 
@@ -16,6 +17,12 @@ def end_of(loss: WorkerLostError, row: int) -> EpisodeEnd:
     if loss.offender == row:
         return EpisodeEnd("timeout", "environment", str(loss))
     return EpisodeEnd("lost", "infrastructure", str(loss))
+
+
+def passed_over(position: Position, seed: int | None) -> Position:
+    """Return where a stream stands after a reset that took too long: as after one that failed."""
+    base, k = (position.base, position.k + 1) if seed is None else (seed, 0)
+    return position._replace(base=base, k=k, begun=position.begun + 1)
 
 
 def lost_result(last: Any, end: EpisodeEnd, about: Any, *, several_agents: bool) -> StepResult[Any]:

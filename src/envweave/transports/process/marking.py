@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
+from collections.abc import Callable, Generator
+from types import CoroutineType
 from typing import Any, final
 
 from envweave.codec import Spec
@@ -23,27 +27,41 @@ class Marked(Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         """Begin an episode inside."""
-        self._board.begin(self._turn, self._row)
-        try:
-            return self.environment.reset(**kwargs)
-        finally:
-            self._board.end(self._turn)
+        return self._run(lambda: self.environment.reset(**kwargs))
 
     def step(self, action: Any) -> Any:
         """Step inside."""
-        self._board.begin(self._turn, self._row)
-        try:
-            return self.environment.step(action)
-        finally:
-            self._board.end(self._turn)
+        return self._run(lambda: self.environment.step(action))
 
     def answer(self, result: ToolResult) -> Any:
         """Pass the answer to a tool call on."""
+        return self._run(lambda: self.environment.answer(result))
+
+    def _run(self, code: Callable[[], Any]) -> Any:
         self._board.begin(self._turn, self._row)
         try:
-            return self.environment.answer(result)
+            outcome = code()
         finally:
             self._board.end(self._turn)
+        return self._resume(outcome) if inspect.iscoroutine(outcome) else outcome
+
+    @types.coroutine
+    def _resume(self, coroutine: CoroutineType[Any, Any, Any]) -> Generator[Any, None, Any]:
+        """Run a coroutine; what is marked is each stretch in which it holds the event loop."""
+        error: BaseException | None = None
+        while True:
+            self._board.begin(self._turn, self._row)
+            try:
+                waits = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as done:
+                return done.value
+            finally:
+                self._board.end(self._turn)
+            error = None
+            try:
+                yield waits
+            except BaseException as thrown:  # noqa: BLE001 - a cancellation, for the coroutine
+                error = thrown
 
 
 def bind_main_classes(interface: Interface) -> None:

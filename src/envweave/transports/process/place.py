@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
@@ -30,9 +29,11 @@ _BOOT = """\
 import json, socket, struct, sys
 s = socket.socket(fileno=int(sys.argv[1]))
 f = s.makefile("rb", buffering=0)
-n = struct.unpack("<Q", f.read(8))[0]
-b = b""
-while len(b) < n: b += f.read(n - len(b)) or sys.exit(1)
+def read(n):
+    b = b""
+    while len(b) < n: b += f.read(n - len(b)) or sys.exit(1)
+    return b
+b = read(struct.unpack("<Q", read(8))[0])
 f.close()
 sys.path[:] = json.loads(b)
 from envweave.transports.process.worker import main
@@ -76,6 +77,7 @@ class WorkerProcess:
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self._owner = os.getpid()
         self._by_value = False  # whether the worker cannot import some class of our messages
         self._answer: tuple[int, Any] = (-1, None)  # the last one, by number of its turn
         seat.board.clear(seat.turn)
@@ -84,7 +86,7 @@ class WorkerProcess:
         fds = {seat.board.memory.fd, *seat.bell.fds, *seat.caller_bell.fds, theirs.fileno()}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, "-c", _BOOT, str(theirs.fileno())],
+                [sys.executable, *_flags(), "-c", _BOOT, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=tuple(fds),
                 start_new_session=True,  # a Ctrl-C is for the trainer, which tells its workers
@@ -114,14 +116,13 @@ class WorkerProcess:
         """
         seat = self.seat
         paths = json.dumps([path for path in sys.path if isinstance(path, str)]).encode()
-        dies_with_us = threading.current_thread() is threading.main_thread()
         told = {
             "board": seat.board.memory.fd,
             "place": seat.turn.place,
             "bell": seat.bell.fds,
             "caller_bell": seat.caller_bell.fds,
             "looks": seat.looks,
-            "parent": os.getpid() if dies_with_us else None,
+            "parent": os.getpid(),
             "host": host,
         }
         with self._whole():
@@ -210,7 +211,12 @@ class WorkerProcess:
         """
         self._await(timeout_s)
         with self._whole():
-            return self._channel.recv()
+            packed = self._channel.recv_packed()
+        try:
+            return pickle.loads(packed)  # noqa: S301 - from our own worker
+        except Exception as error:
+            self.end()
+            raise _unreadable(error) from error
 
     @property
     def connection(self) -> socket.socket:
@@ -257,9 +263,6 @@ class WorkerProcess:
             yield
         except PeerGoneError:
             raise self.lost() from None
-        except (pickle.PickleError, AttributeError, ImportError, EOFError) as error:
-            self.end()
-            raise WorkerLostError(f"its answer cannot be read: {in_words(error)}") from error
         except BaseException:
             self.end()
             raise
@@ -268,12 +271,19 @@ class WorkerProcess:
         """Return which environment's code is running, and for how many seconds; or `None`."""
         words, turn = self.seat.board.words, self.seat.turn
         since, row = words[turn.since], words[turn.row]
-        return (row, (time.monotonic_ns() - since) / 1e9) if since else None
+        if not since or words[turn.since] != since:  # it came back just now
+            return None
+        return row, (time.monotonic_ns() - since) / 1e9
 
     @property
     def has_ended(self) -> bool:
         """Whether it was found dead, or ended by us."""
         return self._channel.fileno() < 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no process any more."""
+        return self.has_ended or self._process.poll() is not None
 
     def lost(self) -> WorkerLostError:
         """End what is left of it, and return how it ended, in words."""
@@ -283,11 +293,15 @@ class WorkerProcess:
         return WorkerLostError(_ending(self._process.returncode, self.pid))
 
     def end(self) -> None:
-        """End the process and all that it started, at once. May be called twice."""
+        """End the process and all that it started, at once. May be called twice.
+
+        A forked copy of the trainer only lets go of it.
+        """
         if self.has_ended:
             return
-        self.kill()
-        self._process.wait()
+        if self._owner == os.getpid():
+            self.kill()
+            self._process.wait()
         self._channel.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
@@ -300,14 +314,19 @@ class WorkerProcess:
 
     def tell_close(self) -> None:
         """Tell it to close its environments and end."""
-        with contextlib.suppress(WorkerLostError):
-            self.tell("close")
+        if self._owner == os.getpid():
+            with contextlib.suppress(WorkerLostError):
+                self.tell("close")
 
-    def await_close(self) -> Exception | None:
-        """Wait until it has done so; return what failed, if anything did."""
+    def await_close(self, timeout_s: float) -> Exception | None:
+        """Wait until it has done so, or is ended; return what failed, if anything did."""
         failure: Exception | None = None
+        poll = select.poll()
         try:
-            if not self.has_ended and select.select([self._channel.fileno()], [], [], CLOSE_S)[0]:
+            if not self.has_ended and self._owner == os.getpid():
+                poll.register(self._channel.fileno(), select.POLLIN)
+                if not poll.poll(max(timeout_s, 0) * 1000):
+                    return None
                 self.answer("close")
                 self._process.wait(1.0)
         except (WorkerLostError, subprocess.TimeoutExpired):
@@ -317,6 +336,16 @@ class WorkerProcess:
         finally:
             self.end()
         return failure
+
+
+def _unreadable(error: Exception) -> WorkerLostError:
+    return WorkerLostError(f"its answer cannot be read: {in_words(error)}")
+
+
+def _flags() -> list[str]:
+    """Return the options that this interpreter runs with, such as `-O` or `-W error`."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+    return flags
 
 
 def _ending(code: int | None, pid: int) -> str:

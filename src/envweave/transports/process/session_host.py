@@ -8,14 +8,18 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
+from envweave.errors import ResetFailedError, StateFailedError
 from envweave.registry import EnvSpec, Options
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
 from envweave.transports.process.board import Board, Turn
 from envweave.transports.process.channel import LENGTH, pack
+from envweave.transports.process.losses import then
 from envweave.transports.process.marking import Marked, bind_main_classes
+from envweave.transports.process.sending import fail_start, fail_step, refused
 from envweave.transports.process.vector_host import Hello
 from envweave.transports.process.worker import failed
+from envweave.types import ResetResult, StepResult
 
 MAKE = "envweave.backends.inproc:connect_pool"
 """What makes the environments here; it stands above this layer, so it is named, not imported."""
@@ -65,6 +69,7 @@ class SessionHost:
         kwargs: Mapping[str, Any],
         options: Options,
         rows: range,
+        size: int,
         board: Board,
         turn: Turn,
     ) -> None:
@@ -72,7 +77,7 @@ class SessionHost:
         if options.timeout_s is not None:
             marks = lambda i, one: Marked(one, board, turn, i)  # noqa: E731
         self._drivers: list[AsyncDriver] = load_path(MAKE)(
-            spec, kwargs, options, len(rows), wrap=marks
+            spec, kwargs, options, len(rows), wrap=marks, share=(rows.start, size)
         )
         self._last: dict[int, asyncio.Task[None]] = {}  # the last call of each environment
         bind_main_classes(self._drivers[0].interface)
@@ -130,10 +135,35 @@ class SessionHost:
             session.go_on_from(call.position)
         try:
             value = await getattr(driver, call.method)(*call.args, **call.keywords)
-            reply = pack(("done", Answer(value, driver.agents, session.position)))
+            try:
+                reply = _done(driver, value)
+            except Exception:  # noqa: BLE001 - whatever an author's object raises
+                reply = _done(driver, await _sendable(driver, value))
         except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
             reply = failed(error)
         _reply(writer, call.number, reply)
+
+
+def _done(driver: AsyncDriver, value: Any) -> bytes:
+    return pack(("done", Answer(value, driver.agents, driver.session.position)))
+
+
+async def _sendable(driver: AsyncDriver, value: Any) -> Any:
+    """Return what a call returned with failures in place of what cannot be sent."""
+    session = driver.session
+    if isinstance(value, ResetResult):
+        failure = fail_start(session, value)
+        if isinstance(failure, Exception):
+            raise failure
+    if isinstance(value, StepResult):
+        result = fail_step(session, value)
+        if result.ready is not None or not session.autoreset:
+            return result
+        try:
+            return then(result, fail_start(session, await driver.reset()))
+        except ResetFailedError as error:
+            return then(result, error)
+    raise StateFailedError(f"The state cannot be sent to another process: {refused(value)}")
 
 
 def _reply(writer: asyncio.StreamWriter, number: int, reply: bytes) -> None:

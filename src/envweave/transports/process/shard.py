@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError, ResetFailedError, in_words
+from envweave.session.plan import Position
 from envweave.transports.process.board import STEP_ALL
 from envweave.transports.process.gathering import Gathered, from_worker
+from envweave.transports.process.losses import passed_over
 from envweave.transports.process.memory import Memory, SharedColumns
 from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
 from envweave.transports.process.vector_host import Hello, Rest, Started
@@ -43,7 +45,8 @@ class Shard:
         self._seat = seat
         self._definition = definition
         self._timeout_s = timeout_s
-        self._positions: dict[int, Any] = {}  # of each row's stream of episodes
+        self._positions: dict[int, Position] = {}  # of each row's stream of episodes
+        self._untold: dict[int, Position] = {}  # of those that begin with `fresh`
         self._shared: SharedColumns | None = None
         self._memory: Memory | None = None
         self._fill: Callable[[int], Any] = lambda row: row
@@ -107,16 +110,18 @@ class Shard:
         try:
             self.launch()
             self.greet()
+            self._untold.clear()  # they went with the last worker
             self.ask("go_on_from", self._positions)
-            outcomes = self.reset(wanted) if wanted else {}
+            outcomes = self._reset(wanted) if wanted else {}
             if self._shared is not None:
                 begun = {row for row, one in outcomes.items() if isinstance(one, ResetResult)}
                 self._tell_shared({row: self._fill(row) for row in self.rows if row not in begun})
-        except (WorkerLostError, EnvWeaveError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - told to who waits for it
             if self.worker is not None:
                 self.worker.end()
                 self.worker = None
-            words = in_words(error) if isinstance(error, OSError) else str(error)
+            ours = isinstance(error, WorkerLostError | EnvWeaveError)
+            words = str(error) if ours else in_words(error)
             failure = f"a new worker process could not take over: {words}"
             return {row: ResetFailedError(failure) for row in wanted}
         return outcomes
@@ -135,7 +140,13 @@ class Shard:
     def revived(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Return what came of the resets that a new worker began with."""
         self.settle()
-        return {row: self.fresh.pop(row) for row in wanted}
+        return {row: self.take_fresh(row) for row in wanted}
+
+    def take_fresh(self, row: int) -> Any:
+        """Return what came of the reset that a new worker began a row with, to tell of it."""
+        if row in self._untold:
+            self._positions[row] = self._untold.pop(row)
+        return self.fresh.pop(row, None)
 
     # Calls
 
@@ -149,14 +160,12 @@ class Shard:
         worker.tell(*message)
         return worker.answer(*message, timeout_s=self._timeout_s)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these rows; a failure stands in its place.
-
-        Raises:
-            WorkerLostError: The worker is gone.
-        """
+    def _reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these rows, and don't tell of it yet."""
         self.tell_reset(wanted)
-        return self.started(wanted)
+        answer = self._started(wanted)
+        self._untold |= answer.positions
+        return answer.outcomes
 
     def tell_reset(self, wanted: Wanted) -> None:
         """Tell the worker to begin an episode in each of these rows.
@@ -164,7 +173,10 @@ class Shard:
         Raises:
             WorkerLostError: The worker is gone.
         """
-        self._worker().tell("reset", wanted)
+        # Who began an episode that nobody was told of begins where the caller stands.
+        back = {row: self._positions[row] for row in wanted if row in self._untold}
+        self._told = "reset", wanted, back
+        self._worker().tell(*self._told)
 
     def started(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Return what came of a reset that the worker was told of.
@@ -172,9 +184,22 @@ class Shard:
         Raises:
             WorkerLostError: The worker is gone.
         """
-        answer: Started = self._worker().answer("reset", wanted, timeout_s=self._timeout_s)
+        answer = self._started(wanted)
         self._positions |= answer.positions
+        for row in wanted:
+            self._untold.pop(row, None)
         return answer.outcomes
+
+    def _started(self, wanted: Wanted) -> Started:
+        try:
+            answer: Started = self._answer(*self._told)
+        except WorkerLostError as loss:
+            late = loss.offender
+            if late in wanted and late in self._positions:
+                seed = wanted[late].get("seed")
+                self._positions[late] = passed_over(self._positions[late], seed)
+            raise
+        return answer
 
     def step_all(self, actions: Sequence[Any] | None) -> None:
         """Let the worker step every row; `None` says that the actions are in their column.
@@ -235,7 +260,7 @@ class Shard:
             WorkerLostError: The worker is gone.
         """
         worker = self._worker()
-        rest: Rest | None = worker.answer(*self._told) if worker.has_more else None
+        rest: Rest | None = self._answer(*self._told) if worker.has_more else None
         self._told = ()
         if rest is not None:
             self._positions |= rest.positions
@@ -248,6 +273,19 @@ class Shard:
             return  # it will be found lost
         if self.running and not self._worker().has_begun(self._turn):
             self.running = ()
+
+    def _answer(self, *message: Any) -> Any:
+        """Return the answer to a message that no environment can refuse.
+
+        Raises:
+            WorkerLostError: The worker is gone, or cannot answer.
+        """
+        try:
+            return self._worker().answer(*message, timeout_s=self._timeout_s)
+        except WorkerLostError:
+            raise
+        except Exception as error:
+            raise WorkerLostError(f"its worker cannot answer: {in_words(error)}") from error
 
     def _worker(self) -> WorkerProcess:
         if self.worker is None:
@@ -262,3 +300,4 @@ class Shard:
             revival.join(0.05)
         if self.worker is not None:
             self.worker.end()
+        self._seat.bell.close()

@@ -44,15 +44,14 @@ def start_vector(
     """
     num_workers, has_share = _plan(options, num_envs)
     shares = _shares(num_envs, num_workers + has_share)
+    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    definitions = [pack_definition(spec, kwargs, there, rows, num_envs) for rows in shares]
     board, bell = Board.of(len(shares)), Bell.new()
     spin = looks(num_workers + 1)
 
-    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
-
     def shard(index: int, rows: range) -> Shard:
         seat = Seat(board, Turn.of(index), Bell.new(), bell, spin)
-        definition = pack_definition(spec, kwargs, there, rows)
-        return Shard(seat, rows, definition, options.timeout_s)
+        return Shard(seat, rows, definitions[index], options.timeout_s)
 
     shards = [shard(index, rows) for index, rows in enumerate(shares)]
     own: Share | None = None
@@ -63,10 +62,13 @@ def start_vector(
             has_share = False
         if has_share:
             own = make_own(len(shares[0]))
+            shards[0].end()
             hello = Hello(own.interface, own.tasks)
     except BaseException:
         for one in shards:
             one.end()
+        bell.close()
+        board.close()
         raise
     books = Books(num_envs, several_agents=hello.interface.possible_agents is not None)
     fleet = Fleet(
@@ -118,7 +120,7 @@ def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) ->
     Raises:
         EnvWeaveError: The environment could not be made.
     """
-    line = Line(pack_definition(spec, kwargs, options, range(1)), options.timeout_s)
+    line = Line(pack_definition(spec, kwargs, options, range(1), 1), options.timeout_s)
     return ProcessDriver(line, _connected(line), autoreset=options.autoreset)
 
 
@@ -134,7 +136,7 @@ def start_pool(
     lines: list[Line] = []
     try:
         for rows in _shares(size, min(cores(), size)):
-            line = Line(pack_definition(spec, kwargs, options, rows), options.timeout_s)
+            line = Line(pack_definition(spec, kwargs, options, rows, size), options.timeout_s)
             lines.append(line)
             hello = _connected(line)
             shared = AsyncLine(line, len(rows))

@@ -18,7 +18,7 @@ from envweave.errors import (
 )
 from envweave.session.phase import Phase, refusal
 from envweave.transports.process.async_line import AsyncLine
-from envweave.transports.process.losses import Trail, end_of, then
+from envweave.transports.process.losses import Trail, end_of, passed_over, then
 from envweave.transports.process.place import WorkerLostError
 from envweave.transports.process.vector_host import Hello
 from envweave.types import AGENT, ResetResult, State, StepResult
@@ -81,6 +81,8 @@ class AsyncProcessDriver:
             result: ResetResult[Any] = await self._call("reset", keywords=wanted, position=position)
         except WorkerLostError as loss:
             self._trail.is_live = False
+            if loss.offender == self._index and self._position is not None:
+                self._position = passed_over(self._position, wanted.get("seed"))
             raise ResetFailedError(f"{self.interface.name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result

@@ -136,7 +136,7 @@ class ProcessTransport:
         """Return the state of each environment."""
         states: list[State] = [] if self._own is None else self._own.state()
         for shard in self._fleet.shards:
-            states += self._fleet.ask(shard, "state")
+            states += self._fleet.state(shard)
         return states
 
     # Actions
@@ -313,9 +313,8 @@ class ProcessTransport:
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
-        if self._unclosed.detach() is None:
+        if not self._unclosed.alive:
             return
-        atexit.unregister(self._fleet.close)
         failures: list[BaseException] = []
         try:
             if self._own is not None:
@@ -326,6 +325,9 @@ class ProcessTransport:
             failures += self._fleet.close()
             if self._memory is not None:
                 self._memory.close()
+        # Only now: who interrupts this may call it again.
+        self._unclosed.detach()
+        atexit.unregister(self._fleet.close)
         if failures:
             raise failures[0]
 

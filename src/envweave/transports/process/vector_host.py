@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from envweave.environment import Interface
-from envweave.errors import EnvWeaveError
+from envweave.errors import EnvWeaveError, StateFailedError
 from envweave.registry import EnvSpec, Options
 from envweave.registry.plugins import load_path
 from envweave.session import Session
 from envweave.transports.process.board import Board, Turn
 from envweave.transports.process.channel import Channel
+from envweave.transports.process.losses import then
 from envweave.transports.process.marking import Marked, bind_main_classes
 from envweave.transports.process.memory import Memory, SharedColumns
 from envweave.transports.process.rebuilding import is_rebuildable, is_rebuilt
+from envweave.transports.process.sending import fail_start, fail_step, refused
 from envweave.types import ResetResult, State, StepResult, Tasks
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.batch import tick_of
@@ -72,6 +74,7 @@ class VectorHost:
         kwargs: Mapping[str, Any],
         options: Options,
         rows: range,
+        num_envs: int,
         board: Board,
         turn: Turn,
     ) -> None:
@@ -80,11 +83,12 @@ class VectorHost:
         if options.timeout_s is not None:
             marks = lambda i, one: Marked(one, board, turn, rows[i])  # noqa: E731
         self._transport: BatchTransport = load_path(MAKE)(
-            spec, kwargs, options, len(rows), wrap=marks
+            spec, kwargs, options, len(rows), wrap=marks, share=(rows.start, num_envs)
         )
         self._sessions: Sequence[Session] = self._transport.sessions
         self._shared: SharedColumns | None = None
         self._sends_rows = False  # whether columns hold all there is to an observation
+        self._batch: StepBatch | None = None  # the last one
         bind_main_classes(self._transport.interface)
 
     def hello(self) -> Hello:
@@ -110,7 +114,8 @@ class VectorHost:
         for row, position in positions.items():
             self._session(row).go_on_from(position)
 
-    def _reset(self, wanted: Wanted) -> Started:
+    def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> Started:
+        self._go_on_from(positions)
         first = self._rows.start
         came = self._transport.reset({row - first: one for row, one in wanted.items()})
         outcomes = {i + first: outcome for i, outcome in came.items()}
@@ -156,6 +161,7 @@ class VectorHost:
 
     def _booked(self, batch: StepBatch, rows: slice | list[int]) -> Rest | None:
         """Write a batch to the shared columns; return what they cannot hold."""
+        self._batch = batch
         assert self._shared is not None
         tick = tick_of(batch)
         first, ids = self._rows.start, tick.ids
@@ -185,6 +191,31 @@ class VectorHost:
 
     def _state(self) -> list[State]:
         return self._transport.state()
+
+    def sendable(self, answer: Any) -> Any:
+        """Return an answer that could not be sent, with failures in place of what could not be."""
+        if isinstance(answer, Started):
+            outcomes = {
+                row: fail_start(self._session(row), one) for row, one in answer.outcomes.items()
+            }
+            return answer._replace(outcomes=outcomes)
+        if isinstance(answer, Rest) and self._batch is not None:
+            return self._sendable(answer, self._batch)
+        raise StateFailedError(f"The state cannot be sent to another process: {refused(answer)}")
+
+    def _sendable(self, rest: Rest, batch: StepBatch) -> Rest:
+        special, positions = dict(rest.special), dict(rest.positions)
+        for i, result in zip(batch.ids.tolist(), batch, strict=True):
+            session, row = self._sessions[i], i + self._rows.start
+            failed = fail_step(session, result)
+            if failed is result:
+                continue
+            if failed.ready is None and session.autoreset:
+                failed = then(failed, self._reset({row: {}}, {}).outcomes[row])
+            special[row], positions[row] = failed, session.position
+        infos = {row: info for row, info in rest.infos.items() if row not in special}
+        whole = {row: one for row, one in rest.whole.items() if row not in special}
+        return rest._replace(special=special, infos=infos, whole=whole, positions=positions)
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""

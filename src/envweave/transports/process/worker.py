@@ -6,8 +6,8 @@ that hangs up the trainer is gone, however it went, and the worker goes too.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import os
 import pickle
 import select
@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any, Protocol, runtime_checkable
 
 from envweave.errors import in_words
@@ -28,7 +29,8 @@ from envweave.transports.process.memory import Memory
 ORPHAN_S = 5.0
 """How long an environment may take to come back after the trainer is gone."""
 
-_PR_SET_PDEATHSIG = 1
+LOOK_S = 1.0
+"""How often to look whether the trainer is still there, besides its connection."""
 
 
 class Host(Protocol):
@@ -42,6 +44,9 @@ class Host(Protocol):
 
     def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
         """Answer a message."""
+
+    def sendable(self, answer: Any) -> Any:
+        """Return an answer that could not be sent, without what could not be."""
 
     def close(self) -> None:
         """Close every environment."""
@@ -57,14 +62,36 @@ class OwnPace(Protocol):
 
 def main(connection: socket.socket) -> None:
     """Run until the trainer says `close`, or is gone."""
+    atexit.register(_end_all, os.getpid())  # the first that is registered is the last that runs
+    try:
+        _run(connection)
+    except BaseException as error:  # noqa: BLE001 - nobody above, and nobody else to be told
+        # At once: a thread that an environment has left behind could hold it up for ever.
+        os._exit(_told(error))
+
+
+def _told(error: BaseException) -> int:
+    """Print what ends this process, as Python does; return its exit code."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def _run(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(connection)
     os.set_inheritable(connection.fileno(), False)  # noqa: FBT003 - by position only
     try:
         told = channel.recv()
         definition = channel.recv_packed()
-        _die_with(told["parent"])
-        threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
+        watched = (connection, told["parent"])
+        threading.Thread(target=_watch, args=watched, daemon=True).start()
         for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
             os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
         board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
@@ -77,10 +104,13 @@ def main(connection: socket.socket) -> None:
         channel.send(hello)
         if isinstance(host, OwnPace):
             host.serve(connection)
-        else:
+            return
+        try:
             _serve(host, channel, board, turn, told)
+        except PeerGoneError:
+            host.close()
     except PeerGoneError:
-        os._exit(1)  # nobody is left to be told anything
+        pass  # nobody is left to be told anything
 
 
 def _serve(host: Host, channel: Channel, board: Board, turn: Turn, told: dict[str, Any]) -> None:
@@ -99,9 +129,7 @@ def _serve(host: Host, channel: Channel, board: Board, turn: Turn, told: dict[st
         else:
             while words[go] != count:
                 if any(fd == channel.fileno() for fd, _ in poll.poll()):
-                    with contextlib.suppress(Exception):
-                        host.close()
-                    return
+                    raise PeerGoneError
                 bell.hush()
         reply: bytes | None
         is_last = False
@@ -109,7 +137,7 @@ def _serve(host: Host, channel: Channel, board: Board, turn: Turn, told: dict[st
             reply, is_last = _answer(host, channel)
         else:
             rest = host.step_all()
-            reply = None if rest is None else pack(("done", rest))
+            reply = None if rest is None else _done(host, rest)
         words[more] = reply is not None
         words[done] = count
         caller_bell.ring()
@@ -131,11 +159,21 @@ def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
         if name == "close":
             host.close()
             return pack(("done", None)), True
-        return pack(("done", host.call(name, tuple(args), channel))), False
+        return _done(host, host.call(name, tuple(args), channel)), False
     except PeerGoneError:
         raise
     except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
         return failed(error), name == "close"
+
+
+def _done(host: Host, answer: Any) -> bytes:
+    try:
+        return pack(("done", answer))
+    except Exception:  # noqa: BLE001 - whatever an author's object raises
+        try:
+            return pack(("done", host.sendable(answer)))
+        except Exception as error:  # noqa: BLE001 - told to the trainer
+            return failed(error)
 
 
 def failed(error: BaseException) -> bytes:
@@ -148,24 +186,22 @@ def failed(error: BaseException) -> bytes:
     return packed
 
 
-def _watch(fd: int) -> None:
-    """End this process, and all that it started, when the trainer is gone for good."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    poll.poll()
-    time.sleep(ORPHAN_S)  # while it is idle the main thread leaves by itself
-    os.killpg(0, signal.SIGKILL)
+def _watch(connection: socket.socket, parent: int) -> None:
+    """End this process, and all that it started, when the trainer is gone for good.
 
-
-def _die_with(parent: int | None) -> None:
-    """Let the kernel end this process with its trainer, also while nothing of ours can run.
-
-    It does so when the very thread ends that started us, so it is asked only where that is the
-    trainer's main thread.
+    A copy of the trainer, forked, may hold the connection longer than the trainer lives.
     """
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    poll = select.poll()
+    poll.register(connection.fileno(), 0)
+    while not poll.poll(LOOK_S * 1000) and os.getppid() == parent:
+        pass
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)  # tells the main thread
+    time.sleep(ORPHAN_S)  # it closes the environments and leaves, unless it hangs
+    _end_all(os.getpid())
+
+
+def _end_all(worker: int) -> None:
+    """End this process, and all that it started; a forked copy of it does no such thing."""
+    if os.getpid() == worker:
+        os.killpg(0, signal.SIGKILL)

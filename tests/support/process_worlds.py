@@ -1,0 +1,149 @@
+"""Environments that do to their process what environments do; worker processes import them."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import envweave as ew
+
+(GO, END, RAISE, KILL, SEGV, EXIT, LEAVE, HANG, WAIT, MEMORY, TRICKY, LOCK, LAMBDA, BLOCK) = range(
+    14
+)
+
+
+class TrickyError(Exception):
+    """Can be pickled, and not unpickled."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+class Place(ew.Environment):
+    """Shows the process it runs in, the seed of its episode, and the step; `at` is a directory.
+
+    Somebody who waits in `WAIT`, or in a reset while `at/hold-reset` is there, has put its
+    process's id into the pipe `at/here`, and goes on for ever.
+    """
+
+    def __init__(self, at: str = "", fail_at: int = -1, how: str = "raise") -> None:
+        self.at = Path(at)
+        if fail_at >= 0 and self._count() == fail_at:
+            spoil(how)
+        self.seed, self.step_count = -1, 0
+
+    def _count(self) -> int:
+        """Return how many were made before this one, in all processes."""
+        for k in range(1000):
+            try:
+                (self.at / f"made-{k}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            return k
+        raise AssertionError
+
+    def _held(self) -> None:
+        with (self.at / "here").open("w") as pipe:
+            pipe.write(f"{os.getpid()}\n")
+        threading.Event().wait()
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        self.seed, self.step_count = seed or 0, 0
+        if self.at.name and (self.at / "hold-reset").exists():
+            self._held()
+        if self.at.name and (self.at / f"hang-reset-{seed}").exists():
+            time.sleep(3600)
+        return self._show(), {}
+
+    def step(self, action: int) -> Any:
+        self.step_count += 1
+        info: dict[str, Any] = {}
+        if action == RAISE:
+            raise OSError("no more")
+        if action == WAIT:
+            self._held()
+        if action == HANG:
+            time.sleep(3600)
+        if action == MEMORY:
+            raise MemoryError
+        if action == TRICKY:
+            raise TrickyError(1, 2)
+        if action == LOCK:
+            info["lock"] = threading.Lock()
+        if action == LAMBDA:
+            info["double"] = lambda x: 2 * x
+        if action in (KILL, SEGV, EXIT, LEAVE):
+            spoil({KILL: "kill", SEGV: "segfault", EXIT: "exit", LEAVE: "leave"}[action])
+        return self._show(), 1.0, action == END, False, info
+
+    def _show(self) -> Any:
+        return np.array([os.getpid(), self.seed, self.step_count])
+
+    @property
+    def state(self) -> ew.State:
+        return ew.State(step_count=self.step_count)
+
+
+def spoil(how: str) -> None:
+    if how == "raise":
+        raise OSError("out of machines")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "exit":
+        os._exit(3)
+    if how == "leave":
+        sys.exit(4)
+
+
+class AsyncPlace(Place):
+    """The same with coroutines; `BLOCK` holds up the whole event loop."""
+
+    async def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+    async def step(self, action: int) -> Any:  # type: ignore[override]
+        if action == HANG:
+            await asyncio.sleep(3600)
+        if action == BLOCK:
+            time.sleep(3600)
+        return super().step(action)
+
+
+class Parent(Place):
+    """Starts a process of its own."""
+
+    def __init__(self, at: str = "") -> None:
+        super().__init__(at)
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        (self.at / f"child-{self.child.pid}").touch()
+
+
+class Stays(Place):
+    """Holds a thread that never ends."""
+
+    def __init__(self, at: str = "") -> None:
+        super().__init__(at)
+        threading.Thread(target=threading.Event().wait).start()
+
+
+class ClosesBadly(Place):
+    def close(self) -> None:
+        (self.at / f"closed-{self.seed}").touch()
+        raise OSError("socket")
+
+
+class NeverCloses(Place):
+    def close(self) -> None:
+        time.sleep(3600)
