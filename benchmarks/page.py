@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from company import NOTABLE
 from plot import draw
 from tables import Table, as_markdown, tables_of
 
@@ -50,11 +51,18 @@ def setting(figures: dict[str, Any]) -> str:
         package = name.split()[0]
         if peer["version"] and not any(one.startswith(f"{package} ") for one in versions):
             versions.append(f"{package} {peer['version']}")
+    share = machine["company"]
+    company = (
+        f" Other programs took {share:.0%} of the cores meanwhile, which tells most on what spins "
+        "while it waits."
+        if share is not None and share > NOTABLE
+        else ""
+    )
     return (
         f"Measured on {machine['cores']} cores of {machine['processor']} with Python "
         f"{machine['python']}; {', '.join(versions)}. Each figure is the median of "
         f"{how['repeats']} turns of {how['seconds']:g} s, taken in turns with the others; the "
-        "spread is from the slowest to the quickest."
+        f"spread is from the slowest to the quickest.{company}"
     )
 
 

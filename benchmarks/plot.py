@@ -23,7 +23,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 11.0), dpi=150, layout="constrained", facecolor="white")
-    above, below = figure.subfigures(2, 1, height_ratios=[1.0, 1.2])
+    halves: Any = figure.subfigures(2, 1, height_ratios=[1.0, 1.2])
+    above, below = halves
     _growth(above.subplots(), figures["growth"])
     _ratios(below.subplots(), figures["rows"])
     machine = figures["machine"]

@@ -149,6 +149,6 @@ GROWTH = {
 """Who is measured as the number grows, and how far: a process an environment ends somewhere."""
 
 WEIGHED = (SERIAL, PROCESS, THREADS, SYNC, PUFFER, PUFFER_WORKERS, ASYNC, SUBPROC)
-WEIGHED_SIZE = 64
+WEIGHED_SIZE = 256
 OVERHEAD_US = 1.0
 """What `make` may add to a step of one environment, in microseconds."""

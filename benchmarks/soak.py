@@ -1,8 +1,8 @@
 """Step many environments for long: does memory grow, does every episode end exactly once?
 
-    python benchmarks/soak.py                                   # 1,000 LineWorlds, 100,000 steps
-    python benchmarks/soak.py --backend process --steps 20000
-    python benchmarks/soak.py --backend process --kills 0.05    # kill a worker at 5 % of the steps
+python benchmarks/soak.py                                   # 1,000 LineWorlds, 100,000 steps
+python benchmarks/soak.py --backend process --steps 20000
+python benchmarks/soak.py --backend process --kills 0.05    # kill a worker at 5 % of the steps
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """envweave's vectors against those of its peers, in one run.
 
-    scripts/peers benchmarks/vector.py                   everything; about ten minutes
-    scripts/peers benchmarks/vector.py --quick           the same, roughly; about two
+    scripts/peers benchmarks/vector.py                   everything; about a quarter of an hour
+    scripts/peers benchmarks/vector.py --quick           the same, roughly; a few minutes
     scripts/peers benchmarks/vector.py --only serial     the comparisons whose name has it
     scripts/peers benchmarks/vector.py --docs            and write the figures into the docs
 
@@ -26,12 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 try:
     import gymnasium  # noqa: F401 - the environments here are Gymnasium's
+    from company import NOTABLE, Company
     from contenders import ENTRANTS, end_leftovers, why_missing
     from rows import ROWS, SIZES, WEIGHED
     from runs import Settings, run_growth, run_memory, run_one, run_row
     from tables import show, tables_of
 
-    from envweave.bench.machine import describe_machine, usable_cores
+    from envweave.bench.machine import describe_machine
 except ImportError as error:
     sys.exit(f"vector.py: {error}. Run it through scripts/peers, which installs what it needs.")
 
@@ -92,7 +93,7 @@ def chosen(only: list[str] | None) -> list[str]:
 
 def run(wanted: list[str], how: Settings, *, quick: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {
-        "machine": {**describe_machine(), "load": os.getloadavg()[0]},
+        "machine": describe_machine(),
         "settings": {"repeats": how.repeats, "seconds": how.seconds},
         "peers": peers(),
         "one": [],
@@ -166,22 +167,23 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"vector.py: --json {options.json}: there is no such directory.")
     wanted = chosen(options.only)
     open_enough_files()
-    load, cores = os.getloadavg()[0], usable_cores()
-    if load > cores / 2:
-        print(
-            f"vector.py: the machine is busy (load {load:.1f} on {cores} cores). What spins while "
-            "it waits, ours and theirs, will look slower than it is.",
-            file=sys.stderr,
-        )
     how = Settings(
         options.repeats or (3 if options.quick else 5),
         options.seconds or (0.1 if options.quick else 0.5),
         progress(len(wanted)),
     )
+    company = Company()
     try:
         figures = run(wanted, how, quick=options.quick)
     finally:
         end_leftovers()
+    figures["machine"]["company"] = share = company.share()
+    if share is not None and share > NOTABLE:
+        print(
+            f"vector.py: other programs took {share:.0%} of the cores meanwhile. What spins while "
+            "it waits, ours and theirs, looks slower than it is.",
+            file=sys.stderr,
+        )
     for table in tables_of(figures):
         show(table)
     if options.json:

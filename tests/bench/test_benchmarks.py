@@ -85,7 +85,7 @@ def test_ratios_are_of_the_rates_beside_them(quick):
 def test_the_figures_say_what_they_were_measured_on(quick):
     _, figures = quick
 
-    assert {"processor", "cores", "python", "versions", "load"} <= set(figures["machine"])
+    assert {"processor", "cores", "python", "versions", "company"} <= set(figures["machine"])
     assert figures["settings"] == {"repeats": 2, "seconds": 0.01}
     assert figures["peers"]["gymnasium SyncVectorEnv"]["version"]
 

@@ -32,8 +32,8 @@ class TrickyError(Exception):
 class Place(ew.Environment):
     """Shows the process it runs in, the seed of its episode, and the step; `at` is a directory.
 
-    Somebody who waits in `WAIT`, or in a reset while `at/hold-reset` is there, has put its
-    process's id into the pipe `at/here`, and goes on for ever.
+    Whoever waits in `WAIT`, or is the first to come to a sign `at/hold-make` or `at/hold-reset`,
+    has put its process's id into the pipe `at/here`, and stays for ever.
     """
 
     def __init__(self, at: str = "", fail_at: int = -1, how: str = "raise") -> None:
@@ -41,6 +41,7 @@ class Place(ew.Environment):
         if fail_at >= 0 and self._count() == fail_at:
             spoil(how)
         self.seed, self.step_count = -1, 0
+        self._hold("make")
 
     def _count(self) -> int:
         """Return how many were made before this one, in all processes."""
@@ -52,6 +53,13 @@ class Place(ew.Environment):
             return k
         raise AssertionError
 
+    def _hold(self, what: str) -> None:
+        """Wait here once, if somebody put up `at/hold-…`."""
+        sign = self.at / f"hold-{what}"
+        if self.at.name and sign.exists():
+            sign.unlink(missing_ok=True)
+            self._held()
+
     def _held(self) -> None:
         with (self.at / "here").open("w") as pipe:
             pipe.write(f"{os.getpid()}\n")
@@ -59,8 +67,7 @@ class Place(ew.Environment):
 
     def reset(self, *, seed: int | None = None) -> Any:
         self.seed, self.step_count = seed or 0, 0
-        if self.at.name and (self.at / "hold-reset").exists():
-            self._held()
+        self._hold("reset")
         if self.at.name and (self.at / f"hang-reset-{seed}").exists():
             time.sleep(3600)
         return self._show(), {}
@@ -147,3 +154,33 @@ class ClosesBadly(Place):
 class NeverCloses(Place):
     def close(self) -> None:
         time.sleep(3600)
+
+
+class Unsendable(Place):
+    """Its state, and what its reset tells, cannot be sent."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        observation, _ = super().reset(seed=seed)
+        return observation, {"lock": threading.Lock()}
+
+    @property
+    def state(self) -> Any:
+        return Locked()
+
+
+class Locked:
+    """Can be copied, and not be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: Any) -> Locked:
+        return self
+
+
+class Unreadable(Place):
+    """Tells at `RAISE` what can be sent, and not be read."""
+
+    def step(self, action: int) -> Any:
+        *outcome, _ = super().step(GO)
+        return *outcome, {"error": TrickyError(1, 2)} if action == RAISE else {}

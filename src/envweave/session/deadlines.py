@@ -48,7 +48,7 @@ class Deadline:
             DeadlineError: It took too long. Whatever the call itself raises passes as it is.
         """
         if self.timeout_s is None:
-            return await _own(start())
+            return await own(start())
         clock = _Clock(self.timeout_s, self._idle_s)
         task = clock.loop.create_task(_outcome(start, clock))
         task.add_done_callback(clock.stop)
@@ -116,12 +116,12 @@ async def _outcome(
     """Run a call and return what came of it, so that nothing is raised out of its task."""
     clock.start()
     try:
-        return await _own(start()), None
+        return await own(start()), None
     except BaseException as error:  # noqa: BLE001 - raised again where the call was made
         return None, error
 
 
-async def _own(call: Awaitable[Any]) -> Any:
+async def own(call: Awaitable[Any]) -> Any:
     """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
     try:
         return await call

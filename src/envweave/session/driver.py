@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, final
 
 from envweave.errors import BusyError, DeadlineError
-from envweave.session.deadlines import Deadline
+from envweave.session.deadlines import Deadline, own
 from envweave.session.private_loop import PrivateLoop
 from envweave.session.rules import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
@@ -140,34 +139,37 @@ class AsyncDriver(Driver):
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
         self._close = _awaitable(environment.close, is_async="close" in methods)
 
-    @contextmanager
-    def _alone(self, call: str) -> Iterator[None]:
+    def _begin(self, call: str) -> None:
+        """Note that a call is under way; `_end` must follow."""
         if self._running is not None:
             raise BusyError(
                 f"{call}() while {self._running}() is still under way on the same environment. "
                 "Await it first, or make one environment for each task."
             )
         self._running = call
-        try:
-            yield
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                self.session.abandon()  # cancelled in the middle of the author's code
-            raise
-        finally:
-            self._running = None
-            if self._rest is not None:
-                self._rest.set()
+
+    def _end(self) -> None:
+        self._running = None
+        if self._rest is not None:
+            self._rest.set()
 
     async def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `AsyncEnv.reset`."""
         session = self.session
-        with self._alone("reset"):
+        self._begin("reset")
+        try:
             keywords = session.begin(**wanted)
             try:
                 return session.started(await self._start(keywords))
             except Exception as error:
                 raise session.reset_failed(error) from error
+        except Exception:
+            raise
+        except BaseException:
+            session.abandon()  # cancelled in the middle of the author's code
+            raise
+        finally:
+            self._end()
 
     async def _start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
@@ -189,16 +191,19 @@ class AsyncDriver(Driver):
 
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `AsyncEnv.step`."""
-        session = self.session
-        with self._alone("step"):
+        session, deadline = self.session, self._deadline
+        self._begin("step")
+        try:
             action = session.admit(action)
-            name, run = (
-                ("answer", self._answer) if type(action) is ToolResult else ("step", self._step)
-            )
             try:
-                outcome = await self._deadline.run(name, partial(run, action))
+                if type(action) is ToolResult:
+                    outcome = await deadline.run("answer", partial(self._answer, action))
+                elif deadline.timeout_s is None:
+                    outcome = await own(self._step(action))
+                else:
+                    outcome = await deadline.run("step", partial(self._step, action))
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-                late = error is self._deadline.missed
+                late = error is deadline.missed
                 result = session.fail(error, "timeout" if late else "error")
             else:
                 result = session.conclude(outcome)
@@ -209,6 +214,13 @@ class AsyncDriver(Driver):
             except Exception as error:  # noqa: BLE001 - the author's code again
                 return session.join_failed(result, error)
             return session.joined(result, outcome)
+        except Exception:
+            raise
+        except BaseException:
+            session.abandon()  # cancelled in the middle of the author's code
+            raise
+        finally:
+            self._end()
 
     async def state(self) -> State:
         """Return the environment's state."""

@@ -85,15 +85,22 @@ class Fleet:
         Raises:
             ResetFailedError: None can be had.
         """
+        failure: WorkerLostError | None = None
+        for _ in range(2):  # a worker may be found lost only when it does not answer
+            self._settle(shard)
+            try:
+                return shard.ask(*message)
+            except WorkerLostError as loss:
+                self.lose(shard, loss)
+                failure = loss
+        raise ResetFailedError(f"Environments {_span(shard.rows)}: {failure}.")
+
+    def _settle(self, shard: Shard) -> None:
+        """Wait for a new worker, if the last was lost."""
         self._look_after(shard)
         if not shard.settle():
             self._revive(shard, {})
             shard.settle()
-        try:
-            return shard.ask(*message)
-        except WorkerLostError as loss:
-            self.lose(shard, loss)
-            raise ResetFailedError(f"Environments {_span(shard.rows)}: {loss}.") from None
 
     def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
@@ -132,10 +139,15 @@ class Fleet:
             StateFailedError: They were lost, and nobody was told yet.
         """
         self._look_after(shard)
-        for row, end in shard.ends.items():
-            raise StateFailedError(f"Environment {row}: {end.cause}. The next step tells of it.")
-        states: list[State] = self.ask(shard, "state")
-        return states
+        try:
+            if not shard.ends:
+                self._settle(shard)
+                states: list[State] = shard.ask("state")
+                return states
+        except WorkerLostError as loss:
+            self.lose(shard, loss)
+        cause = next((end.cause for end in shard.ends.values()), "no worker process can be had")
+        raise StateFailedError(f"Environments {_span(shard.rows)}: {cause}.")
 
     def _unbegun(self, shard: Shard, part: Wanted, loss: WorkerLostError) -> dict[int, Exception]:
         self.lose(shard, loss)

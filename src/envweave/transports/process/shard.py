@@ -19,6 +19,9 @@ from envweave.vector.choices import Wanted
 
 HOST = "envweave.transports.process.vector_host:VectorHost"
 
+ATTEMPTS = 3
+"""How often to start a new worker in place of a lost one, if the new ones are lost too."""
+
 
 @final
 class Shard:
@@ -107,23 +110,30 @@ class Shard:
         self._revival.start()
 
     def _revived(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        try:
-            self.launch()
-            self.greet()
-            self._untold.clear()  # they went with the last worker
-            self.ask("go_on_from", self._positions)
-            outcomes = self._reset(wanted) if wanted else {}
-            if self._shared is not None:
-                begun = {row for row, one in outcomes.items() if isinstance(one, ResetResult)}
-                self._tell_shared({row: self._fill(row) for row in self.rows if row not in begun})
-        except Exception as error:  # noqa: BLE001 - told to who waits for it
-            if self.worker is not None:
-                self.worker.end()
-                self.worker = None
-            ours = isinstance(error, WorkerLostError | EnvWeaveError)
-            words = str(error) if ours else in_words(error)
-            failure = f"a new worker process could not take over: {words}"
-            return {row: ResetFailedError(failure) for row in wanted}
+        failure = ""
+        for _ in range(ATTEMPTS):
+            try:
+                return self._start_over(wanted)
+            except Exception as error:  # noqa: BLE001 - told to who waits for it
+                if self.worker is not None:
+                    self.worker.end()
+                    self.worker = None
+                ours = isinstance(error, WorkerLostError | EnvWeaveError)
+                failure = str(error) if ours else in_words(error)
+                if not isinstance(error, WorkerLostError) or error.offender is not None:
+                    break  # it would fail again
+        words = f"a new worker process could not take over: {failure}"
+        return {row: ResetFailedError(words) for row in wanted}
+
+    def _start_over(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        self.launch()
+        self.greet()
+        self._untold.clear()  # they went with the last worker
+        self.ask("go_on_from", self._positions)
+        outcomes = self._reset(wanted) if wanted else {}
+        if self._shared is not None:
+            begun = {row for row, one in outcomes.items() if isinstance(one, ResetResult)}
+            self._tell_shared({row: self._fill(row) for row in self.rows if row not in begun})
         return outcomes
 
     @property
