@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,58 @@ class Grid(ew.Environment):
             other = {"longer": (3, 2), "shorter": (1, 2), "flat": (4,)}
             shown = np.ones(other[self.changes], np.float32)
         return shown, 1.0, False, self.at >= 5, {}
+
+
+@dataclass
+class Count(ew.Observation):
+    at: int = 0
+
+
+class Recounter(ew.Environment):
+    """Counts in one object, which it shows again and again, but not at a reset."""
+
+    def __init__(self) -> None:
+        self.mine = Count(reward=1.0)
+
+    def reset(self) -> Count:
+        self.mine.at = 0
+        return Count()
+
+    def step(self, action: int) -> Count:
+        self.mine.at += 1
+        return self.mine
+
+
+def test_a_dataclass_that_is_shown_again_and_again_was_copied() -> None:
+    with ew.make(Recounter()) as env, ew.make_vector(Recounter, num_envs=2) as venv:
+        env.reset()
+        venv.reset()
+        results = [env.step(0) for _ in range(3)]
+        batches = [venv.step([0, 0]) for _ in range(3)]
+
+    assert [result.observation.at for result in results] == [1, 2, 3]
+    assert [batch[1].observation.at for batch in batches] == [1, 2, 3]
+
+
+def test_a_dataclass_that_nobody_holds_is_handed_out_as_it_is() -> None:
+    made: list[int] = []
+
+    class Maker(ew.Environment):
+        def reset(self) -> Count:
+            return Count()
+
+        def step(self, action: int) -> Count:
+            one = Count(reward=1.0)
+            made.append(id(one))
+            return one
+
+    with ew.make(Maker()) as env, ew.make_vector(Maker, num_envs=2) as venv:
+        env.reset()
+        venv.reset()
+        result, batch = env.step(0), venv.step([0, 0])
+        shown = [result, *batch]
+
+    assert [id(one.observation) for one in shown] == made
 
 
 @pytest.mark.parametrize("keeps", ["nothing", "buffer", "info", "outcome"])

@@ -41,9 +41,10 @@ from envweave.errors import (
 )
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, State, StepResult, Tasks
 from envweave.vector import StepBatch
-from envweave.vector.batch import Standing, Tick
+from envweave.vector.batch import Tick
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
+from envweave.vector.reset_batch import Standing
 
 logger = logging.getLogger(__name__)
 

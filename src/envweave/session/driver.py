@@ -76,12 +76,12 @@ class SyncDriver(Driver):
         session = self.session
         action = session.admit(action)
         try:
+            run = self._answer if type(action) is ToolResult else self._step
             try:
-                outcome = self._answer(action) if type(action) is ToolResult else self._step(action)
+                # Given no name here: the session must see whether anybody holds the outcome.
+                result = session.conclude(run(action))
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 result = session.fail(error)
-            else:
-                result = session.conclude(outcome)
             return self.go_on(result) if session.reset_due else result
         except BaseException:
             session.abandon()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,16 @@ def keep_state(state: Any, episode_id: str | None, step_count: int) -> State:
         object.__setattr__(kept, "episode_id", episode_id)
         object.__setattr__(kept, "step_count", kept.step_count or step_count)
     return kept
+
+
+def _references(outcome: Any) -> int:
+    observation = outcome
+    return sys.getrefcount(observation)
+
+
+HELD_ALONE = _references(object())
+"""How often an object is referred to under two names of a function that it was passed to, while
+nobody else holds it: then nobody else can write to it."""
 
 
 def is_flat(cls: Any) -> bool:

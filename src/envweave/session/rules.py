@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any, final
 
 import numpy as np
@@ -32,7 +33,7 @@ from envweave.errors import (
     in_words,
 )
 from envweave.session import outcomes
-from envweave.session.keeping import is_flat, keep, keep_info, keep_state
+from envweave.session.keeping import HELD_ALONE, is_flat, keep, keep_info, keep_state
 from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
 from envweave.session.outcomes import Parts, Start, end_of
@@ -70,7 +71,7 @@ class Session:
         phase: Where the session stands.
         reset_due: Whether the driver owes an autoreset.
         step_index: How many steps the episode has taken.
-        last: The last good observation; `raw` is the author's own object behind it.
+        last: The last good observation.
         said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
         seat: Who is under these rules, and whether it is still trusted.
@@ -91,7 +92,6 @@ class Session:
         self.episode_id: str | None = None
         self.task_id: str | None = None
         self.last: Any = None
-        self.raw: Any = None
         self.fits: Callable[[Any], None] | None = None
         self.transform = self._callers_transform = transform
         self._read_action = interface.action_spec.read
@@ -152,10 +152,10 @@ class Session:
             raise ClosedError(f"{self._name} was closed while its reset() ran.")
         self.transform = compose(self.environment.transform, self._callers_transform)
         if self._ledger is None:
-            self.raw, info = read_start(outcome, self.transform)
+            shown, info = read_start(outcome, self.transform)
             if self.fits is not None:
-                self.fits(self.raw)
-            observation = self.last = keep(self.raw)
+                self.fits(shown)
+            observation = self.last = keep(shown)
         else:
             read = read_agents_start(outcome, self.transform, self.fits)
             self._ledger.clear()
@@ -247,14 +247,14 @@ class Session:
                 return self._conclude_rare(outcome)
             if self.fits is not None:
                 self.fits(observation)
-            # What an author may go on writing to is handed out as a copy.
-            kind = type(observation)
+            # What an author may go on writing to is handed out as a copy. To find out whether
+            # that can be takes as long as to copy an array, but not as long as a dataclass.
+            kind, is_bare = type(observation), observation is outcome  # in no tuple of an author's
             if kind is _ndarray:
                 observation = observation.copy()
-            elif observation is not self.raw and not info and is_flat(kind):
-                self.raw = observation
-            else:
-                self.raw, observation = observation, keep(observation)
+            elif not is_bare or info or getrefcount(observation) > HELD_ALONE or not is_flat(kind):
+                observation = keep(observation)
+            info = keep_info(info) if info else {}
         except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
         self.last = observation
@@ -265,7 +265,7 @@ class Session:
         result.reward = reward
         result.terminated = terminated
         result.truncated = truncated
-        result.info = keep_info(info) if info else {}
+        result.info = info
         result.end = None
         result.ready = None
         result.episode_id = self.episode_id
@@ -294,7 +294,7 @@ class Session:
         answers = self._outbox.answering is not None
         end, events = self._outbox.read()
         end, terminated, truncated = outcomes.settle_end(end, terminated, truncated)
-        self.raw, self.last = observation, kept
+        self.last = kept
         self.step_index += not answers
         if not answers:
             self._owed = None

@@ -18,9 +18,10 @@ from envweave.errors import EnvWeaveError
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State
-from envweave.vector.batch import Standing, StepBatch, batch_of
+from envweave.vector.batch import StepBatch, batch_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout, Listed, replaced
+from envweave.vector.reset_batch import Standing
 from envweave.vector.rows import admit_each, first_seen
 
 Outcome: TypeAlias = Any

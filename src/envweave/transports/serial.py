@@ -9,9 +9,9 @@ from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State
 from envweave.vector import StepBatch
-from envweave.vector.batch import Standing
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout
+from envweave.vector.reset_batch import Standing
 from envweave.vector.rows import SessionRows
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from envweave.errors import EnvWeaveError
 from envweave.session import Session
-from envweave.vector.batch import Standing
 from envweave.vector.choices import Wanted
+from envweave.vector.reset_batch import Standing
 
 
 def check_each(sessions: Sequence[Session], wanted: Wanted) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
-from envweave.vector.batch import ResetBatch, Standing, StepBatch, tick_of
+from envweave.vector.batch import StepBatch, tick_of
 from envweave.vector.columns import Columns
+from envweave.vector.reset_batch import ResetBatch, Standing
 
 Needs = Sequence[NeedAction[Any]]
 

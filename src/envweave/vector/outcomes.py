@@ -157,7 +157,7 @@ def _infos(told: Sequence[Any], outcomes: list[Any], rare: Rare) -> Mapping[int,
                 if not rare:
                     # What nobody else holds nobody can change: a third of the cost of copies.
                     outcomes.clear()
-                    if max(map(sys.getrefcount, told)) <= _HELD_HERE:
+                    if max(map(sys.getrefcount, told)) <= HELD_BY_COLUMN:
                         return ByRow(told)
                 return ByRow(list(map(dict.copy, told)))
     except Exception:  # noqa: BLE001, S110 - whatever an author takes for an info
@@ -182,10 +182,10 @@ def _note(rare: Rare, i: int, is_ordinary: bool) -> None:  # noqa: FBT001
         rare.setdefault(i, None)
 
 
-def _held_here() -> int:
+def _held_by_column() -> int:
     """Return how often an object is referred to that only a column holds."""
     told = ({"held": 1}, {"held": 2})
     return max(map(sys.getrefcount, told))
 
 
-_HELD_HERE = _held_here()
+HELD_BY_COLUMN = _held_by_column()

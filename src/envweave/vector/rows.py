@@ -9,6 +9,7 @@ roads equal.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -22,7 +23,7 @@ from envweave.types import ResetResult, StepResult, ToolResult
 from envweave.vector.batch import StepBatch, Tick, batch_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
-from envweave.vector.outcomes import BLANK, Rare, Told, take_apart
+from envweave.vector.outcomes import BLANK, HELD_BY_COLUMN, Rare, Told, take_apart
 
 
 @final
@@ -40,8 +41,7 @@ class SessionRows:
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._layout: Layout = Listed()
-        self._raw: Sequence[Any] = [None] * count  # the authors' own objects of the last step
-        self._fitting: Sequence[Any] = (self,) * count  # those that were seen to fit the columns
+        self._fitting: Sequence[Any] = (self,) * count  # authors' objects seen to fit the columns
         # Authors who fill one array again and again: what was seen to fit still fits. Tuples
         # compare their items by identity first, and arrays of several numbers that are not
         # the same object refuse: a tenth of the cost of looking at every dtype and shape.
@@ -112,10 +112,11 @@ class SessionRows:
                     rare.setdefault(i, None)
         return self._book(take_apart(outcomes, rare), outcomes, rare)
 
-    def _book(self, told: Told, outcomes: Sequence[Any], rare: Rare) -> StepBatch:
+    def _book(self, told: Told, outcomes: list[Any], rare: Rare) -> StepBatch:
         special: dict[int, StepResult[Any]] = {}
         for i in sorted(rare) if rare else ():
             special[i] = self._conclude(i, outcomes[i], rare[i])
+        outcomes.clear()  # the list; whoever still holds something of it is an author
         shown = self._copies(told, special)
         try:
             successor = self._gather(told.observations, shown)
@@ -129,7 +130,7 @@ class SessionRows:
                         special[i] = self._conclude(i, None, misfit)
                         shown[i] = special[i].observation
             successor = self._layout.gather(shown)
-        self._note_raw(told.observations, special)
+        self._note_fitting(told.observations, special)
         for i, result in special.items():
             told.rewards[i] = math.nan if result.reward is None else result.reward
         self._columns = successor
@@ -157,14 +158,16 @@ class SessionRows:
         """Return what may be shown of the authors' objects, which they may go on writing to."""
         if not special and not self._may_change:
             return told.observations
+        held = list(map(sys.getrefcount, told.observations)) if self._may_change else []
         shown = list(told.observations)
         for i, result in special.items():
             shown[i] = result.observation
         if not self._may_change:
             return shown
         infos = told.infos
-        for i, (one, before) in enumerate(zip(told.observations, self._raw, strict=True)):
-            if i in special or (one is not before and i not in infos and is_flat(type(one))):
+        for i, one in enumerate(told.observations):
+            is_ours = held[i] <= HELD_BY_COLUMN and i not in infos and is_flat(type(one))
+            if i in special or is_ours:
                 continue
             try:
                 shown[i] = keep(one)
@@ -182,15 +185,16 @@ class SessionRows:
                 pass  # some array is another one, or of another size by now
         return self._layout.gather(shown)
 
-    def _note_raw(self, raw: Sequence[Any], special: Mapping[int, Any]) -> None:
+    def _note_fitting(self, raw: Sequence[Any], special: Mapping[int, Any]) -> None:
         """Note the authors' objects, which were shown and fit, but for those of these rows."""
-        if not special:
-            self._raw = self._fitting = raw
+        if self._refills is None:
             return
-        own, fitting = list(raw), list(raw)
-        for i in special:
-            own[i], fitting[i] = self.sessions[i].raw, self._fitting[i]
-        self._raw, self._fitting = own, tuple(fitting)
+        if special:
+            fitting = list(raw)
+            for i in special:
+                fitting[i] = self._fitting[i]
+            raw = tuple(fitting)
+        self._fitting = raw
 
     def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
         """Let a row's session conclude its step, and begin the next episode if one is due."""
@@ -204,7 +208,6 @@ class SessionRows:
         if session.phase is Phase.LIVE and i not in self._off_road:
             session.step_index = self._tick + self._offsets.item(i)
             session.last = self._columns[i, ...] if self._shown is None else self._shown[i]
-            session.raw = self._raw[i]
         return session
 
     def catch_up(self) -> None:
@@ -217,14 +220,13 @@ class SessionRows:
         if not started:
             return
         self._offsets, self._episodes = self._offsets.copy(), list(self._episodes)
-        self._tasks, self._raw = list(self._tasks), list(self._raw)
+        self._tasks = list(self._tasks)
         self._shown = None if self._shown is None else list(self._shown)
         for i, observation in started.items():
             session = self.sessions[i]
             self._offsets[i] = -self._tick
             self._steps[i] = session.environment.step  # another's, if the last one failed
             self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
-            self._raw[i] = session.raw
             if self._shown is not None:
                 self._shown[i] = observation
         if self._columns is not None:
@@ -251,11 +253,10 @@ class SessionRows:
             self._caught_up(i)
             results[i] = self.drivers[i].step(action)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
-        self._offsets, self._raw = self._offsets.copy(), list(self._raw)
+        self._offsets = self._offsets.copy()
         self._shown = None if self._shown is None else list(self._shown)
         for i, result in results.items():
             self._offsets[i] = result.step_index - self._tick
-            self._raw[i] = self.sessions[i].raw
             if self._shown is not None:
                 self._shown[i] = result.observation
         shown = {i: result.observation for i, result in results.items()}

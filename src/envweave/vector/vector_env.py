@@ -24,9 +24,10 @@ from envweave.types import ResetResult, State, Task, Tasks
 from envweave.vector.actions import action_rows, agent_action_rows
 from envweave.vector.agent_batch import AgentResetBatch
 from envweave.vector.agent_rows import AgentRows
-from envweave.vector.batch import OVER, ResetBatch, Standing, StepBatch, lend
+from envweave.vector.batch import OVER, StepBatch, lend
 from envweave.vector.choices import Wanted, read_ids, read_wishes
 from envweave.vector.columns import Columns, Layout, layout_of
+from envweave.vector.reset_batch import ResetBatch, Standing
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
 
@@ -148,7 +149,7 @@ class VectorEnv:
         seed: int | Sequence[int | None] | None = None,
         task: Task | str | Sequence[Task | str | None] | None = None,
         options: Mapping[str, Any] | None = None,
-        ids: Sequence[int] | None = None,
+        ids: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     ) -> ResetBatch:
         """Begin an episode in every environment, or in those of `ids`.
 
@@ -268,7 +269,9 @@ class VectorEnv:
         asked, spec = self._agents.asked(ids), _by_agent(self.action_spec)
         return agent_action_rows(actions, asked, self._agents.agents, spec)
 
-    def send(self, actions: Any, *, ids: Sequence[int] | None = None) -> None:
+    def send(
+        self, actions: Any, *, ids: Sequence[int] | NDArray[np.integer[Any]] | None = None
+    ) -> None:
         """Let some environments take a step, without waiting for it. `recv` brings it back.
 
         Args:
@@ -292,7 +295,7 @@ class VectorEnv:
             raise
         self._under_way.update(chosen)
 
-    def _chosen(self, ids: Sequence[int] | None) -> list[int]:
+    def _chosen(self, ids: Any) -> list[int]:
         if ids is None:
             free = [i for i in range(self.num_envs) if i not in self._under_way]
             if not free:

@@ -15,8 +15,9 @@ from envweave.transports.process.gathering import chosen_rows
 from envweave.transports.process.losses import lost_result
 from envweave.transports.process.rebuilding import RebuiltRows
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
-from envweave.vector.batch import Standing, StepBatch, Tick
+from envweave.vector.batch import StepBatch, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
+from envweave.vector.reset_batch import Standing
 
 
 @final

@@ -37,9 +37,10 @@ from envweave.transports.process.place import WorkerLostError
 from envweave.transports.process.vector_host import Hello
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
-from envweave.vector.batch import Standing, Tick, tick_of
+from envweave.vector.batch import Tick, tick_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Arrays, Columns, Layout, MisfitError
+from envweave.vector.reset_batch import Standing
 
 
 class Share(BatchTransport, Protocol):

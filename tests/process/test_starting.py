@@ -1,0 +1,95 @@
+"""What fails at the start: one clear error, and no process left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_worlds import Place
+
+import envweave as ew
+from envweave.errors import DefinitionError, OptionError
+
+
+@pytest.mark.parametrize("workers", [None, 3])
+def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
+    tmp_path: Path, workers: int | None
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        ew.make_vector(
+            Place,
+            num_envs=6,
+            backend="process",
+            workers=workers,
+            at=str(tmp_path),
+            fail_at=0,
+            how="raise",
+        )
+
+    told = str(caught.value)
+    number, _, _ = told.removeprefix("Environment ").partition(" of 6: ")
+    assert told.startswith(f"Environment {number} of 6: Making 'Place' failed: OSError: out of")
+    # It was the first of a worker's own; in which, depends on who came first.
+    assert int(number) in ({3} if workers is None else {0, 2, 4})
+    assert told.count("out of machines") == 1
+
+
+def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"^Environment \d of 4: Making 'Place' failed"):
+        ew.pool(Place, size=4, backend="process", at=str(tmp_path), fail_at=0)
+
+
+def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="^Making 'Place' failed: OSError: out of machines"):
+        ew.make(Place, backend="process", at=str(tmp_path), fail_at=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("segfault", "was killed by SIGSEGV"), ("leave", "ended with exit code 4")]
+)
+def test_a_worker_that_dies_while_it_makes_its_environments_is_told(
+    tmp_path: Path, how: str, words: str
+) -> None:
+    options: dict[str, Any] = {"at": str(tmp_path), "fail_at": 1, "how": how}
+
+    with pytest.raises(DefinitionError, match=rf"could not make its environments: .*{words}"):
+        ew.make_vector(Place, num_envs=4, backend="process", workers=2, **options)
+
+
+def test_a_worker_killed_while_it_starts_is_told(trap: Callable[[], None], tmp_path: Path) -> None:
+    (tmp_path / "hold-make").touch()
+    trap()
+
+    with pytest.raises(DefinitionError, match="was killed by SIGKILL"):
+        ew.make_vector(Place, num_envs=4, backend="process", workers=2, at=str(tmp_path))
+
+
+def test_a_module_that_only_the_trainer_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    module.Nowhere = type("Nowhere", (Place,), {"__module__": "only_here"})  # type: ignore[attr-defined]
+
+    with pytest.raises(DefinitionError, match=r"cannot load .*No module named 'only_here'"):
+        ew.make_vector(module.Nowhere, num_envs=2, backend="process")  # type: ignore[attr-defined]
+
+
+def test_a_closure_that_cannot_be_sent_is_told() -> None:
+    lock = threading.Lock()
+
+    with pytest.raises(DefinitionError, match=r"cannot be sent .*cannot pickle '_thread.lock'"):
+        ew.make_vector(lambda: Place(str(lock)), num_envs=2, backend="process")
+
+
+def test_a_keyword_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(OptionError, match="'nope' is neither an option of make"):
+        ew.make_vector(Place, num_envs=2, backend="process", nope=1)
+
+
+def test_a_mode_is_no_matter_of_worker_processes() -> None:
+    with pytest.raises(OptionError, match="mode='threads' is a way to run in this process"):
+        ew.make_vector(Place, num_envs=2, backend="process", mode="threads")
