@@ -23,6 +23,7 @@
     ├── DeadlineError               (TimeoutError)  a call took longer than it may
     └── EnvironmentFailure          (RuntimeError)  the environment's own code failed
         ├── ResetFailedError                        in `reset`
+        │   └── EnvironmentLostError                    the place where it ran is gone
         ├── StateFailedError                        in `state`
         └── BadReturnError          (TypeError)     it returned what no environment may
 
@@ -140,6 +141,10 @@ class EnvironmentFailure(EnvWeaveError, RuntimeError):  # noqa: N818 - names who
 
 class ResetFailedError(EnvironmentFailure):
     """The environment's `reset` raised. It ran once, and no episode is running."""
+
+
+class EnvironmentLostError(ResetFailedError):
+    """The place where the environment ran was lost while it was reset. The next takes another."""
 
 
 class StateFailedError(EnvironmentFailure):

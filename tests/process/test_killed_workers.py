@@ -119,7 +119,7 @@ def test_the_others_go_on_while_a_worker_is_replaced(
         trap()
         rest = venv.recv(min_ready=3)
 
-        lost = {row: result for row, result in zip(rest.ids.tolist(), rest, strict=True)}
+        lost = dict(zip(rest.ids.tolist(), rest, strict=True))
         assert lost[0].end.reason == lost[1].end.reason == "lost"
         assert lost[0].ready.initial_info["seed"] == episode_seed(5, 1)
         if venv.in_flight:

@@ -45,7 +45,7 @@ def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
 
 
 def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="^Making 'Place' failed: OSError: out of machines"):
+    with pytest.raises(DefinitionError, match=r"^Making 'Place' failed: OSError: out of machines"):
         ew.make(Place, backend="process", at=str(tmp_path), fail_at=0)
 
 

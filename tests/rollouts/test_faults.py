@@ -82,6 +82,17 @@ def test_what_never_works_is_given_up_and_returned_as_not_usable():
     assert [fault.replaced for fault in rollout.faults] == [True, True, False]
 
 
+def test_an_episode_is_played_as_often_as_the_caller_allows():
+    kind, _ = flaky(lambda task, before: "step" if before < 4 else None)
+
+    with ew.pool(kind, size=1) as pool:
+        rollout = ew.rollout(pool, forward, tasks=["a"], attempts=5)
+        (episode,) = rollout.run()
+
+    assert (episode.usable, episode.attempts) == (True, 5)
+    assert rollout.fault_counts == {"error": 4}
+
+
 def test_what_cannot_even_be_reset_is_an_episode_without_steps():
     kind, _ = flaky(lambda task, before: "reset" if task == "b" else None)
 

@@ -32,8 +32,17 @@ class Endless(ew.Environment):
         return self.at, 1.0, False, False, {}
 
 
-def learn(*, merged: bool, mode: str = "serial", sweeps: int = 4000) -> np.ndarray[Any, Any]:
-    venv = ew.make_vector(Endless, num_envs=8, autoreset=True, max_episode_steps=LIMIT, mode=mode)
+WAYS: list[dict[str, Any]] = [
+    {"mode": "serial"},
+    {"mode": "threads"},
+    {"mode": "async"},
+    {"backend": "process"},
+    {"backend": "process", "workers": 2},
+]
+
+
+def learn(*, merged: bool, sweeps: int = 4000, **way: Any) -> np.ndarray[Any, Any]:
+    venv = ew.make_vector(Endless, num_envs=8, autoreset=True, max_episode_steps=LIMIT, **way)
     values = np.zeros(LIMIT + 1)
     values[LIMIT] = 1 / (1 - GAMMA)  # beyond the limit nobody learns; what it is truly worth
     if merged:
@@ -49,9 +58,9 @@ def learn(*, merged: bool, mode: str = "serial", sweeps: int = 4000) -> np.ndarr
     return values
 
 
-@pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_values_through_bootstrap_are_the_true_ones(mode: str) -> None:
-    values = learn(merged=False, mode=mode)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_values_through_bootstrap_are_the_true_ones(way: dict[str, Any]) -> None:
+    values = learn(merged=False, **way)
 
     assert values[:LIMIT] == pytest.approx(np.full(LIMIT, 10.0), abs=0.05)
 

@@ -11,9 +11,6 @@ from envweave.types import Blame, Episode, Reason
 
 OnFault: TypeAlias = Literal["replace", "keep", "raise"]
 
-ATTEMPTS = 3
-"""How often an episode is played before it is given up."""
-
 HOPELESS = 10
 """How many episodes are given up, at the least, before a rollout is."""
 
@@ -59,10 +56,16 @@ class FaultBook:
     """
 
     def __init__(
-        self, env_id: str, on_fault: OnFault, max_faults: int | None, concurrency: int
+        self,
+        env_id: str,
+        on_fault: OnFault,
+        attempts: int,
+        max_faults: int | None,
+        concurrency: int,
     ) -> None:
         self._env_id = env_id
         self._on_fault = on_fault
+        self._attempts = attempts
         self._max_faults = max_faults
         self._patience = max(HOPELESS, concurrency)
         self._given_up = 0
@@ -80,7 +83,7 @@ class FaultBook:
             self.usable += 1
             return False
         within = self._max_faults is None or self.counts.total() < self._max_faults
-        replaced = self._on_fault == "replace" and within and episode.attempts < ATTEMPTS
+        replaced = self._on_fault == "replace" and within and episode.attempts < self._attempts
         self.counts[episode.end.reason] += 1
         self.recent.append(_fault(episode, replaced=replaced))
         if self._on_fault == "raise":

@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from envweave.errors import DeadlineError, EnvironmentFailure, RegistryError, in_words
+from envweave.errors import (
+    DeadlineError,
+    EnvironmentFailure,
+    EnvironmentLostError,
+    RegistryError,
+    in_words,
+)
 from envweave.rollouts.jobs import Job
 from envweave.rollouts.pooling import REFUSALS, Line
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
@@ -132,7 +138,9 @@ def failure_end(error: BaseException) -> EpisodeEnd:
     blame: Blame = "infrastructure"
     if isinstance(error, DeadlineError) or isinstance(error.__cause__, DeadlineError):
         reason, blame = "timeout", "environment"
-    elif isinstance(error, EnvironmentFailure | RegistryError):
+    elif isinstance(error, EnvironmentFailure | RegistryError) and not isinstance(
+        error, EnvironmentLostError
+    ):
         reason, blame = "error", "environment"
     return EpisodeEnd(reason, blame, in_words(error))
 

@@ -36,6 +36,7 @@ class Manner:
         concurrency: How many at the same time.
         max_steps: Truncate each after so many steps.
         on_fault: What is done about one that fails.
+        attempts: How often an episode is played before it is given up.
         max_faults: How many faults are replaced in all.
         progress: Whether progress is shown; `None` where there is a terminal for it.
     """
@@ -43,6 +44,7 @@ class Manner:
     concurrency: int
     max_steps: int | None
     on_fault: OnFault
+    attempts: int
     max_faults: int | None
     progress: bool | None
 
@@ -79,7 +81,9 @@ class Rollout:
         self.total = plan.total()
         self._jobs = plan.jobs(pool.tasks)
         self._again: deque[_Again] = deque()
-        self._book = FaultBook(pool.id, manner.on_fault, manner.max_faults, manner.concurrency)
+        self._book = FaultBook(
+            pool.id, manner.on_fault, manner.attempts, manner.max_faults, manner.concurrency
+        )
         self._name = secrets.token_hex(6)
         self._finished: deque[Episode] = deque()
         self._news = asyncio.Event()

@@ -27,6 +27,7 @@ def rollout(
     max_concurrency: int | None = None,
     max_steps: int | None = None,
     on_fault: OnFault = "replace",
+    attempts: int = 3,
     max_faults: int | None = None,
     progress: bool | None = None,
 ) -> Rollout:
@@ -57,8 +58,9 @@ def rollout(
         max_steps: Truncate every episode after so many steps.
         on_fault: What is done about an episode that fails, and not by the agent: `"replace"`
             plays the same task and seed again, in another environment where one is free, and
-            after three times returns it as not usable; `"keep"` returns it as not usable;
-            `"raise"` ends the rollout.
+            after so many `attempts` returns it as not usable; `"keep"` returns it as not
+            usable; `"raise"` ends the rollout.
+        attempts: How often an episode is played before it is given up.
         max_faults: How many faults are replaced in all; without a limit if left out.
         progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
 
@@ -90,6 +92,7 @@ def rollout(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
         on_fault=on_fault,
+        attempts=whole_number("attempts", attempts),
         max_faults=_faults(max_faults),
         progress=progress,
     )

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from typing import Any, final
 
-from envweave.errors import ClosedError, EnvWeaveError, ResetFailedError, StateFailedError
+from envweave.errors import ClosedError, EnvironmentLostError, EnvWeaveError, StateFailedError
 from envweave.session.phase import Phase, refusal
 from envweave.transports.process.line import Line
 from envweave.transports.process.losses import Trail, end_of, passed_over, then
@@ -56,7 +56,7 @@ class ProcessDriver:
             self._trail.is_live = False
             if loss.offender is not None and self._position is not None:
                 self._position = passed_over(self._position, wanted.get("seed"))
-            raise ResetFailedError(f"{name}.reset() failed: {loss}") from None
+            raise EnvironmentLostError(f"{name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result
 

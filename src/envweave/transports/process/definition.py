@@ -7,17 +7,18 @@ defines travels by value, with whatever its type hints name.
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
+import io
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, final
+
+import cloudpickle
 
 from envweave.errors import DefinitionError, in_words
 from envweave.registry import EnvSpec, Options
-from envweave.transports.process.channel import pack_by_value
 
 
 def pack_definition(
@@ -35,8 +36,13 @@ def pack_definition(
         if not _can_be_imported(module)
     }
     try:
-        parts = (_named_in_main(), spec, dict(kwargs), options, *rest)
-        return pickle.dumps((files, pack_by_value(parts)))
+        parts, named = _pack((spec, dict(kwargs), options, *rest))
+        while True:  # what hints name has hints of its own
+            names, found = _pack(named)
+            if found.keys() <= named.keys():
+                break
+            named |= found
+        return pickle.dumps((files, names, parts))
     except Exception as error:
         raise DefinitionError(
             f"{spec.id!r} cannot be sent to a worker process: {in_words(error)}. Pass an ID, or a "
@@ -51,19 +57,53 @@ def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
         DefinitionError: It needs a module that is not found here.
     """
     try:
-        files, parts = pickle.loads(packed)  # noqa: S301 - from our own trainer
+        files, names, parts = pickle.loads(packed)  # noqa: S301 - from our own trainer
         for name, file in files.items():
             _load_file(name, file)
-        names, spec, kwargs, *rest = pickle.loads(parts)  # noqa: S301
+        loaded: tuple[Any, ...] = pickle.loads(parts)  # noqa: S301
+        vars(sys.modules["__main__"]).update(pickle.loads(names))  # noqa: S301
     except Exception as error:
         raise DefinitionError(
             f"A worker process cannot load the environment's definition: {in_words(error)}. "
             "Define it in a module that can be imported by its name."
         ) from error
-    vars(sys.modules["__main__"]).update(names)
-    for function in _functions_of([spec.factory, spec.transform, *names.values()]):
-        _complete(function)
-    return spec, kwargs, *rest
+    return loaded
+
+
+def _pack(value: Any) -> tuple[bytes, dict[str, Any]]:
+    """Return a value as bytes, and what the hints of its classes name in the main module."""
+    with io.BytesIO() as file:
+        pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
+        pickler.dump(value)
+        return file.getvalue(), pickler.named
+
+
+@final
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Takes along what type hints name, which code does not refer to.
+
+    Attributes:
+        named: What the hints of classes name in the main module, where they are looked up.
+    """
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.named: dict[str, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Note what the hints of a class name."""
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            self.named |= _found(
+                vars(obj).get("__annotations__", {}), vars(sys.modules["__main__"])
+            )
+        return super().reducer_override(obj)
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        """Add what a function's hints name to the globals that travel with it."""
+        reduced = super()._dynamic_function_reduce(func)
+        _, slots = reduced[2]
+        slots["__globals__"].update(_found(func.__annotations__, func.__globals__))
+        return reduced
 
 
 def _modules_of(values: Iterable[Any]) -> Iterator[ModuleType]:
@@ -88,27 +128,26 @@ def _can_be_imported(module: ModuleType) -> bool:
         if found is None:
             return False
         path = found.submodule_search_locations
-    return bool(found.origin == module.__file__)
+    return bool(not found.has_location or found.origin == module.__file__)
 
 
 def _load_file(name: str, file: str) -> None:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python module")
+    parent = name.rpartition(".")[0]
+    while parent and parent not in sys.modules:  # an import of `a.b` looks at `a` first
+        package = sys.modules[parent] = ModuleType(parent)
+        package.__path__ = []
+        parent = parent.rpartition(".")[0]
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
 
-def _named_in_main() -> dict[str, Any]:
-    """Return what the type hints in the main module name, since no code refers to it."""
-    main = vars(sys.modules["__main__"])
-    hints: set[str] = set()
-    for value in list(main.values()):
-        if getattr(value, "__module__", None) == "__main__":
-            for one in (value, *_functions_of([value])):
-                noted = getattr(one, "__annotations__", {}).values()
-                hints.update(hint for hint in noted if isinstance(hint, str))
-    return {name: main[name] for name in _names_in(hints) if name in main}
+def _found(hints: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the hints of a class or a function name, of what there is."""
+    texts = [hint for hint in hints.values() if isinstance(hint, str)]
+    return {name: names[name] for name in _names_in(texts) if name in names}
 
 
 def _names_in(hints: Iterable[str]) -> set[str]:
@@ -124,26 +163,3 @@ def _names_in(hints: Iterable[str]) -> set[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names |= _names_in([node.value])
     return names
-
-
-def _functions_of(values: Iterable[Any]) -> Iterator[FunctionType]:
-    """Go through functions, and those of classes."""
-    for value in values:
-        if isinstance(value, FunctionType):
-            yield value
-        elif isinstance(value, type):
-            for cls in value.__mro__:
-                yield from (one for one in vars(cls).values() if isinstance(one, FunctionType))
-
-
-def _complete(function: FunctionType) -> None:
-    """Give a function that came by value the names in its hints, from its module."""
-    hints = [hint for hint in function.__annotations__.values() if isinstance(hint, str)]
-    missing = [name for name in _names_in(hints) if name not in function.__globals__]
-    if not missing:
-        return
-    try:
-        home = vars(importlib.import_module(function.__module__))
-    except ImportError:
-        return
-    function.__globals__.update({name: home[name] for name in missing if name in home})

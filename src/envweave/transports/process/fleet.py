@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.errors import ResetFailedError, StateFailedError
+from envweave.errors import EnvironmentLostError, StateFailedError
 from envweave.transports.process.board import Bell, Board
 from envweave.transports.process.books import Books
 from envweave.transports.process.gathering import Gathered, from_results
@@ -83,7 +83,7 @@ class Fleet:
         """Ask a worker something that changes nothing; a lost one is replaced first.
 
         Raises:
-            ResetFailedError: None can be had.
+            EnvironmentLostError: None can be had.
         """
         failure: WorkerLostError | None = None
         for _ in range(2):  # a worker may be found lost only when it does not answer
@@ -93,7 +93,7 @@ class Fleet:
             except WorkerLostError as loss:
                 self.lose(shard, loss)
                 failure = loss
-        raise ResetFailedError(f"Environments {_span(shard.rows)}: {failure}.")
+        raise EnvironmentLostError(f"Environments {_span(shard.rows)}: {failure}.")
 
     def _settle(self, shard: Shard) -> None:
         """Wait for a new worker, if the last was lost."""
@@ -152,7 +152,7 @@ class Fleet:
     def _unbegun(self, shard: Shard, part: Wanted, loss: WorkerLostError) -> dict[int, Exception]:
         self.lose(shard, loss)
         failure = f"The environment was lost while it was reset: {loss}."
-        return {row: ResetFailedError(failure) for row in part}
+        return {row: EnvironmentLostError(failure) for row in part}
 
     # Steps
 
@@ -192,6 +192,11 @@ class Fleet:
         """Let these rows take a step, as soon as their worker is free."""
         for shard, part in self.by_shard(actions):
             shard.queue |= part
+            self._dispatch(shard)
+
+    def dispatch(self) -> None:
+        """Let free workers go on with what waits; who sent it may have been interrupted."""
+        for shard in self.shards:
             self._dispatch(shard)
 
     def _dispatch(self, shard: Shard) -> None:
@@ -325,7 +330,7 @@ class Fleet:
         poll = select.poll()
         poll.register(self._bell.fileno(), select.POLLIN)
         poll.register(worker.poll_fd(), select.POLLIN)
-        while shard.running and not shard.is_done:
+        while worker.is_busy:
             left = deadline - time.monotonic()
             if left <= 0 or any(fd == worker.poll_fd() for fd, _ in poll.poll(left * 1000)):
                 return False

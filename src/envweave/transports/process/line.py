@@ -10,6 +10,7 @@ from envweave.errors import in_words
 from envweave.transports.process.board import Bell, Board, Turn
 from envweave.transports.process.channel import pack, pack_by_value
 from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
+from envweave.transports.process.sending import check_actions
 from envweave.transports.process.session_host import Answer, Call
 from envweave.transports.process.vector_host import Hello
 
@@ -64,7 +65,11 @@ class Line:
         """Return a call's number, and the call as a message."""
         self._numbers += 1
         call = Call(self._numbers, index, method, args, **rest)
-        packed = (pack_by_value if self._by_value else pack)(call)
+        try:
+            packed = (pack_by_value if self._by_value else pack)(call)
+        except Exception:
+            check_actions(args)
+            raise
         return self._numbers, pickle.dumps((self._numbers, packed))
 
     def read(self, reply: bytes) -> Answer | None:

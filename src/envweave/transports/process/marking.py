@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from types import CoroutineType
 from typing import Any, final
 
@@ -71,16 +71,23 @@ def bind_main_classes(interface: Interface) -> None:
     with each message.
     """
     main = sys.modules["__main__"]
-    waiting: list[Any] = [interface.action_spec, interface.observation_spec]
+    for spec in (interface.action_spec, interface.observation_spec):
+        for one in specs_in(spec):
+            if isinstance(one, Record) and one.cls.__module__ == "__main__":
+                setattr(main, one.cls.__qualname__, one.cls)
+
+
+def specs_in(spec: Spec) -> Iterator[Spec]:
+    """Go through a spec and all those inside it."""
+    waiting: list[Any] = [spec]
     seen: set[int] = set()
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, Record) and one.cls.__module__ == "__main__":
-            setattr(main, one.cls.__qualname__, one.cls)
         if isinstance(one, Spec):
+            yield one
             waiting.extend(vars(one).values() if hasattr(one, "__dict__") else _slots(one))
         elif isinstance(one, dict):
             waiting.extend(one.values())

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
-from envweave.errors import in_words
+from envweave.errors import OptionError, in_words
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
 from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
 
@@ -79,7 +79,7 @@ class WorkerProcess:
         self.seat = seat
         self._owner = os.getpid()
         self._by_value = False  # whether the worker cannot import some class of our messages
-        self._answer: tuple[int, Any] = (-1, None)  # the last one, by number of its turn
+        self._heard: tuple[int, bytes | bytearray] = (-1, b"")  # the last answer, by its turn
         seat.board.clear(seat.turn)
         seat.bell.hush()
         ours, theirs = socket.socketpair()
@@ -157,21 +157,36 @@ class WorkerProcess:
         return self.seat.board.words[self.seat.turn.done] >= number
 
     @property
+    def is_busy(self) -> bool:
+        """Whether the worker has not finished the last turn that it was given."""
+        words, turn = self.seat.board.words, self.seat.turn
+        return words[turn.done] != words[turn.go]
+
+    @property
     def has_more(self) -> bool:
         """Whether a message goes with what was done."""
         return bool(self.seat.board.words[self.seat.turn.more])
 
-    def tell(self, *message: Any, fd: int | None = None) -> None:
-        """Give the worker its turn, with a message.
+    def tell(self, *message: Any, fd: int | None = None, timeout_s: float | None = None) -> None:
+        """Give the worker its turn, with a message, when it is done with the last.
 
         Raises:
-            WorkerLostError: It is gone.
+            WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
+            OptionError: It cannot be sent; nothing was.
         """
         by_value = self._by_value or fd is not None  # what is followed by an fd is told once
-        packed = (pack_by_value if by_value else pack)(message)
-        # First the turn: a message that is larger than the connection's buffer is taken then.
-        self.give(MESSAGE)
+        try:
+            packed = (pack_by_value if by_value else pack)(message)
+        except Exception as error:
+            raise OptionError(
+                f"What {message[0]}() is given cannot be sent to a worker process: "
+                f"{in_words(error)}"
+            ) from error
+        if self.next_turn() > 1 and self.seat.board.words[self.seat.turn.kind] == MESSAGE:
+            self._hear(timeout_s)  # unless it was: who waited for the last answer was interrupted
         with self._whole():
+            # First the turn: what is larger than the connection's buffer is taken then.
+            self.give(MESSAGE)
             self._channel.send(packed)
             if fd is not None:
                 self._channel.send_fd(fd)
@@ -182,15 +197,12 @@ class WorkerProcess:
         Raises:
             WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
         """
-        number = self.next_turn() - 1
-        if self._answer[0] != number:  # else whoever read it was interrupted
-            self._answer = number, self.hear(timeout_s)
-        kind, value = self._answer[1]
+        kind, value = self._read(self._hear(timeout_s))
         if kind == "done":
             return value
         if kind == "unreadable" and not self._by_value:
             self._by_value = True
-            self.tell(*message)
+            self.tell(*message, timeout_s=timeout_s)
             return self.answer(*message, timeout_s=timeout_s)
         raise value if isinstance(value, Exception) else WorkerLostError(f"it said: {value}")
 
@@ -212,6 +224,18 @@ class WorkerProcess:
         self._await(timeout_s)
         with self._whole():
             packed = self._channel.recv_packed()
+        return self._read(packed)
+
+    def _hear(self, timeout_s: float | None) -> bytes | bytearray:
+        """Return the answer to the last turn. Who is interrupted may ask again."""
+        number = self.next_turn() - 1
+        if self._heard[0] != number:
+            self._await(timeout_s)
+            with self._whole():
+                self._heard = number, self._channel.recv_packed()
+        return self._heard[1]
+
+    def _read(self, packed: bytes | bytearray) -> Any:
         try:
             return pickle.loads(packed)  # noqa: S301 - from our own worker
         except Exception as error:
@@ -225,6 +249,8 @@ class WorkerProcess:
 
     def _await(self, timeout_s: float | None) -> None:
         """Wait until the worker says something, or an environment's code has taken too long."""
+        if self.has_ended:
+            raise self.lost()
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self.poll_fd(), select.POLLIN)

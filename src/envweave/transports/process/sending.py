@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave.errors import BadReturnError, ResetFailedError, in_words
+from envweave.errors import ActionError, BadReturnError, ResetFailedError, in_words
 from envweave.session import Session
 from envweave.session.outcomes import join_start
 from envweave.transports.process.channel import pack
@@ -19,6 +19,20 @@ def refused(value: Any) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - whatever an author's object raises
         return BadReturnError(f"what it returned cannot be sent to another process: {error}")
     return None
+
+
+def check_actions(actions: Any) -> None:
+    """Refuse actions that cannot be sent.
+
+    Raises:
+        ActionError: One cannot be.
+    """
+    try:
+        pack(actions)
+    except Exception as error:
+        raise ActionError(
+            f"action: it cannot be sent to a worker process: {in_words(error)}"
+        ) from error
 
 
 def fail_start(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from envweave.errors import EnvWeaveError, ResetFailedError, in_words
+from envweave.errors import EnvironmentLostError, EnvWeaveError, in_words
 from envweave.session.plan import Position
 from envweave.transports.process.board import STEP_ALL
 from envweave.transports.process.gathering import Gathered, from_worker
@@ -123,7 +123,7 @@ class Shard:
                 if not isinstance(error, WorkerLostError) or error.offender is not None:
                     break  # it would fail again
         words = f"a new worker process could not take over: {failure}"
-        return {row: ResetFailedError(words) for row in wanted}
+        return {row: EnvironmentLostError(words) for row in wanted}
 
     def _start_over(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         self.launch()
@@ -167,7 +167,7 @@ class Shard:
             WorkerLostError: It is gone.
         """
         worker = self._worker()
-        worker.tell(*message)
+        worker.tell(*message, timeout_s=self._timeout_s)
         return worker.answer(*message, timeout_s=self._timeout_s)
 
     def _reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
@@ -186,7 +186,7 @@ class Shard:
         # Who began an episode that nobody was told of begins where the caller stands.
         back = {row: self._positions[row] for row in wanted if row in self._untold}
         self._told = "reset", wanted, back
-        self._worker().tell(*self._told)
+        self._worker().tell(*self._told, timeout_s=self._timeout_s)
 
     def started(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Return what came of a reset that the worker was told of.
@@ -223,7 +223,7 @@ class Shard:
             worker.give(STEP_ALL)
         else:
             self._told = "step", actions
-            worker.tell(*self._told)
+            worker.tell(*self._told, timeout_s=self._timeout_s)
 
     def step_queued(self) -> None:
         """Let the worker step the rows in the queue whose episode is not lost.
@@ -238,7 +238,7 @@ class Shard:
         self._turn, self.running = worker.next_turn(), list(rows)
         self.queue = {row: one for row, one in self.queue.items() if row not in rows}
         self._told = "step_some", rows
-        worker.tell(*self._told)
+        worker.tell(*self._told, timeout_s=self._timeout_s)
 
     @property
     def awaited(self) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from typing import Any, final
 from envweave.errors import (
     BusyError,
     ClosedError,
+    EnvironmentLostError,
     EnvWeaveError,
-    ResetFailedError,
     StateFailedError,
 )
 from envweave.session.phase import Phase, refusal
@@ -83,7 +83,7 @@ class AsyncProcessDriver:
             self._trail.is_live = False
             if loss.offender == self._index and self._position is not None:
                 self._position = passed_over(self._position, wanted.get("seed"))
-            raise ResetFailedError(f"{self.interface.name}.reset() failed: {loss}") from None
+            raise EnvironmentLostError(f"{self.interface.name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.codec import Mismatch
+from envweave.codec import AnySpec, Mismatch
 from envweave.codec.leaves import Integer
 from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Session
@@ -32,8 +32,10 @@ from envweave.transports.process.gathering import (
     gather,
     sorted_by_row,
 )
+from envweave.transports.process.marking import specs_in
 from envweave.transports.process.memory import Memory, SharedColumns, action_layout
 from envweave.transports.process.place import WorkerLostError
+from envweave.transports.process.sending import check_actions
 from envweave.transports.process.vector_host import Hello
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
@@ -68,6 +70,7 @@ class ProcessTransport:
         self._several = self.interface.possible_agents is not None
         self._asked: set[int] = set()  # rows whose session must be asked about an action
         self._read = spec.read
+        self._may_stay = any(isinstance(one, AnySpec) for one in specs_in(spec))
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._sent: dict[int, Any] = {}  # the actions of our own rows that wait for their turn
@@ -91,6 +94,8 @@ class ProcessTransport:
         """Fix the columns, at the first reset of all."""
         books = self._books
         books.fix(layout, observations)
+        if self._memory is not None:  # the last time, it was interrupted
+            self._memory.close()
         acts = action_layout(self.interface.action_spec)
         self._memory = Memory.of(SharedColumns.size(layout, acts, books.num_envs))
         shared = self._shared = SharedColumns(self._memory, layout, acts, books.num_envs)
@@ -144,6 +149,12 @@ class ProcessTransport:
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        admitted = self._admitted(ids, actions)
+        if self._may_stay:
+            check_actions(admitted)
+        return admitted
+
+    def _admitted(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         if not self._asked and not self._several and self._read_all is not None:
             try:
                 return self._read_all(actions)
@@ -284,6 +295,7 @@ class ProcessTransport:
         own = self._own_share() if own is None else own
         parts = [] if own is None else [own]
         fleet = self._fleet
+        fleet.dispatch()
         taken: list[Taken] = []
         count = sum(len(part.rows) for part in parts)
         while True:
