@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from process_worlds import END, GO, KILL, WAIT, AsyncPlace, Place
+from process_worlds import END, GO, KILL, WAIT, AsyncPlace, Place, kill
 
 import envweave as ew
 from envweave.errors import ResetFailedError, StateFailedError
 from envweave.session import episode_seed
-
-
-def kill(pid: Any) -> None:
-    """Kill a process, and wait until it is dead."""
-    process = os.pidfd_open(int(pid))
-    os.kill(int(pid), signal.SIGKILL)
-    select.select([process], [], [])
-    os.close(process)
 
 
 def vector(kind: Any = Place, num_envs: int = 4, **options: Any) -> ew.VectorEnv:

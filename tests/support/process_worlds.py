@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -101,6 +102,14 @@ class Place(ew.Environment):
         return ew.State(step_count=self.step_count)
 
 
+def kill(pid: Any) -> None:
+    """Kill a process, and wait until it is dead."""
+    process = os.pidfd_open(int(pid))
+    os.kill(int(pid), signal.SIGKILL)
+    select.select([process], [], [])
+    os.close(process)
+
+
 def spoil(how: str) -> None:
     if how == "raise":
         raise OSError("out of machines")
@@ -184,3 +193,26 @@ class Unreadable(Place):
     def step(self, action: int) -> Any:
         *outcome, _ = super().step(GO)
         return *outcome, {"error": TrickyError(1, 2)} if action == RAISE else {}
+
+
+class Presses(Place):
+    """Interrupts its trainer, as Ctrl-C does: at `WAIT`, and at signs in its reset and state."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        self._press_at("press-reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> Any:
+        if action == WAIT:
+            os.kill(os.getppid(), signal.SIGINT)
+        return super().step(GO)
+
+    @property
+    def state(self) -> ew.State:
+        self._press_at("press-state")
+        return ew.State(step_count=self.step_count)
+
+    def _press_at(self, sign: str) -> None:
+        if self.at.name and (self.at / sign).exists():
+            (self.at / sign).unlink(missing_ok=True)
+            os.kill(os.getppid(), signal.SIGINT)

@@ -79,6 +79,7 @@ class WorkerProcess:
         self.seat = seat
         self._owner = os.getpid()
         self._by_value = False  # whether the worker cannot import some class of our messages
+        self._owes = False  # whether it has not answered the last message
         self._heard: tuple[int, bytes | bytearray] = (-1, b"")  # the last answer, by its turn
         seat.board.clear(seat.turn)
         seat.bell.hush()
@@ -182,14 +183,23 @@ class WorkerProcess:
                 f"What {message[0]}() is given cannot be sent to a worker process: "
                 f"{in_words(error)}"
             ) from error
-        if self.next_turn() > 1 and self.seat.board.words[self.seat.turn.kind] == MESSAGE:
-            self._hear(timeout_s)  # unless it was: who waited for the last answer was interrupted
+        self.settle(timeout_s)
         with self._whole():
+            self._owes = True
             # First the turn: what is larger than the connection's buffer is taken then.
             self.give(MESSAGE)
             self._channel.send(packed)
             if fd is not None:
                 self._channel.send_fd(fd)
+
+    def settle(self, timeout_s: float | None) -> None:
+        """Take the answer to the last message, if whoever waited for it was interrupted.
+
+        Raises:
+            WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
+        """
+        if self._owes:
+            self._hear(timeout_s)
 
     def answer(self, *message: Any, timeout_s: float | None = None) -> Any:
         """Wait for the answer to a message, which may have to be told again, and return it.
@@ -233,6 +243,7 @@ class WorkerProcess:
             self._await(timeout_s)
             with self._whole():
                 self._heard = number, self._channel.recv_packed()
+                self._owes = False
         return self._heard[1]
 
     def _read(self, packed: bytes | bytearray) -> Any:

@@ -219,6 +219,7 @@ class Shard:
         """
         worker = self._worker()
         self._turn, self.running = worker.next_turn(), self.rows
+        worker.settle(self._timeout_s)
         if actions is None:
             worker.give(STEP_ALL)
         else:
