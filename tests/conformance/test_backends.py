@@ -12,3 +12,12 @@ class TestInproc(BackendConformance):
 class TestInprocWithCoroutines(BackendConformance):
     backend = "inproc"
     scripted = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"
+
+
+class TestProcess(BackendConformance):
+    backend = "process"
+
+
+class TestProcessWithCoroutines(BackendConformance):
+    backend = "process"
+    scripted = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"

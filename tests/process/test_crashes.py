@@ -41,14 +41,17 @@ FAILED = [
 ]
 
 
-@pytest.fixture(scope="module", params=[Place, AsyncPlace])
+COLOURS = [Place, pytest.param(AsyncPlace, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=COLOURS)
 def venv(request: pytest.FixtureRequest) -> Any:
     how = {"backend": "process", "workers": 2, "autoreset": True}
     with ew.make_vector(request.param, num_envs=4, **how) as venv:
         yield venv
 
 
-@pytest.fixture(scope="module", params=[Place, AsyncPlace])
+@pytest.fixture(scope="module", params=COLOURS)
 def env(request: pytest.FixtureRequest) -> Any:
     with ew.make(request.param, backend="process", autoreset=True) as env:
         yield env

@@ -66,7 +66,8 @@ def test_after_an_interrupted_look_every_call_gets_its_own_answer(tmp_path: Path
         with pytest.raises(KeyboardInterrupt):
             venv.state()
 
-        assert venv.step([GO] * 4).step_index.tolist() == [1] * 4
+        batch = venv.step([GO] * 4)
+        assert (batch.step_index.tolist(), batch.valid.all()) == ([1] * 4, True)
         assert [state.step_count for state in venv.state()] == [1] * 4
 
 

@@ -33,7 +33,11 @@ def assert_same(one: Any, other: Any) -> None:
             assert (mine.dtype, mine.flags.writeable) == (yours.dtype, yours.flags.writeable)
 
 
-@pytest.mark.parametrize("kind", SHOW)
+QUICK = ("float", "text", "image", "dict", "record", "subclass")
+KINDS = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in SHOW]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_observation_comes_as_it_is(kind: str) -> None:
     with (
         ew.make_vector(Shows, kind=kind, **HERE) as here,

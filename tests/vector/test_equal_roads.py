@@ -150,9 +150,27 @@ def assert_same(left: ew.StepResult[Any], right: ew.StepResult[Any]) -> None:
 def test_a_vector_plays_the_episodes_of_single_environments(
     case: int, n: int, form: str, autoreset: bool, mode: str
 ) -> None:
+    play(case, n, form, autoreset, mode=mode)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    case=st.integers(0, 10_000),
+    n=st.integers(2, 5),
+    form=st.sampled_from(["tuple", "observation", "result"]),
+    autoreset=st.booleans(),
+    workers=st.sampled_from([None, 2]),
+)
+def test_a_vector_in_worker_processes_plays_them_too(
+    case: int, n: int, form: str, autoreset: bool, workers: int | None
+) -> None:
+    play(case, n, form, autoreset, backend="process", workers=workers)
+
+
+def play(case: int, n: int, form: str, autoreset: bool, **road: Any) -> None:
     caller = random.Random(case)
     how = {"autoreset": autoreset, "case": case, "form": form}
-    venv = ew.make_vector(Wild, num_envs=n, mode=mode, **how)
+    venv = ew.make_vector(Wild, num_envs=n, **road, **how)
     singles = [ew.make(Wild, **how) for _ in range(n)]
     with pytest.raises(ResetNeededError):
         venv.step([0] * n)

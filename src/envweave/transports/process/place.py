@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 from envweave.errors import OptionError, in_words
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
 from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
+from envweave.transports.process.uninterrupted import uninterrupted
 
 CLOSE_S = 10.0
 """How long an environment's `close` may take before its worker is ended."""
@@ -296,13 +297,14 @@ class WorkerProcess:
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
         """Send or receive one whole message; half of one would garble the next."""
-        try:
-            yield
-        except PeerGoneError:
-            raise self.lost() from None
-        except BaseException:
-            self.end()
-            raise
+        with uninterrupted():
+            try:
+                yield
+            except PeerGoneError:
+                raise self.lost() from None
+            except BaseException:
+                self.end()
+                raise
 
     def running(self) -> tuple[int, float] | None:
         """Return which environment's code is running, and for how many seconds; or `None`."""
