@@ -243,3 +243,25 @@ def test_an_async_agent_and_an_agent_that_is_an_object_will_do():
 
     assert play("counter-v0", Agent()).length == 1
     assert play("counter-v0", lambda result: Agent()(result)).length == 1
+
+
+def test_an_action_is_kept_as_it_was_given_also_from_a_buffer_that_is_filled_again():
+    class Echo(ew.Environment):
+        def reset(self, *, seed: int | None = None):
+            return 0.0, {}
+
+        def step(self, action: np.ndarray):
+            return 0.0, float(action[0]), False, False, {}
+
+    buffer = np.zeros(1)
+
+    def agent(result):
+        buffer[0] = result.step_index
+        return buffer
+
+    with ew.pool(Echo, size=2) as pool:
+        episodes = ew.rollout(pool, agent, episodes=2, max_steps=3).run()
+
+    for episode in episodes:
+        assert [step.action[0] for step in episode.steps] == [0.0, 1.0, 2.0]
+        assert [step.reward for step in episode.steps] == [0.0, 1.0, 2.0]

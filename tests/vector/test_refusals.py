@@ -176,3 +176,17 @@ def test_how_many_to_wait_for_is_a_number(min_ready: Any) -> None:
         venv.recv(min_ready)
 
     assert len(venv.drain()) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"min_ready": True}, {"timeout_s": "a"}, {"timeout_s": -1}], ids=str
+)
+def test_recv_refuses_what_it_cannot_wait_for(wrong):
+    with ew.make_vector("counter-v0", num_envs=2) as venv:
+        venv.reset()
+        venv.send([{"delta": 1}] * 2)
+
+        with pytest.raises(OptionError, match=f"^{next(iter(wrong))}="):
+            venv.recv(**wrong)
+
+        assert len(venv.drain()) == 2

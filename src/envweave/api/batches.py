@@ -87,6 +87,7 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: Options) -> VectorEnv:
     refused = {
         "backend": None if backend == "inproc" else backend,
         "mode": options.mode,
+        "workers": options.workers,
         "timeout_s": options.timeout_s,
         "transform": spec.transform,
     }

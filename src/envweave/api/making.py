@@ -104,8 +104,9 @@ def make_vector(
             for steps that wait on something; `"async"`, at once on one event loop. Left out,
             async environments run as `"async"`, all others as `"serial"`.
         workers: With `backend="process"`, how many processes share them. Left out, one for
-            each core but one, and the caller's own thread steps a share too; with `timeout_s`,
-            one for each core.
+            each core but one, and the caller's own thread steps a share too, which is quick and
+            has no walls: name a number for environments that may crash, or whose slow steps
+            `recv` must not wait for. With `timeout_s`, one for each core.
         copy: Whether `current` and `successor` are the caller's own. With `False` they are
             read-only and good until the next call, which saves a copy of large observations.
         autoreset: Whether an end begins the next episode, in the same result.

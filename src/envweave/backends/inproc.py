@@ -60,11 +60,7 @@ def connect_vector(
             f"mode={options.mode!r} is none of {', '.join(map(repr, MODES))}."
             f"{suggest(str(options.mode), MODES)}"
         )
-    if options.workers is not None:
-        raise OptionError(
-            f"workers={options.workers} are processes, and backend='inproc' has none. Leave it "
-            "out, or use backend='process'."
-        )
+    _refuse_workers(options)
     workshop = Workshop(spec, kwargs, options, num_envs, wrap)
     with _discarded_on_failure(options) as sessions:
         for i in range(num_envs):
@@ -82,10 +78,19 @@ def connect_pool(
     share: tuple[int, int] | None = None,
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself."""
+    _refuse_workers(options)
     workshop = Workshop(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:
         sessions.extend(_open(workshop, i, *(share or (0, size))) for i in range(size))
     return [AsyncDriver(session, options.timeout_s) for session in sessions]
+
+
+def _refuse_workers(options: Options) -> None:
+    if options.workers is not None:
+        raise OptionError(
+            f"workers={options.workers} are processes, and backend='inproc' has none. Leave it "
+            "out, or use backend='process'."
+        )
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def pool(
     *,
     size: int,
     backend: str = "inproc",
+    workers: int | None = None,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
@@ -43,6 +44,8 @@ def pool(
         env: An ID, a class, or a function that makes one.
         size: How many, and so how many episodes run at the same time.
         backend: Where they run.
+        workers: With `backend="process"`, how many processes share them; left out, one for
+            each core.
         timeout_s: How long one call may take, on backends that can end a call.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
@@ -61,11 +64,14 @@ def pool(
     module = backend_module(backend)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     connect = partial(module.connect_async, spec, kwargs, Options(timeout_s=timeout_s))
+    if workers is not None:
+        workers = whole_number("workers", workers)
     connect_pool = getattr(module, "connect_pool", None)
     if connect_pool is None:
         transports = _connect_each(connect, count)
     else:
-        transports = connect_pool(spec, kwargs, Options(timeout_s=timeout_s), count)
+        options = Options(timeout_s=timeout_s, workers=workers)
+        transports = connect_pool(spec, kwargs, options, count)
     return Pool(spec.id, transports, connect)
 
 

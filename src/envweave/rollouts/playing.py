@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from envweave.errors import (
+    BadReturnError,
     DeadlineError,
     EnvironmentFailure,
     EnvironmentLostError,
@@ -18,6 +19,7 @@ from envweave.errors import (
 )
 from envweave.rollouts.jobs import Job
 from envweave.rollouts.pooling import REFUSALS, Line
+from envweave.session.keeping import keep
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
@@ -80,6 +82,7 @@ async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
     scribe.begin(result)
     while not result.done:
         decision = await _decide(agent, result, attempt)
+        kept = Decision(_kept(decision.action), decision.extra)  # agents fill one buffer again
         try:
             after = await line.step(decision.action)
         except REFUSALS as error:
@@ -89,13 +92,20 @@ async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
             if not _is_failure(error):
                 raise
             return scribe.failed(error)
-        scribe.note(result, decision, after)
+        scribe.note(result, kept, after)
         result = after
         if max_steps is not None and result.step_index >= max_steps and not result.done:
             return scribe.cut()
         # Neither agent nor environment need ever wait for anything; the others want their turn.
         await asyncio.sleep(0)
     return scribe.end(result.end)
+
+
+def _kept(action: Any) -> Any:
+    try:
+        return keep(action)
+    except BadReturnError:
+        return action  # it cannot be copied, so it is no data that somebody fills again
 
 
 async def _decide(agent: Agent, result: StepResult[Any], attempt: Attempt) -> Decision:

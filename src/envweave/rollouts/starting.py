@@ -47,7 +47,8 @@ def rollout(
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
             `Decision`, to have something kept beside the action. A plain function runs on the
-            loop's thread, so while it thinks nobody else does.
+            loop's thread, so while it thinks nobody else does. The episodes keep the results
+            it is given, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are
             needed. Left out, one is drawn for each group, if the environment has tasks.
         episodes: How many episodes at most; needed where `tasks` is left out or endless.

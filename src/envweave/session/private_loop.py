@@ -62,9 +62,7 @@ class PrivateLoop:
             self._stopped_s = time.monotonic()
 
     def _run_here_or_apart(self, task: asyncio.Task[T]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _is_loop_running():
             return self._complete(task)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="envweave-loop")
@@ -122,6 +120,15 @@ class PrivateLoop:
         await self._loop.shutdown_asyncgens()
         if self._workers is None:
             await self._loop.shutdown_default_executor()
+
+
+def _is_loop_running() -> bool:
+    """Whether the caller is itself inside a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _dismiss(workers: ThreadPoolExecutor) -> None:

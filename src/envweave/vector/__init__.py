@@ -2,8 +2,9 @@
 
 from envweave.vector.agent_batch import AgentResetBatch, AgentStepBatch
 from envweave.vector.batch import StepBatch
+from envweave.vector.protocol import BatchTransport
 from envweave.vector.reset_batch import ResetBatch
-from envweave.vector.vector_env import BatchTransport, VectorEnv
+from envweave.vector.vector_env import VectorEnv
 
 __all__ = [
     "AgentResetBatch",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, final, runtime_checkable
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AgentsSpec, Spec
-from envweave.environment import Interface
 from envweave.errors import (
     BadReturnError,
     BusyError,
@@ -20,86 +19,24 @@ from envweave.errors import (
     ResetFailedError,
     ResetNeededError,
 )
-from envweave.types import ResetResult, State, Task, Tasks
+from envweave.types import State, Task, Tasks
 from envweave.vector.actions import action_rows, agent_action_rows
 from envweave.vector.agent_batch import AgentResetBatch
 from envweave.vector.agent_rows import AgentRows
 from envweave.vector.batch import OVER, StepBatch, lend
-from envweave.vector.choices import Wanted, read_ids, read_wishes
-from envweave.vector.columns import Columns, Layout, layout_of
-from envweave.vector.reset_batch import ResetBatch, Standing
+from envweave.vector.choices import read_ids, read_wishes
+from envweave.vector.columns import Layout, layout_of
+from envweave.vector.protocol import BatchTransport, TakesArrays
+from envweave.vector.reset_batch import ResetBatch
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
-
-
-class BatchTransport(Protocol):
-    """What a `VectorEnv` needs of whatever steps its environments."""
-
-    interface: Interface
-    tasks: Tasks | None
-
-    @property
-    def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
-
-    @property
-    def owed(self) -> set[int]:
-        """The environments whose step was sent for, and can still be received."""
-        ...
-
-    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
-        """Fix the columns, at the first reset of all."""
-
-    def check_reset(self, wanted: Wanted) -> None:
-        """Refuse what `reset` would refuse, naming the environment; nothing changes."""
-
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
-        ...
-
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
-        """Return where these environments stand."""
-        ...
-
-    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes.
-
-        Raises:
-            ActionError: One is refused; the message begins with its place.
-        """
-        ...
-
-    def step(self, actions: Sequence[Any]) -> StepBatch:
-        """Step each environment once, with actions that were admitted."""
-        ...
-
-    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
-        """Let these environments take a step each, with actions that were admitted."""
-
-    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
-        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
-        ...
-
-    def state(self) -> list[State]:
-        """Return the state of each environment."""
-        ...
-
-    def close(self) -> None:
-        """Leave nothing behind. May be called twice."""
-
-
-@runtime_checkable
-class TakesArrays(Protocol):
-    """A transport whose environments take the actions of all of them as one array."""
-
-    def admit_array(self, actions: NDArray[Any]) -> list[Any] | None:
-        """Return the actions as `step` wants them; `None` where each must be looked at."""
-        ...
 
 
 @final
 class VectorEnv:
     """Many environments of one kind, stepped together. Made by `make_vector`.
+
+    One thread at a time may call it.
 
     ```python
     batch = venv.reset(seed=0)
@@ -316,7 +253,9 @@ class VectorEnv:
 
         Args:
             min_ready: How many to wait for; no more than are under way.
-            timeout_s: After so long, return fewer, or none.
+            timeout_s: After so long, return fewer, or none. What runs in this very thread, as
+                with `mode="serial"` or in the share that `backend="process"` leaves to it,
+                is not interrupted.
 
         Raises:
             CallOrderError: Nobody is under way.
@@ -324,8 +263,10 @@ class VectorEnv:
         self._open("recv", while_under_way=True)
         if not self._under_way:
             raise CallOrderError("recv() while nobody is under way. Call send() first.")
-        if not isinstance(min_ready, int) or min_ready < 1:
+        if not isinstance(min_ready, int) or isinstance(min_ready, bool) or min_ready < 1:
             raise OptionError(f"min_ready={min_ready!r} waits for nobody; use 1 or more.")
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+            raise OptionError(f"timeout_s={timeout_s!r} is no number of seconds of 0 or more.")
         try:
             batch = self._transport.recv(min(min_ready, len(self._under_way)), timeout_s)
         except BaseException as error:

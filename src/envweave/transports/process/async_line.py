@@ -73,6 +73,9 @@ class AsyncLine:
             raise self.line.loss
         if self._loop is not loop:
             self._loop = loop
+            if self._timer is not None:  # of a loop that has ended
+                self._timer.cancel()
+                self._timer = None
             worker.connection.settimeout(0)
             loop.add_reader(worker.connection.fileno(), self._readable)
         if self.line.timeout_s is not None and self._timer is None:

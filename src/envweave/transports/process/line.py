@@ -40,17 +40,29 @@ class Line:
         self._owner = os.getpid()
         self._numbers = 0
 
-    def start(self) -> Hello:
-        """Start a worker, and return what it says of its environments.
+    def launch(self) -> WorkerProcess:
+        """Start a process, and don't wait for it.
+
+        Raises:
+            WorkerLostError: It ended at once.
+        """
+        worker = WorkerProcess(Seat(self._board, Turn.of(0), *self._bells, looks=0))
+        try:
+            worker.define(HOST, self._definition)
+        except BaseException:
+            worker.end()
+            raise
+        return worker
+
+    def start(self, worker: WorkerProcess | None = None) -> Hello:
+        """Start a worker, or take one that is on its way, and return what it says.
 
         Raises:
             WorkerLostError: It ended first.
-            EnvWeaveError: One of them could not be made.
+            EnvWeaveError: One of its environments could not be made.
         """
-        seat = Seat(self._board, Turn.of(0), *self._bells, looks=0)
-        worker = WorkerProcess(seat)
+        worker = self.launch() if worker is None else worker
         try:
-            worker.define(HOST, self._definition)
             hello: Hello = worker.answer()
         except BaseException:
             worker.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import select
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, final
 from envweave.errors import OptionError, in_words
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
 from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
+from envweave.transports.process.endings import ending
 from envweave.transports.process.uninterrupted import uninterrupted
 
 CLOSE_S = 10.0
@@ -125,6 +127,10 @@ class WorkerProcess:
             "caller_bell": seat.caller_bell.fds,
             "looks": seat.looks,
             "parent": os.getpid(),
+            "logs": (
+                logging.root.manager.disable,
+                logging.getLogger("envweave").getEffectiveLevel(),
+            ),
             "host": host,
         }
         with self._whole():
@@ -329,7 +335,7 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # it has hung up, so it is about to end by itself
         self.end()
-        return WorkerLostError(_ending(self._process.returncode, self.pid))
+        return WorkerLostError(ending(self._process.returncode, self.pid))
 
     def end(self) -> None:
         """End the process and all that it started, at once. May be called twice.
@@ -385,13 +391,3 @@ def _flags() -> list[str]:
     """Return the options that this interpreter runs with, such as `-O` or `-W error`."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     return flags
-
-
-def _ending(code: int | None, pid: int) -> str:
-    if code is not None and code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"its worker process {pid} was killed by {name}"
-    return f"its worker process {pid} ended with exit code {code}"

@@ -16,7 +16,7 @@ from envweave.transports.process.books import Books
 from envweave.transports.process.definition import pack_definition
 from envweave.transports.process.fleet import Fleet
 from envweave.transports.process.line import Line
-from envweave.transports.process.place import Seat, WorkerLostError
+from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
 from envweave.transports.process.shard import Shard
 from envweave.transports.process.together import AsyncProcessDriver
 from envweave.transports.process.transport import ProcessTransport, Share
@@ -56,15 +56,21 @@ def start_vector(
     shards = [shard(index, rows) for index, rows in enumerate(shares)]
     own: Share | None = None
     try:
-        hello = _greet(shards[has_share:])
-        if has_share and hello.interface.is_async:
-            _greet(shards[:1])  # an event loop in the caller's thread would hold up the others
-            has_share = False
+        _launch(shards[has_share:])
         if has_share:
-            own = make_own(len(shares[0]))
+            own = make_own(len(shares[0]))  # while the others are made over there
+            if own.interface.is_async:
+                # An event loop in the caller's thread would hold up the others.
+                own.close()
+                own, has_share = None, False
+                _launch(shards[:1])
+        hello = _greet(shards[has_share:])
+        if own is not None:
             shards[0].end()
             hello = Hello(own.interface, own.tasks)
     except BaseException:
+        if own is not None:
+            own.close()
         for one in shards:
             one.end()
         bell.close()
@@ -97,15 +103,22 @@ def _shares(num_envs: int, count: int) -> list[range]:
     return [range(low, high) for low, high in itertools.pairwise(edges)]
 
 
+def _launch(shards: Sequence[Shard]) -> None:
+    """Start workers side by side."""
+    try:
+        for shard in shards:
+            shard.launch()
+    except WorkerLostError as loss:
+        raise _unstarted(loss) from None
+
+
 def _greet(shards: Sequence[Shard]) -> Hello:
-    """Start workers side by side, and wait until their environments are made.
+    """Wait until the environments of workers that were started are made.
 
     Raises:
         EnvWeaveError: One of them could not be made; the first is told of.
     """
     try:
-        for shard in shards:
-            shard.launch()
         hellos = [shard.greet() for shard in shards]
     except EnvWeaveError:
         raise
@@ -132,28 +145,37 @@ def start_pool(
     Raises:
         EnvWeaveError: An environment could not be made.
     """
+    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    shares = _shares(size, min(options.workers or cores(), size))
+    lines = [
+        Line(pack_definition(spec, kwargs, there, rows, size), options.timeout_s) for rows in shares
+    ]
+    workers: list[WorkerProcess] = []
     drivers: list[AsyncProcessDriver] = []
-    lines: list[Line] = []
     try:
-        for rows in _shares(size, min(cores(), size)):
-            line = Line(pack_definition(spec, kwargs, options, rows, size), options.timeout_s)
-            lines.append(line)
-            hello = _connected(line)
+        for line in lines:  # side by side
+            workers.append(line.launch())  # noqa: PERF401 - those that started are ended below
+        for line, worker, rows in zip(lines, workers, shares, strict=True):
+            hello = _connected(line, worker)
             shared = AsyncLine(line, len(rows))
             drivers += [
                 AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
                 for i in range(len(rows))
             ]
-    except BaseException:
+    except BaseException as error:
+        for worker in workers:
+            worker.end()
         for line in lines:
             line.end()
+        if isinstance(error, WorkerLostError):
+            raise _unstarted(error) from None
         raise
     return drivers
 
 
-def _connected(line: Line) -> Hello:
+def _connected(line: Line, worker: WorkerProcess | None = None) -> Hello:
     try:
-        return line.start()
+        return line.start(worker)
     except WorkerLostError as loss:
         line.end()
         raise _unstarted(loss) from None

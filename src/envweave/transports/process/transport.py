@@ -74,6 +74,7 @@ class ProcessTransport:
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._sent: dict[int, Any] = {}  # the actions of our own rows that wait for their turn
+        self._passed_over = False  # whether some of these waited while the workers' were enough
         self._unclosed = weakref.finalize(self, _dropped, fleet)
         self._unclosed.atexit = False
         atexit.register(fleet.close)
@@ -292,10 +293,11 @@ class ProcessTransport:
         in_order: bool = False,
     ) -> StepBatch:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        own = self._own_share() if own is None else own
         parts = [] if own is None else [own]
         fleet = self._fleet
         fleet.dispatch()
+        if in_order and self._sent:
+            parts.append(self._step_own(list(self._sent)))
         taken: list[Taken] = []
         count = sum(len(part.rows) for part in parts)
         while True:
@@ -303,10 +305,17 @@ class ProcessTransport:
                 taken.append(one)
                 count += len(one.part.rows)
             left = None if deadline is None else deadline - time.monotonic()
-            if count >= min_ready or (left is not None and left <= 0):
+            is_enough = count >= min_ready and not (self._passed_over and self._sent)
+            if is_enough or (left is not None and left <= 0):
                 break
+            if self._sent:
+                # One by one: a slow row of ours holds up the workers' rows once, not for all.
+                parts.append(self._step_own([next(iter(self._sent))]))
+                count += 1
+                continue
             done = [one.shard for one in taken]
             fleet.wait([one for one in fleet.shards if one.running and one not in done], left)
+        self._passed_over = bool(self._sent)
         parts += [one.part for one in taken] or ([] if parts else [from_results({}, fleet.layout)])
         step = gather(fleet.layout, parts)
         if in_order:
@@ -317,12 +326,11 @@ class ProcessTransport:
         self._note_asked(step.special)
         return self._books.batch(*step)
 
-    def _own_share(self) -> Gathered | None:
-        if not self._sent or self._own is None:
-            return None
-        sent, self._sent = self._sent, {}
-        self._own.send(list(sent), list(sent.values()))
-        return from_caller(self._own.recv(len(sent), None))
+    def _step_own(self, rows: list[int]) -> Gathered:
+        """Step some rows of ours that were sent for."""
+        assert self._own is not None
+        self._own.send(rows, [self._sent.pop(row) for row in rows])
+        return from_caller(self._own.recv(len(rows), None))
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""

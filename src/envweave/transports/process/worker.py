@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import pickle
 import select
@@ -90,6 +91,9 @@ def _run(connection: socket.socket) -> None:
     try:
         told = channel.recv()
         definition = channel.recv_packed()
+        disabled, level = told["logs"]
+        logging.disable(disabled)
+        logging.getLogger("envweave").setLevel(level)
         watched = (connection, told["parent"])
         threading.Thread(target=_watch, args=watched, daemon=True).start()
         for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
