@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 
+import numpy as np
 import pytest
 from rollout_worlds import Move, Walk, forward
 
