@@ -139,18 +139,6 @@ def test_a_vector_that_is_made_already_is_taken_as_it_is():
         ew.to_gymnasium_vector(venv, num_envs=2)
 
 
-def test_a_vector_without_autoreset_is_refused_at_the_first_end():
-    envs = ew.to_gymnasium_vector(ew.make_vector(Cart, num_envs=1))
-    envs.reset()
-    envs.step(np.array([1]))
-    envs.step(np.array([1]))
-
-    with pytest.raises(OptionError, match="Make it with autoreset=True"):
-        envs.step(np.array([1]))
-    with pytest.raises(OptionError, match="autoreset=False cannot be honoured"):
-        ew.to_gymnasium_vector(Cart, num_envs=1, autoreset=False)
-
-
 def test_some_are_reset_by_their_mask():
     envs = ew.to_gymnasium_vector(Cart, num_envs=2)
     envs.reset()
@@ -216,3 +204,15 @@ def test_there_and_back_again_is_the_same_vector():
         assert one.current.tolist() == other.current.tolist()
         assert one.successor.tolist() == other.successor.tolist()
         assert one.terminated.tolist() == other.terminated.tolist()
+
+
+def test_a_vector_that_does_not_reset_itself_is_refused_at_once():
+    venv = ew.make_vector("counter-v0", num_envs=2)
+
+    with venv, pytest.raises(OptionError, match="Make it with autoreset=True"):
+        ew.to_gymnasium_vector(venv)
+
+
+def test_one_environment_is_no_vector():
+    with ew.make("counter-v0") as env, pytest.raises(OptionError, match="One Env is no vector"):
+        ew.to_gymnasium_vector(env)

@@ -62,7 +62,17 @@ def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> Ve
         late = next(iter(kwargs), None if num_envs is None else "num_envs")
         if late is not None:
             raise OptionError(f"{late!r} came too late: the VectorEnv is made already.")
+        if not env.autoreset:
+            raise OptionError(
+                "The VectorEnv does not reset what ended, and Gymnasium's trainers expect it to. "
+                "Make it with autoreset=True."
+            )
         return env
+    if num_envs is None and hasattr(env, "step") and not isinstance(env, type):
+        raise OptionError(
+            f"One {type(env).__name__} is no vector. Pass an ID or a class with num_envs=8, say, "
+            "or what make_vector(..., autoreset=True) returns."
+        )
     made: VectorEnv = load_path("envweave.api").make_vector(
         env, num_envs=num_envs, **{**kwargs, "autoreset": True}
     )

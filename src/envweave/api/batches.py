@@ -98,4 +98,4 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: Options) -> VectorEnv:
                 f"steps all its environments at once, in this thread. Leave {name} out."
             )
     transport = GymnasiumBatch(env, autoreset=options.autoreset)
-    return VectorEnv(transport, transport.num_envs, copy=options.copy)
+    return VectorEnv(transport, transport.num_envs, autoreset=options.autoreset, copy=options.copy)

@@ -134,4 +134,4 @@ def make_vector(
         return batch
     assert num_envs is not None
     transport = module.connect_vector(spec, kwargs, options, num_envs)
-    return VectorEnv(transport, num_envs, copy=options.copy)
+    return VectorEnv(transport, num_envs, autoreset=options.autoreset, copy=options.copy)

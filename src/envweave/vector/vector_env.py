@@ -46,11 +46,20 @@ class VectorEnv:
 
     Attributes:
         num_envs: How many there are.
+        autoreset: Whether an end begins the next episode, in the same batch.
     """
 
-    def __init__(self, transport: BatchTransport, num_envs: int, *, copy: bool = True) -> None:
+    def __init__(
+        self,
+        transport: BatchTransport,
+        num_envs: int,
+        *,
+        autoreset: bool = False,
+        copy: bool = True,
+    ) -> None:
         agents = transport.interface.possible_agents
         self.num_envs = num_envs
+        self.autoreset = autoreset
         self._transport = transport
         self._agents = None if agents is None else AgentRows(agents, num_envs)
         self._admit_array = transport.admit_array if isinstance(transport, TakesArrays) else None
