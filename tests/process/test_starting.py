@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import types
@@ -40,8 +41,13 @@ def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
 
 
 def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"^Environment \d of 4: Making 'Place' failed"):
-        ew.pool(Place, size=4, backend="process", at=str(tmp_path), fail_at=0)
+    for fail_at in (0, 1, 2, 3):
+        at = tmp_path / str(fail_at)
+        at.mkdir()
+
+        with pytest.raises(DefinitionError, match=r"^Environment \d of 4: Making 'Place' failed"):
+            ew.pool(Place, size=4, backend="process", workers=2, at=str(at), fail_at=fail_at)
+        gc.collect()  # whoever was made already is closed, and tells nobody off
 
 
 def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:

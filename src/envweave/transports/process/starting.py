@@ -151,17 +151,10 @@ def start_pool(
         Line(pack_definition(spec, kwargs, there, rows, size), options.timeout_s) for rows in shares
     ]
     workers: list[WorkerProcess] = []
-    drivers: list[AsyncProcessDriver] = []
     try:
         for line in lines:  # side by side
             workers.append(line.launch())  # noqa: PERF401 - those that started are ended below
-        for line, worker, rows in zip(lines, workers, shares, strict=True):
-            hello = _connected(line, worker)
-            shared = AsyncLine(line, len(rows))
-            drivers += [
-                AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
-                for i in range(len(rows))
-            ]
+        hellos = [_connected(line, worker) for line, worker in zip(lines, workers, strict=True)]
     except BaseException as error:
         for worker in workers:
             worker.end()
@@ -170,6 +163,13 @@ def start_pool(
         if isinstance(error, WorkerLostError):
             raise _unstarted(error) from None
         raise
+    drivers: list[AsyncProcessDriver] = []
+    for line, hello, rows in zip(lines, hellos, shares, strict=True):
+        shared = AsyncLine(line, len(rows))
+        drivers += [
+            AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
+            for i in range(len(rows))
+        ]
     return drivers
 
 
