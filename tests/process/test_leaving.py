@@ -205,3 +205,17 @@ def run(script: str, *, check: bool = True) -> str:
         check=check,
     )
     return done.stdout
+
+
+def test_close_gives_back_the_shared_memory_while_the_vector_and_its_batches_are_still_held() -> (
+    None
+):
+    venv = vector()
+    venv.reset(seed=5)
+    batch = venv.step([GO] * venv.num_envs)
+    assert "memfd:envweave" in Path("/proc/self/maps").read_text()
+
+    venv.close()
+
+    assert "memfd:envweave" not in Path("/proc/self/maps").read_text()
+    assert batch.reward.tolist() == [1.0] * venv.num_envs

@@ -149,4 +149,5 @@ class Board:
 
     def close(self) -> None:
         """Let go of the memory. May be called twice."""
+        self.words.release()
         self.memory.close()

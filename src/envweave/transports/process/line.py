@@ -46,6 +46,8 @@ class Line:
         Raises:
             WorkerLostError: It ended at once.
         """
+        if self._is_ended:
+            raise WorkerLostError("it was closed")
         worker = WorkerProcess(Seat(self._board, Turn.of(0), *self._bells, looks=0))
         try:
             worker.define(HOST, self._definition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -53,6 +54,8 @@ class Memory:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
 
 @final

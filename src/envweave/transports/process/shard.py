@@ -312,3 +312,4 @@ class Shard:
         if self.worker is not None:
             self.worker.end()
         self._seat.bell.close()
+        self._shared = None

@@ -344,6 +344,7 @@ class ProcessTransport:
             failures.append(error)
         finally:
             failures += self._fleet.close()
+            self._shared = None
             if self._memory is not None:
                 self._memory.close()
         # Only now: who interrupts this may call it again.
