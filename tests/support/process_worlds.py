@@ -56,10 +56,13 @@ class Place(ew.Environment):
 
     def _hold(self, what: str) -> None:
         """Wait here once, if somebody put up `at/hold-…`."""
-        sign = self.at / f"hold-{what}"
-        if self.at.name and sign.exists():
-            sign.unlink(missing_ok=True)
-            self._held()
+        if not self.at.name:
+            return
+        try:
+            (self.at / f"hold-{what}").unlink()  # of several processes, one takes it down
+        except FileNotFoundError:
+            return
+        self._held()
 
     def _held(self) -> None:
         with (self.at / "here").open("w") as pipe:
