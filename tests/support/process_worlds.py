@@ -56,13 +56,16 @@ class Place(ew.Environment):
 
     def _hold(self, what: str) -> None:
         """Wait here once, if somebody put up `at/hold-…`."""
-        if not self.at.name:
-            return
+        if self.at.name and self._takes_down(f"hold-{what}"):
+            self._held()
+
+    def _takes_down(self, sign: str) -> bool:
+        """Take a sign down; of several processes, one does."""
         try:
-            (self.at / f"hold-{what}").unlink()  # of several processes, one takes it down
+            (self.at / sign).unlink()
         except FileNotFoundError:
-            return
-        self._held()
+            return False
+        return True
 
     def _held(self) -> None:
         with (self.at / "here").open("w") as pipe:
@@ -216,6 +219,5 @@ class Presses(Place):
         return ew.State(step_count=self.step_count)
 
     def _press_at(self, sign: str) -> None:
-        if self.at.name and (self.at / sign).exists():
-            (self.at / sign).unlink(missing_ok=True)
+        if self.at.name and self._takes_down(sign):
             os.kill(os.getppid(), signal.SIGINT)
