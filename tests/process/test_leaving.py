@@ -70,6 +70,17 @@ def test_closing_ends_an_environment_that_never_closes(monkeypatch: pytest.Monke
     venv.close()
 
 
+@pytest.mark.parametrize("timeout_s", [None, 30.0])
+def test_one_environment_that_never_closes_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float | None
+) -> None:
+    monkeypatch.setattr("envweave.transports.process.alone.CLOSE_S", 0.2)
+    env = ew.make(NeverCloses, backend="process", timeout_s=timeout_s)
+    env.reset(seed=5)
+
+    env.close()
+
+
 def test_closing_while_a_worker_is_replaced_ends_both() -> None:
     venv = vector(autoreset=True)
     batch = venv.reset(seed=5)

@@ -143,9 +143,10 @@ class ProcessDriver:
         line = self._line
         try:
             if line.worker is not None:
-                line.timeout_s = CLOSE_S
                 with contextlib.suppress(WorkerLostError):
-                    self._call("close")
+                    line.worker.say(line.packed(0, "close")[1])
+                    if line.worker.speaks_within(CLOSE_S):
+                        line.read(line.worker.hear()[1])
         finally:
             line.end()
 

@@ -84,6 +84,7 @@ class Bell:
         for fd in set(self.fds):
             os.close(fd)
         self.fds = ()
+        self._ring = -1  # the number may be another file's by now
 
 
 class Turn(NamedTuple):

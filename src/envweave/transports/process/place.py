@@ -363,15 +363,19 @@ class WorkerProcess:
             with contextlib.suppress(WorkerLostError):
                 self.tell("close")
 
+    def speaks_within(self, timeout_s: float) -> bool:
+        """Wait so long for its next message, whatever its code does; return whether it came."""
+        if self.has_ended:
+            return False
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        return bool(poll.poll(max(timeout_s, 0) * 1000))
+
     def await_close(self, timeout_s: float) -> Exception | None:
         """Wait until it has done so, or is ended; return what failed, if anything did."""
         failure: Exception | None = None
-        poll = select.poll()
         try:
-            if not self.has_ended and self._owner == os.getpid():
-                poll.register(self._channel.fileno(), select.POLLIN)
-                if not poll.poll(max(timeout_s, 0) * 1000):
-                    return None
+            if self._owner == os.getpid() and self.speaks_within(timeout_s):
                 self.answer("close")
                 self._process.wait(1.0)
         except (WorkerLostError, subprocess.TimeoutExpired):
