@@ -21,9 +21,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from envs import Kind
+from ordered import NotAvailableError
 
 import envweave as ew
+from envs import Kind
 from envweave.bench.machine import usable_cores
 from envweave.bench.memory import children_of
 
@@ -40,10 +41,6 @@ _DRAWN = 64
 
 # PufferLib's spaces make Gymnasium warn about their precision, once a space.
 gymnasium.logger.min_level = gymnasium.logger.ERROR
-
-
-class NotAvailableError(Exception):
-    """This one cannot take part here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

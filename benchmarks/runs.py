@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import envs
+from comparing import Settings
 from contenders import ENTRANTS, PUFFER_WORKERS, NotAvailableError, end_leftovers, open_vector
 from rows import GROWTH, OVERHEAD_US, SIZES, WEIGHED_SIZE, Row
 
+import envs
 import envweave as ew
 from envweave.bench.timing import (
     Contender,
@@ -33,21 +34,6 @@ from envweave.errors import in_words
 LONGEST_TURN_S = 60.0
 REST_S = 0.6
 AUTHOR, MAKE = "the author's code", "through make"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How long to measure.
-
-    Attributes:
-        repeats: How many turns each has.
-        seconds: How long a turn is.
-        say: Tells what is going on.
-    """
-
-    repeats: int
-    seconds: float
-    say: Callable[[str], None]
 
 
 @dataclass(slots=True)

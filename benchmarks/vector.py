@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
-import resource
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,69 +22,38 @@ ROOT = Path(__file__).resolve().parents[1]
 
 try:
     import gymnasium  # noqa: F401 - the environments here are Gymnasium's
-    from company import NOTABLE, Company
+    from company import Company
+    from comparing import Settings
     from contenders import ENTRANTS, end_leftovers, why_missing
+    from options import (
+        chosen,
+        common_parser,
+        conclude,
+        open_enough_files,
+        progress,
+        refuse,
+        write_json,
+    )
     from rows import ROWS, SIZES, WEIGHED
-    from runs import Settings, run_growth, run_memory, run_one, run_row
-    from tables import show, tables_of
+    from runs import run_growth, run_memory, run_one, run_row
+    from tables import tables_of
 
     from envweave.bench.machine import describe_machine
 except ImportError as error:
     sys.exit(f"vector.py: {error}. Run it through scripts/peers, which installs what it needs.")
 
+SPINNING = " What spins while it waits, ours and theirs, looks slower than it is."
 ONE, GROWTH, MEMORY, READS = "one", "growth", "memory", "reads"
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/vector.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="shorter turns, and fewer")
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="NAME",
-        help="the comparisons whose name has it; may be given several times (see --list)",
-    )
-    parser.add_argument("--list", action="store_true", help="print the names, and stop")
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="turns each; 5 by default")
-    parser.add_argument(
-        "--seconds", type=_duration, metavar="S", help="how long a turn is; 0.5 by default"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument(
-        "--docs", action="store_true", help="write docs/assets/vector.json, its plot and its page"
-    )
-    return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _duration(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return seconds
+    docs = "write docs/assets/vector.json, its plot and its page"
+    return common_parser("vector.py", __doc__, seconds=0.5, docs=docs).parse_args(arguments)
 
 
 def names() -> list[str]:
     plain = [ONE, *(row.key for row in ROWS)]
     return [*plain, *(f"{name}-{READS}" for name in plain), GROWTH, MEMORY]
-
-
-def chosen(only: list[str] | None) -> list[str]:
-    known = names()
-    for part in only or []:
-        if not any(part in name for name in known):
-            sys.exit(f"vector.py: no comparison has {part!r} in its name. --list prints them.")
-    return [name for name in known if not only or any(part in name for part in only)]
 
 
 def run(wanted: list[str], how: Settings, *, quick: bool) -> dict[str, Any]:
@@ -137,35 +102,13 @@ def _version(package: str) -> str | None:
     return None
 
 
-def progress(total: int) -> Any:
-    began_s, done = time.monotonic(), 0
-
-    def say(text: str) -> None:
-        nonlocal done
-        done += 1
-        print(f"[{time.monotonic() - began_s:4.0f} s] {text}", file=sys.stderr, flush=True)
-
-    say(f"{total} comparisons")
-    return say
-
-
-def open_enough_files() -> None:
-    """A process an environment needs more pipes than a shell allows by default."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def main(arguments: list[str]) -> int:
     options = read_options(arguments)
     if options.list:
         print("\n".join(names()))
         return 0
-    if options.docs and (options.only or options.quick):
-        sys.exit("vector.py: --docs takes the whole run; leave out --only and --quick.")
-    if options.json and not options.json.resolve().parent.is_dir():
-        sys.exit(f"vector.py: --json {options.json}: there is no such directory.")
-    wanted = chosen(options.only)
+    refuse(options, "vector.py", ("only", "quick"))
+    wanted = chosen(names(), options.only, "vector.py")
     open_enough_files()
     how = Settings(
         options.repeats or (3 if options.quick else 5),
@@ -177,28 +120,13 @@ def main(arguments: list[str]) -> int:
         figures = run(wanted, how, quick=options.quick)
     finally:
         end_leftovers()
-    figures["machine"]["company"] = share = company.share()
-    if share is not None and share > NOTABLE:
-        print(
-            f"vector.py: other programs took {share:.0%} of the cores meanwhile. What spins while "
-            "it waits, ours and theirs, looks slower than it is.",
-            file=sys.stderr,
-        )
-    for table in tables_of(figures):
-        show(table)
-    if options.json:
-        write_json(options.json, figures)
+    conclude("vector.py", options, figures, company, tables_of, because=SPINNING)
     if options.docs:
         from page import JSON, write_page
 
         write_json(ROOT / JSON, figures)
         write_page()
     return 0
-
-
-def write_json(path: Path, figures: dict[str, Any]) -> None:
-    path.write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
-    print(f"\nwritten: {os.path.relpath(path)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import json
 import sys
 
 from contenders import ENTRANTS, NotAvailableError, Opened, end_leftovers, open_vector
-from envs import KINDS
 from rows import WEIGHED_SIZE
 
+from envs import KINDS
 from envweave.bench.machine import usable_cores
 from envweave.bench.weighing import weigh
 from envweave.errors import in_words

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 import envweave as ew
-from envweave import testing
+from envweave import sandbox, testing
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/reference").glob("*.md"))
-EXTRAS = {"gymnasium", "matplotlib", "mkdocs", "pettingzoo", "pytest", "rich", "typer"}
+EXTRAS = {
+    "fastapi", "gymnasium", "matplotlib", "mkdocs", "pettingzoo", "prometheus_client", "pydantic",
+    "pytest", "rich", "starlette", "typer", "uvicorn", "uvloop", "websockets",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -25,10 +28,15 @@ def test_a_file_is_under_400_lines(source: Path) -> None:
     assert lines < 400
 
 
-PUBLIC = [*ew.__all__, *(f"testing.{name}" for name in testing.__all__)]
+PUBLIC = [
+    *ew.__all__,
+    *(f"testing.{name}" for name in testing.__all__),
+    *(f"sandbox.{name}" for name in sandbox.__all__),
+]
 NO_ENTRY = {
     "__version__",
     "examples",  # to read, not to build on
+    "sandbox",  # its names have entries
     "testing",  # its names have entries
     "EnvWeaveError",  # on the page of `errors`, with all of them
 }
@@ -53,6 +61,7 @@ def test_every_public_noun_is_in_the_glossary() -> None:
 def test_every_public_name_can_be_had() -> None:
     missing = [name for name in ew.__all__ if not hasattr(ew, name)]
     missing += [name for name in testing.__all__ if not hasattr(testing, name)]
+    missing += [name for name in sandbox.__all__ if not hasattr(sandbox, name)]
 
     assert missing == []
 
@@ -66,12 +75,13 @@ def test_importing_the_package_imports_no_dependency() -> None:
     assert roots & (EXTRAS | {"numpy", "msgspec", "cloudpickle"}) == set()
 
 
-def test_stepping_an_environment_imports_no_extra() -> None:
-    code = """
+@pytest.mark.parametrize("backend", ["inproc", "process", "http"])
+def test_stepping_an_environment_imports_no_extra(backend: str) -> None:
+    code = f"""
 import envweave as ew, json, sys
-with ew.make("counter-v0") as env:
+with ew.make("counter-v0", backend="{backend}") as env:
     env.reset(seed=0)
-    env.step({"delta": 1})
+    env.step({{"delta": 1}})
 print(json.dumps(sorted(sys.modules)))
 """
 

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from envweave import errors as errors
     from envweave import examples as examples
+    from envweave import sandbox as sandbox
     from envweave import testing as testing
     from envweave.adapters.gymnasium import from_gymnasium as from_gymnasium
     from envweave.adapters.gymnasium import to_gymnasium as to_gymnasium
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
     from envweave.api import make_vector as make_vector
     from envweave.api import register as register
     from envweave.api import spec as spec
+    from envweave.api.serving import create_fastapi_app as create_fastapi_app
+    from envweave.api.serving import serve as serve
+    from envweave.client.seed_client import HTTPEnvClient as HTTPEnvClient
     from envweave.codec import Bounds as Bounds
     from envweave.codec import Spec as Spec
     from envweave.environment import Environment as Environment
     from envweave.environment import MultiAgentEnvironment as MultiAgentEnvironment
     from envweave.errors import EnvWeaveError as EnvWeaveError
+    from envweave.providers import ContainerProvider as ContainerProvider
+    from envweave.providers import SubprocessProvider as SubprocessProvider
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -81,9 +87,12 @@ _HOMES = {
         "register",
         "spec",
     ],
+    "api.serving": ["create_fastapi_app", "serve"],
+    "client.seed_client": ["HTTPEnvClient"],
     "codec": ["Bounds", "Spec"],
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
+    "providers": ["ContainerProvider", "SubprocessProvider"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "transforms": ["CompositeTransform", "Transform"],
@@ -110,7 +119,7 @@ _HOMES = {
     "wrappers": ["EpisodeStatistics", "TimeLimit", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_SUBPACKAGES = ["errors", "examples", "testing"]
+_SUBPACKAGES = ["errors", "examples", "sandbox", "testing"]
 
 __all__ = sorted(["__version__", *_HOME_OF, *_SUBPACKAGES])
 

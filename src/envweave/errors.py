@@ -21,6 +21,21 @@
     ├── TaskError                   (ValueError)    a task that cannot be had
     ├── RolloutFailedError          (RuntimeError)  episodes failed, and not by the agent
     ├── DeadlineError               (TimeoutError)  a call took longer than it may
+    ├── StartupError                (RuntimeError)  a place to run in could not be started
+    ├── WireError                   (ValueError)    a message that cannot be read
+    ├── ServerError                 (RuntimeError)  the other end of a connection
+    │   ├── ConnectionLostError     (ConnectionError)   nobody answers there
+    │   ├── AccessError             (PermissionError)   it refuses this caller
+    │   ├── CapacityError                           it has no room
+    │   └── SessionGoneError        (LookupError)   it has no such session, or not any more
+    ├── SandboxError                (RuntimeError)  code, and the walls around it
+    │   ├── IsolationError          (OSError)       this machine cannot put up the walls
+    │   ├── SessionLostError                        a session is gone, and not by its code
+    │   ├── SessionEndedError                       a session is gone by its own code
+    │   ├── BranchError                             a session that cannot be copied
+    │   ├── NameNotFoundError       (LookupError)   a variable that a session has not got
+    │   ├── WorkFileError           (OSError)       a file of a session that cannot be had
+    │   └── PlainDataError          (TypeError)     a value that cannot cross the walls
     └── EnvironmentFailure          (RuntimeError)  the environment's own code failed
         ├── ResetFailedError                        in `reset`
         │   └── EnvironmentLostError                    the place where it ran is gone
@@ -133,6 +148,66 @@ class RolloutFailedError(EnvWeaveError, RuntimeError):
 
 class DeadlineError(EnvWeaveError, TimeoutError):
     """A call on an environment took longer than the `timeout_s` it was given."""
+
+
+class StartupError(EnvWeaveError, RuntimeError):
+    """A server, or another place to run in, could not be started."""
+
+
+class WireError(EnvWeaveError, ValueError):
+    """A message cannot be read, or breaks a limit. Nothing was run."""
+
+
+class ServerError(EnvWeaveError, RuntimeError):
+    """The other end of a connection could not do what was asked."""
+
+
+class ConnectionLostError(ServerError, ConnectionError):
+    """No server answers there, or the connection broke and could not be made again."""
+
+
+class AccessError(ServerError, PermissionError):
+    """The server refuses this caller: no token, a wrong one, or a foreign origin."""
+
+
+class CapacityError(ServerError):
+    """The server has no room for another session, or takes no more because it is stopping."""
+
+
+class SessionGoneError(ServerError, LookupError):
+    """The server has no such session, or not any more. Nothing goes on in its place."""
+
+
+class SandboxError(EnvWeaveError, RuntimeError):
+    """Code could not be run, or what it left could not be had."""
+
+
+class IsolationError(SandboxError, OSError):
+    """This machine cannot put up the walls that were asked for; the message says which, and why."""
+
+
+class SessionLostError(SandboxError):
+    """The session is gone, and its code did not do it."""
+
+
+class SessionEndedError(SandboxError):
+    """The session is gone by what its code did: it exited, crashed, or was killed at a limit."""
+
+
+class BranchError(SandboxError):
+    """The session cannot be copied."""
+
+
+class NameNotFoundError(SandboxError, LookupError):
+    """The session has no variable of this name."""
+
+
+class WorkFileError(SandboxError, OSError):
+    """A file of a session's work folder cannot be read, written or listed."""
+
+
+class PlainDataError(SandboxError, TypeError):
+    """A value that is not plain data cannot cross the walls."""
 
 
 class EnvironmentFailure(EnvWeaveError, RuntimeError):  # noqa: N818 - names whose failure it is

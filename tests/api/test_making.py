@@ -117,7 +117,7 @@ def test_numbers_may_be_numpys() -> None:
     [
         ({"transform": 5}, r"transform=5 cannot be called\. Pass a Transform"),
         ({"backend": 3}, r"backend=3 is no name\. Use one of .*'inproc'"),
-        ({"backend": None}, "backend=None is no name"),
+        ({"backend": 7}, "backend=7 is no name"),
         ({"autoreset": "no"}, "autoreset='no' is neither True nor False"),
         ({"autoreset": 1}, "autoreset=1 is neither"),
     ],
@@ -172,7 +172,7 @@ def test_a_vector_that_is_dropped_leaves_no_thread_and_a_warning() -> None:
 
     for thread in set(threading.enumerate()) - before:
         thread.join(30)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     assert Counted.closed == 3
 
 

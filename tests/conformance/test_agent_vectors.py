@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from serving import served
 from wild_agents import Homed
 
 import envweave as ew
@@ -17,7 +20,7 @@ N, STEPS = 3, 40
 PETTINGZOO = ["pettingzoo://classic/rps_v2", "pettingzoo://classic/tictactoe_v3"]
 
 
-@pytest.fixture(params=["serial", "threads", "async", "process"])
+@pytest.fixture(params=["serial", "threads", "async", "process", "remote"])
 def mode(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -56,9 +59,24 @@ def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_go_on() -> None:
     assert later.valid.all()
 
 
-def play_vector(env_id: str, mode: str) -> list[list[ew.StepResult[Any]]]:
+@contextmanager
+def vector(env_id: str, mode: str) -> Iterator[ew.VectorEnv]:
+    if mode == "remote":
+        with (
+            served(env_id) as url,
+            ew.make_vector(
+                env_id, num_envs=N, autoreset=True, backend="http", base_url=url
+            ) as venv,
+        ):
+            yield venv
+        return
     place = {"backend": "process"} if mode == "process" else {"mode": mode}
     with ew.make_vector(env_id, num_envs=N, autoreset=True, **place) as venv:
+        yield venv
+
+
+def play_vector(env_id: str, mode: str) -> list[list[ew.StepResult[Any]]]:
+    with vector(env_id, mode) as venv:
         policies = [RandomPolicy(venv.action_spec, seed) for seed in range(N)]
         batch: Any = venv.reset(seed=0)
         played = [[row] for row in batch]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from envweave.testing import BackendConformance
 
 
@@ -21,3 +23,8 @@ class TestProcess(BackendConformance):
 class TestProcessWithCoroutines(BackendConformance):
     backend = "process"
     scripted = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"
+
+
+@pytest.mark.slow  # a server process for each environment
+class TestHttp(BackendConformance):
+    backend = "http"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from envweave.envs.echo_env import EchoAction, EchoEnvironment
 from envweave.examples import CounterAction, CounterEnv
 from envweave.examples.harvest import HarvestEnv
 from envweave.examples.lineworld import LineWorldEnv
@@ -26,6 +27,14 @@ class TestCounterEnv(EnvironmentConformance):
 class TestLineWorldEnv(EnvironmentConformance):
     def make_environment(self) -> LineWorldEnv:
         return LineWorldEnv()
+
+
+class TestEchoEnvironment(EnvironmentConformance):
+    def make_environment(self) -> TimeLimit:
+        return TimeLimit(EchoEnvironment(), max_steps=3)  # by itself it never ends
+
+    def episode(self) -> list[EchoAction]:
+        return [EchoAction("a"), EchoAction(""), EchoAction("Hello, World!")]
 
 
 class TestTicTacToeEnv(EnvironmentConformance):

@@ -39,6 +39,9 @@ class Checkout:
             (self.bin / name).chmod(0o755)
         shutil.copy(ROOT / "dev", path / "dev")
         (path / "pyproject.toml").write_text("[project]\n")
+        for name in ("hatch_build.py", "src/envweave/sandbox/_spawn.c"):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, path / name)
 
     def dev(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -71,13 +74,15 @@ def test_the_first_job_sets_up_and_the_second_does_not(checkout: Checkout) -> No
     assert checkout.installs == 1
 
 
-def test_a_changed_pyproject_installs_again(checkout: Checkout) -> None:
+@pytest.mark.parametrize("name", ["pyproject.toml", "src/envweave/sandbox/_spawn.c"])
+def test_a_change_of_what_is_built_installs_again(checkout: Checkout, name: str) -> None:
     checkout.dev("setup")
-    (checkout.path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    with (checkout.path / name).open("a") as file:
+        file.write("\n")
 
     done = checkout.dev("setup")
 
-    assert "pyproject.toml has changed" in done.stderr
+    assert "has changed; installing again" in done.stderr
     assert checkout.installs == 2
 
 

@@ -2,10 +2,13 @@
 
 A page is one session at a keyboard, in an empty directory. Its blocks run in order:
 
-- `python` runs in the page's one namespace; with a `title="name.py"` it is written to that file;
+- `python` runs in the page's one namespace; with a `title="name.py"` it is written to that file,
+  as is a `dockerfile`, which is looked at and not built;
 - `text` right below a `python` block is what that block prints;
 - `console` holds commands after `$ `, and what they print, if the page shows it; a line `...`
-  stands for lines left out, and `# exits with 1` after a command for its exit code.
+  stands for lines left out, and `# exits with 1` after a command for its exit code. A server that
+  ends in `&` runs on until `kill %1`, on a free port whatever port the page shows;
+- `json` holds one document a line.
 """
 
 import ast
@@ -14,11 +17,9 @@ import doctest
 import importlib.util
 import io
 import itertools
-import os
+import json
 import pkgutil
 import re
-import shlex
-import subprocess
 import sys
 import textwrap
 import types
@@ -29,8 +30,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terminal import Terminal
 
 import envweave as ew
+from envweave.envs import echo_env
 from envweave.registry import DEFAULT_REGISTRY
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +43,6 @@ MODULES = sorted(
     for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
     if not module.name.endswith(".__main__")
 )
-
-RUN = {
-    "envweave": [sys.executable, "-m", "envweave.cli"],
-    "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"],
-    "python": [sys.executable],
-}
-NOT_RUN = {"pip", "uv", "source", "./dev"}  # they install, or take long
 
 
 @dataclass(frozen=True)
@@ -106,25 +102,35 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.
             del sys.modules[name]
 
 
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with contextlib.closing(Terminal()) as one:
+        yield one
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_snippets_of_a_page_run_and_print_what_it_says(
-    page: Path, keyboard: types.ModuleType
+    page: Path, keyboard: types.ModuleType, terminal: Terminal
 ) -> None:
     fences = read_fences(page.read_text(encoding="utf-8"))
 
     for fence, below in itertools.zip_longest(fences, fences[1:]):
         place = f"{name_of(page)}:{fence.line}"
-        if fence.language == "python" and fence.title:
-            Path(fence.title).write_text(fence.code, encoding="utf-8")
+        if fence.title:
+            Path(fence.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(fence.title).write_text(terminal.real(fence.code), encoding="utf-8")
             importlib.invalidate_caches()
         elif fence.language == "python":
-            printed = type_in(fence, page, keyboard)
+            printed = terminal.shown(type_in(terminal.real(fence.code), fence, page, keyboard))
             if below is not None and below.language == "text" and below.follows:
                 assert lines_of(printed) == lines_of(below.code), place
         elif fence.language == "console":
             for command, expected in commands_of(fence):
-                printed = type_command(command, place)
-                assert is_shown(printed, expected), f"{place}: {command}\n{printed}"
+                typed = terminal.type(command, place)
+                assert is_shown(typed, expected), f"{place}: {command}\n{typed}"
+        elif fence.language == "json":
+            for line in lines_of(fence.code):
+                json.loads(line)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -134,15 +140,39 @@ def test_no_block_of_a_page_escapes_the_tests(page: Path) -> None:
     unknown = [
         f"{name_of(page)}:{fence.line}: {fence.language} {fence.rest}"
         for fence in fences
-        if fence.language not in {"python", "console", "text", "toml"} or fence.rest
+        if fence.language not in {"python", "console", "text", "toml", "json", "dockerfile"}
+        or fence.rest
     ]
 
     assert unknown == []
 
 
-def type_in(fence: Fence, page: Path, module: types.ModuleType) -> str:
+DOCKERFILES = [
+    pytest.param(fence.code, id=f"{name_of(page)}:{fence.line}")
+    for page in PAGES
+    for fence in read_fences(page.read_text(encoding="utf-8"))
+    if fence.language == "dockerfile"
+]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_a_dockerfile_is_of_the_shape_that_every_builder_takes(dockerfile: str) -> None:
+    lines = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
+    said = dict(re.findall(r"^(\w+) (.+)$", dockerfile, re.MULTILINE))
+
+    assert re.fullmatch(r"ARG BASE=python:\S+", lines[0])
+    assert lines[1] == "FROM ${BASE}"
+    assert said["USER"] not in {"root", "0"}
+    assert said["EXPOSE"] == "8000"
+    assert "/health" in dockerfile[dockerfile.index("HEALTHCHECK ") :]
+    assert json.loads(said["CMD"])
+    newer = re.findall(r"^# *syntax=|<<|--mount|--link|--chmod|--network", dockerfile, re.M)
+    assert newer == []  # what the legacy builder does not know
+
+
+def type_in(typed: str, fence: Fence, page: Path, module: types.ModuleType) -> str:
     # The blank lines make a traceback name the page's own line.
-    code = compile("\n" * fence.line + fence.code, str(page), "exec")
+    code = compile("\n" * fence.line + typed, str(page), "exec")
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(code, vars(module))
@@ -155,26 +185,6 @@ def commands_of(fence: Fence) -> Iterator[tuple[str, list[str]]]:
     starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
     for start, stop in itertools.zip_longest(starts, starts[1:]):
         yield lines[start][2:], lines_of("\n".join(lines[start + 1 : stop]))
-
-
-def type_command(command: str, place: str) -> str | None:
-    words = shlex.split(command, comments=True)
-    if words[0] in NOT_RUN or words == ["pytest"]:
-        return None
-    assert words[0] in RUN, f"{place}: nobody knows how to run {words[0]!r}"
-    done = subprocess.run(
-        [*RUN[words[0]], *words[1:]],
-        env={**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    told = re.search(r"# exits with (\d+)$", command)
-    assert done.returncode == (int(told[1]) if told else 0), f"{place}: {command}\n{done.stdout}"
-    return done.stdout
 
 
 def is_shown(printed: str | None, expected: list[str]) -> bool:
@@ -195,6 +205,8 @@ def docstrings_of(module: str) -> Iterator[tuple[int, str]]:
     found = importlib.util.find_spec(module)
     assert found is not None
     assert found.origin is not None
+    if not found.origin.endswith(".py"):  # compiled
+        return
     for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
@@ -214,7 +226,7 @@ EXAMPLES = [
 @pytest.fixture
 def words() -> Iterator[dict[str, object]]:
     """What an example in a docstring may use without saying where it is from."""
-    libraries = (typing, ew.testing, ew.examples, ew)
+    libraries = (typing, ew.testing, ew.examples, echo_env, ew)
     public = {name: getattr(lib, name) for lib in libraries for name in lib.__all__}
     with ew.make_vector("counter-v0", num_envs=2, autoreset=True) as venv:
         yield {
@@ -231,8 +243,16 @@ def words() -> Iterator[dict[str, object]]:
 
 @pytest.mark.parametrize(("module", "code"), EXAMPLES)
 def test_an_example_in_a_docstring_runs(
-    module: str, code: str, words: dict[str, object], keyboard: types.ModuleType
+    module: str,
+    code: str,
+    words: dict[str, object],
+    keyboard: types.ModuleType,
+    terminal: Terminal,
 ) -> None:
+    if "127.0.0.1:8000" in code:
+        terminal.type("envweave serve echo-v0 &", module)
+        code = terminal.real(code)
+
     with contextlib.redirect_stdout(io.StringIO()):
         # Hints of classes that the example leaves out are never evaluated.
         exec(compile(f"from __future__ import annotations\n{code}", module, "exec"), words)

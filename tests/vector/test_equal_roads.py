@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving import served
 
 import envweave as ew
 from envweave.errors import ActionError, ResetFailedError, ResetNeededError, ToolCallOpenError
@@ -167,11 +168,39 @@ def test_a_vector_in_worker_processes_plays_them_too(
     play(case, n, form, autoreset, backend="process", workers=workers)
 
 
+class WildSeen(Wild):
+    """The same, whose callers elsewhere can know what it shows."""
+
+    def step(self, action: int) -> Seen:
+        return super().step(action)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    case=st.integers(0, 10_000),
+    n=st.integers(1, 5),
+    form=st.sampled_from(["tuple", "observation", "result"]),
+    autoreset=st.booleans(),
+    encoding=st.sampled_from(["msgpack", "json"]),
+)
+def test_a_vector_at_a_server_plays_them_too(
+    case: int, n: int, form: str, autoreset: bool, encoding: str
+) -> None:
+    kind = Wild if form == "tuple" else WildSeen
+    with served(kind, case=case, form=form) as url:
+        how = {"backend": "http", "base_url": url, "encoding": encoding}
+        venv = ew.make_vector(kind, num_envs=n, autoreset=autoreset, **how)
+        play_on(venv, case, n, form, autoreset)
+
+
 def play(case: int, n: int, form: str, autoreset: bool, **road: Any) -> None:
-    caller = random.Random(case)
     how = {"autoreset": autoreset, "case": case, "form": form}
-    venv = ew.make_vector(Wild, num_envs=n, **road, **how)
-    singles = [ew.make(Wild, **how) for _ in range(n)]
+    play_on(ew.make_vector(Wild, num_envs=n, **road, **how), case, n, form, autoreset)
+
+
+def play_on(venv: ew.VectorEnv, case: int, n: int, form: str, autoreset: bool) -> None:
+    caller = random.Random(case)
+    singles = [ew.make(Wild, autoreset=autoreset, case=case, form=form) for _ in range(n)]
     with pytest.raises(ResetNeededError):
         venv.step([0] * n)
     first = venv.reset(seed=case)

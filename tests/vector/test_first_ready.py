@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
+from serving import served
 
 import envweave as ew
 from envweave.errors import ActionError, BusyError, CallOrderError, OptionError, ResetNeededError
@@ -43,17 +45,21 @@ class AsyncGated(ew.Environment):
         return self.inner.step(CounterAction(abs(action.delta)))
 
 
-@pytest.fixture(params=["threads", "async"])
+@pytest.fixture(params=["threads", "async", "remote"])
 def gated(request: pytest.FixtureRequest) -> Any:
     GATES.clear()
     GATES.update({-1: threading.Event(), -2: threading.Event()})
-    environment = Gated if request.param == "threads" else AsyncGated
-    venv = ew.make_vector(environment, num_envs=4, autoreset=True, mode=request.param)
-    venv.reset(seed=0)
-    yield venv
-    for gate in GATES.values():
-        gate.set()
-    venv.close()
+    with ExitStack() as stack:
+        place: Any = AsyncGated if request.param == "async" else Gated
+        how: dict[str, Any] = {"mode": request.param}
+        if request.param == "remote":
+            place, how = stack.enter_context(served(Gated)), {}
+        venv = ew.make_vector(place, num_envs=4, autoreset=True, **how)
+        venv.reset(seed=0)
+        yield venv
+        for gate in GATES.values():
+            gate.set()
+        venv.close()
 
 
 def test_the_first_ready_come_back_while_a_slow_one_is_still_under_way(gated: ew.VectorEnv) -> None:

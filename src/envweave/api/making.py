@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envweave.api.batches import adapt_batch, is_batch
 from envweave.api.env import AsyncEnv, Env
 from envweave.api.recipes import (
     Transforms,
     backend_module,
+    choose_backend,
     flag,
     recipe,
     refuse_one_object,
     seconds,
     whole_number,
 )
-from envweave.registry import Options, Registry
-from envweave.vector import VectorEnv
+from envweave.registry import Options, Registry, Remote
+
+if TYPE_CHECKING:
+    from envweave.vector import VectorEnv
 
 
 def make(
     env: Any,
     *,
-    backend: str = "inproc",
+    backend: str | None = None,
     autoreset: bool = False,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    provider: Any = None,
     **kwargs: Any,
 ) -> Env:
     """Make an environment, and return the caller's side of it.
 
     Args:
-        env: An ID, an environment object, or a class.
-        backend: Where it runs.
+        env: An ID, an environment object, or a class. `"http://…"`, `"https://…"` and
+            `"unix://…"` are servers that run already.
+        backend: Where it runs: `"inproc"`, unless the ID says where; `"process"`; `"http"`, at
+            a server, which is started and stopped for you unless `base_url` names one.
         autoreset: Whether an end begins the next episode, in the same result.
         timeout_s: How many seconds each of the environment's own calls may take. Later it ends
             its episode as a `timeout`, and is replaced. In-process, for async environments.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
         **kwargs: Passed to the environment's constructor.
 
     Raises:
@@ -48,31 +61,41 @@ def make(
         BackendNotFoundError: No backend has this name.
         OptionError: A keyword that neither `make` nor the environment knows.
         DefinitionError: The environment could not be made.
+        ConnectionLostError: No server answers at the URL.
+        AccessError: The server refuses this caller.
     """
-    module = backend_module(backend)
-    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s))
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    remote = Remote(base_url, token, encoding, provider)
+    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    module = backend_module(chosen)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
     return Env(module.connect(spec, kwargs, options), spec.id)
 
 
 def make_async(
     env: Any,
     *,
-    backend: str = "inproc",
+    backend: str | None = None,
     autoreset: bool = False,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    provider: Any = None,
     **kwargs: Any,
 ) -> AsyncEnv:
     """Make an environment for an async caller. Takes and raises what `make` does.
 
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
-    module = backend_module(backend)
-    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s))
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    remote = Remote(base_url, token, encoding, provider)
+    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    module = backend_module(chosen)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
     return AsyncEnv(module.connect_async(spec, kwargs, options), spec.id)
 
 
@@ -80,7 +103,7 @@ def make_vector(
     env: Any,
     *,
     num_envs: int | None = None,
-    backend: str = "inproc",
+    backend: str | None = None,
     mode: str | None = None,
     workers: int | None = None,
     copy: bool = True,
@@ -89,6 +112,10 @@ def make_vector(
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    provider: Any = None,
     **kwargs: Any,
 ) -> VectorEnv:
     """Make `num_envs` environments of one kind, stepped together.
@@ -99,7 +126,7 @@ def make_vector(
     Args:
         env: An ID, a class, a function that makes one, or a Gymnasium vector.
         num_envs: How many; left out only where `env` is a vector, which knows.
-        backend: Where they run.
+        backend: Where they run. At a server, all of them share one connection.
         mode: In this process: `"serial"`, one after the other in this thread; `"threads"`,
             for steps that wait on something; `"async"`, at once on one event loop. Left out,
             async environments run as `"async"`, all others as `"serial"`.
@@ -115,21 +142,33 @@ def make_vector(
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
         **kwargs: Passed to each environment's constructor.
     """
+    # Here, since whoever wants one environment need not wait for all that vectors import.
+    from envweave.api.batches import adapt_batch, is_batch
+    from envweave.vector import VectorEnv
+
     if not is_batch(env):
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
-    module = backend_module(backend)
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    remote = Remote(base_url, token, encoding, provider)
+    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    module = backend_module(chosen)
     options = Options(
         flag("autoreset", autoreset),
         seconds("timeout_s", timeout_s),
         mode,
         None if workers is None else whole_number("workers", workers),
         flag("copy", copy),
+        remote,
     )
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    batch = adapt_batch(env, num_envs, backend, spec, options, kwargs)
+    batch = adapt_batch(env, num_envs, chosen, spec, options, kwargs)
     if batch is not None:
         return batch
     assert num_envs is not None

@@ -65,6 +65,7 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
         if not env_id.strip():
             raise EnvIdError("The ID is empty. See `envweave list`.")
         return table.get(env_id, announced=True)
+    scheme = scheme.lower()  # as in every URL
     known = plugin_names(RESOLVERS)
     if scheme not in known:
         hint = suggest(scheme, known)

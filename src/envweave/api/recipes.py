@@ -10,7 +10,7 @@ from typing import Any
 
 from envweave.api.naming import spec as spec_of
 from envweave.errors import BackendNotFoundError, OptionError, suggest
-from envweave.registry import EnvSpec, ReadyMade, Registry
+from envweave.registry import EnvSpec, ReadyMade, Registry, Remote
 from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
 from envweave.types import Observation
 
@@ -48,6 +48,69 @@ def recipe(
             )
         changes["transform"] = transform
     return dataclasses.replace(spec, **changes) if changes else spec
+
+
+def choose_backend(
+    spec: EnvSpec,
+    backend: Any,
+    remote: Remote,
+    max_episode_steps: int | None,
+    transform: Transforms | None,
+    kwargs: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Return where an environment runs, and the keywords of its factory.
+
+    It runs where the ID says, else the caller, else `"inproc"`.
+
+    Raises:
+        OptionError: Several say so, and differently; or something is wanted of a server that
+            only who starts it can decide.
+    """
+    if spec.takes_token and remote.token is not None:
+        kwargs = {**kwargs, "token": remote.token}
+        remote = dataclasses.replace(remote, token=None)
+    if isinstance(remote.base_url, str) and not remote.base_url.strip():
+        raise OptionError(
+            f"base_url={remote.base_url!r} names no server. Pass a URL such as "
+            "'http://127.0.0.1:8000', or leave it out."
+        )
+    url = remote.base_url if spec.backend is None else spec.id
+    if spec.backend is not None and remote.base_url is not None:
+        raise OptionError(
+            f"base_url={remote.base_url!r} and {spec.id!r} are two servers. Name one of them."
+        )
+    named = "http" if url is not None or remote.provider is not None else None
+    if named is not None and backend not in (None, named):
+        raise OptionError(
+            f"backend={backend!r} cannot run what {url or 'a provider'} runs. Leave backend out."
+        )
+    chosen = (named or "inproc") if backend is None else backend
+    if url is not None:
+        _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
+    elif chosen != "http":
+        for name, value in (("token", remote.token), ("encoding", remote.encoding)):
+            if value not in (None, "msgpack"):
+                raise OptionError(
+                    f"{name} is for a server, and backend={chosen!r} has none. Leave it out, or "
+                    "name the server with base_url=…."
+                )
+    return chosen, kwargs
+
+
+def _refuse_for_servers(
+    url: str, limit: Any, transform: Any, provider: Any, kwargs: dict[str, Any]
+) -> None:
+    given = {"max_episode_steps": limit, "transform": transform, **kwargs}
+    for name, value in given.items():
+        if value is not None or name in kwargs:
+            raise OptionError(
+                f"{name}={value!r} came too late: the server at {url} makes its environments "
+                f"itself. Start it with {name}, or leave it out."
+            )
+    if provider is not None:
+        raise OptionError(
+            f"provider={provider!r} would start a server, and {url} runs already. Leave one out."
+        )
 
 
 def makes_environments(env: Any) -> bool:

@@ -64,6 +64,12 @@ class Workshop:
             session.seat.renew = partial(self._make_again, index, session.interface)
         return session
 
+    def forget(self, index: int) -> None:
+        """Let go of what was made for one place, which nobody uses any more."""
+        # Without the lock: somebody may be making another, for as long as that takes.
+        made = self._made.pop(index, None)
+        self._ids.discard(id(made))
+
     def _make(self, index: int) -> Environment:
         with self._lock:
             one = build(self._spec, self._kwargs)

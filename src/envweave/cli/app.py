@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from envweave import __version__
-from envweave.cli import bench, check, doctor, info, listing, output, run_command, train
+from envweave.cli import bench, check, doctor, info, listing, output, run_command, serve, train
 from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -30,6 +30,8 @@ envweave info counter-v0
 envweave check pkg://my_module:MyEnv
 
 envweave run gym://CartPole-v1 --episodes 20 --seed 0
+
+envweave serve counter-v0 --port 8000
 
 envweave bench gym://CartPole-v1 --num-envs 64
 
@@ -56,6 +58,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "info": info.info_command,
     "check": check.check_command,
     "run": run_command.run_command,
+    "serve": serve.serve_command,
     "bench": bench.bench_command,
     "doctor": doctor.doctor_command,
 }

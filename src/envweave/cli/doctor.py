@@ -57,7 +57,7 @@ def doctor_command(json: arguments.Json = False) -> int:
     """Show what this machine can run, and what to install for the rest.
 
     Exits with 1 if a part of the core or an installed plug-in is broken. An extra that is not
-    installed is no fault.
+    installed is no fault, nor is a machine that cannot put up the sandbox's walls.
     """
     with output.stdout_reserved(json):
         report = _examine()
@@ -70,6 +70,7 @@ def doctor_command(json: arguments.Json = False) -> int:
 
 def _examine() -> dict[str, Any]:
     from envweave import __version__
+    from envweave.cli.doctor_sandbox import examine_sandbox
     from envweave.cli.plugins import look_at_env, look_at_plugin
     from envweave.registry import Registry
     from envweave.registry.plugins import BACKENDS, RESOLVERS, plugin_names
@@ -93,6 +94,7 @@ def _examine() -> dict[str, Any]:
         "core": core,
         "extras": extras,
         **report,
+        "sandbox": examine_sandbox(),
     }
 
 
@@ -172,6 +174,8 @@ def _cpus() -> int:
 def _print_report(report: dict[str, Any]) -> None:
     from rich.text import Text
 
+    from envweave.cli.doctor_sandbox import print_sandbox
+
     where = output.console()
     where.print(
         output.facts(
@@ -205,6 +209,7 @@ def _print_report(report: dict[str, Any]) -> None:
             ready = None if one["status"] == "missing" else False
             _add(shown, ready, f"environment: {one['name']}", one["detail"])
     output.print_table("What this machine can run", shown)
+    print_sandbox(report["sandbox"])
     where.print()
     verdict = "Ready." if report["ok"] else "Something is broken; see above."
     where.print(Text(verdict, style="bold green" if report["ok"] else "bold red"))

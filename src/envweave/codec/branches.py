@@ -79,38 +79,38 @@ class Fixed(Spec):
     ) -> None:
         self.items = list(items)
         self.kind = kind
-        self._names = tuple(names)
-        self._optional = dict(optional or {})
-        self._make = make
+        self.names = tuple(names)
+        self.optional = dict(optional or {})
+        self.make = make
         self.can_sample = all(item.can_sample for item in self.items)
 
     def read(self, value: Any) -> Any:
         """Take a tuple, a list or an array of that length; with names a dict of them, too."""
-        if self._names and isinstance(value, Mapping):
+        if self.names and isinstance(value, Mapping):
             items: Sequence[Any] | None = self._by_name(value)
         else:
             items = _sequence(value)
         if items is None or len(items) != len(self.items):
             raise Mismatch(f"{short(value)} is not a {self.kind.__name__} of {len(self.items)}")
-        read = _read_each(items, self.items, self._names)
+        read = _read_each(items, self.items, self.names)
         if type(value) is self.kind and all(map(_same, read, items)):
             return value
-        return self._make(read)
+        return self.make(read)
 
     def _by_name(self, value: Mapping[Any, Any]) -> list[Any]:
-        given = {**self._optional, **value}
+        given = {**self.optional, **value}
         for name in value:
-            if name not in self._names:
-                hint = suggest(str(name), self._names) or f" Known: {', '.join(self._names)}."
+            if name not in self.names:
+                hint = suggest(str(name), self.names) or f" Known: {', '.join(self.names)}."
                 raise Mismatch(f"unknown field.{hint}").under(f".{name}")
-        for name in self._names:
+        for name in self.names:
             if name not in given:
                 raise Mismatch("this field is missing").under(f".{name}")
-        return [given[name] for name in self._names]
+        return [given[name] for name in self.names]
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draw each place."""
-        return self._make([item.sample(rng) for item in self.items])
+        return self.make([item.sample(rng) for item in self.items])
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array of that length."""
@@ -163,12 +163,13 @@ class Dictionary(Spec):
         read = {}
         for key, one in value.items():
             try:
-                read[self._read_key(key)] = self.item.read(one)
+                read[self.read_key(key)] = self.item.read(one)
             except Mismatch as mismatch:
                 raise mismatch.under(f"[{key!r}]") from None
         return read
 
-    def _read_key(self, key: Any) -> Any:
+    def read_key(self, key: Any) -> Any:
+        """Take what its keys may be, or a number as a text; or raise `Mismatch`."""
         try:
             return self.key.read(key)
         except Mismatch as mismatch:

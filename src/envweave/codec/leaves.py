@@ -185,10 +185,16 @@ class Text(Spec):
 
 @final
 class Choice(Spec):
-    """One of a few values: a `Literal`, an `Enum` by member or value, or `None`."""
+    """One of a few values: a `Literal`, an `Enum` by member or value, or `None`.
 
-    def __init__(self, values: Iterable[Any], *, enum: type | None = None) -> None:
+    With `stands_in` the values may be those of an `Enum` elsewhere, whose members are taken too.
+    """
+
+    def __init__(
+        self, values: Iterable[Any], *, enum: type | None = None, stands_in: bool = False
+    ) -> None:
         self.values = list(values)
+        self.stands_in = stands_in
         if not self.values:
             raise DefinitionError(f"{enum or 'A choice'} has no values to choose from.")
         # 1 == True, so a choice is known by its type as well.
@@ -215,6 +221,8 @@ class Choice(Spec):
     def _look_closer(self, value: Any) -> Any:
         if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
             return self.read(value.item())
+        if self.stands_in and isinstance(value, enums.Enum):
+            return self.read(to_plain(value))
         if isinstance(value, list | dict):
             for one in self.values:
                 if to_plain(one) == value:

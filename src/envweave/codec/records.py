@@ -28,7 +28,11 @@ class Record(Spec):
         cls: The dataclass.
         fields: What its constructor takes and its instances hold.
         optional: The names of those with a default.
+        init_only: What only its constructor takes.
+        derived: What its instances hold, and the class works out by itself.
         is_recursive: Whether a `Recursion` within it leads back here.
+        stands_in: Whether the class stands in for an author's class elsewhere. Then instances of
+            another one are taken too, if it has the same name and fields.
     """
 
     def __init__(
@@ -39,14 +43,17 @@ class Record(Spec):
         *,
         init_only: Mapping[str, Spec] | None = None,
         derived: Mapping[str, Spec] | None = None,
+        stands_in: bool = False,
     ) -> None:
         self.cls = cls
+        self.stands_in = stands_in
         self.fields = dict(fields)
         self.optional = frozenset(optional)
         self.is_recursive = False
-        self._taken = {**self.fields, **(init_only or {})}
-        self._derived = dict(derived or {})
-        self._known = {**self._taken, **self._derived}
+        self.init_only = dict(init_only or {})
+        self.derived = dict(derived or {})
+        self._taken = {**self.fields, **self.init_only}
+        self._known = {**self._taken, **self.derived}
         self._required = [name for name in self._taken if name not in self.optional]
         self.can_sample = all(self._taken[name].can_sample for name in self._required)
         names = [*self.fields]
@@ -82,6 +89,9 @@ class Record(Spec):
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Mapping):
             return self._build(dict(value))
+        if self.stands_in and type(value).__name__ == self.cls.__name__:
+            names = [name for name in self._known if hasattr(value, name)]
+            return self._build({name: getattr(value, name) for name in names})
         raise Mismatch(
             f"{type(value).__name__} {short(value)} is neither {self.cls.__name__} "
             f"nor a dict of its fields ({', '.join(self.fields)})"
@@ -99,7 +109,7 @@ class Record(Spec):
                 read[name] = spec.read(one)
             except Mismatch as mismatch:
                 raise mismatch.under(f".{name}") from None
-        derived = self._derived and {n: read.pop(n) for n in self._derived if n in read}
+        derived = self.derived and {n: read.pop(n) for n in self.derived if n in read}
         try:
             made = self.cls(**read)
         except Exception as error:

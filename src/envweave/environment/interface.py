@@ -11,7 +11,7 @@ from typing import Any
 
 from envweave.codec import AgentsSpec, Spec, spec_from_hint
 from envweave.errors import DefinitionError
-from envweave.types import ResetResult, StepResult
+from envweave.types import ResetResult, State, StepResult
 
 RESET_PARAMETERS = ("task", "seed", "options", "episode_id")
 """What an author's `reset` may take: any subset of these, by keyword."""
@@ -99,10 +99,30 @@ def _hinted(step: Any, parameter: str, several_agents: bool) -> tuple[Spec, Spec
     returned = hints.pop("return", Any)
     action = hints.get(parameter, Any)
     if several_agents:
-        action, returned = _item(action), _item(_observed(returned))
+        action, returned = item_hint(action), item_hint(observed_hint(returned))
     else:
-        returned = _observed(returned)
+        returned = observed_hint(returned)
     return spec_from_hint(action), spec_from_hint(returned)
+
+
+def state_spec(environment: object) -> Spec:
+    """Return what an environment's `state` is, by the hint of the property.
+
+    Where there is none, or none that can be read, it is a `State`.
+    """
+    cls: Any = type(environment)
+    return _hinted_state(cls)
+
+
+@functools.lru_cache(maxsize=256)
+def _hinted_state(cls: Any) -> Spec:
+    found = inspect.getattr_static(cls, "state", None)
+    getter = found.fget if isinstance(found, property) else None
+    try:
+        hint = typing.get_type_hints(getter, include_extras=True).get("return", State)
+        return spec_from_hint(State if hint in (None, Any) else hint)
+    except (NameError, AttributeError, TypeError, SyntaxError, DefinitionError):
+        return spec_from_hint(State)
 
 
 def by_agent(spec: Spec | Mapping[str, Spec], agents: tuple[str, ...]) -> Spec:
@@ -120,7 +140,7 @@ def by_agent(spec: Spec | Mapping[str, Spec], agents: tuple[str, ...]) -> Spec:
     return keyed
 
 
-def _observed(hint: Any) -> Any:
+def observed_hint(hint: Any) -> Any:
     """The observation within a return hint: of a result, of a gym tuple, or itself."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (StepResult, ResetResult):
@@ -130,7 +150,7 @@ def _observed(hint: Any) -> Any:
     return Any if hint in (None, type(None), tuple, StepResult) else hint
 
 
-def _item(hint: Any) -> Any:
+def item_hint(hint: Any) -> Any:
     """The value type of a dict hint."""
     arguments = typing.get_args(hint)
     return arguments[1] if len(arguments) == 2 else Any

@@ -1,6 +1,6 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import EnvSpec, Options, ReadyMade, build
+from envweave.registry.definition import EnvSpec, Options, ReadyMade, Remote, build
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
@@ -10,6 +10,7 @@ __all__ = [
     "Options",
     "ReadyMade",
     "Registry",
+    "Remote",
     "build",
     "load_plugin",
     "plugin_names",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,9 @@ class EnvSpec:
         batch_factory: What makes environments that are born as a batch: called with `num_envs`
             and the keywords, it returns a vector of Gymnasium's, or `None` where these ask for
             single environments.
+        backend: Where it runs, if that is no choice of the caller's: a server runs already.
+        takes_token: Whether the factory takes, as its keyword `token`, what a caller shows a
+            server.
     """
 
     id: str
@@ -36,6 +39,8 @@ class EnvSpec:
     transform: Callable[[Observation], Observation] | None = None
     description: str = ""
     batch_factory: Callable[..., Any] | str | None = None
+    backend: str | None = None
+    takes_token: bool = False
 
     def load(self) -> Callable[..., Any]:
         """Return the factory itself, importing it if it is a path.
@@ -78,6 +83,23 @@ class ReadyMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """How a caller reaches a server.
+
+    Attributes:
+        base_url: Where it is; `None` to have one started.
+        token: What to show it; `None` for `$ENVWEAVE_TOKEN`, if that is set.
+        encoding: `"msgpack"` or `"json"`.
+        provider: Who starts a server, where none is named.
+    """
+
+    base_url: str | None = None
+    token: str | None = None
+    encoding: str = "msgpack"
+    provider: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a caller wants an environment run, apart from what it is.
 
@@ -87,6 +109,7 @@ class Options:
         mode: How a vector's environments are run, where a backend knows several ways.
         workers: How many processes run them, where a backend has several.
         copy: Whether a vector's observations are the caller's own.
+        remote: How a server is reached, where there is one.
     """
 
     autoreset: bool = False
@@ -94,6 +117,7 @@ class Options:
     mode: str | None = None
     workers: int | None = None
     copy: bool = True
+    remote: Remote = Remote()
 
 
 def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -106,7 +130,7 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     """
     factory = spec.load()
     given = {**spec.kwargs, **(kwargs or {})}
-    _refuse_unknown(spec, factory, given)
+    refuse_unknown(spec, factory, given)
     try:
         made = factory(**given)
     except EnvWeaveError:
@@ -118,7 +142,26 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     return made
 
 
-def _refuse_unknown(spec: EnvSpec, factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def refuse_unknown(
+    spec: EnvSpec,
+    factory: Callable[..., Any],
+    given: Mapping[str, Any],
+    *,
+    caller: str = "make",
+    options: Collection[str] = (),
+) -> None:
+    """Refuse keywords that a factory does not take, and the lack of one that it needs.
+
+    Args:
+        spec: The recipe.
+        factory: What it makes environments with.
+        given: The keywords.
+        caller: Whom they were given to.
+        options: Of the caller's own, which one may have been meant.
+
+    Raises:
+        OptionError: The keyword is named, and the nearest one that there is.
+    """
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -131,12 +174,12 @@ def _refuse_unknown(spec: EnvSpec, factory: Callable[..., Any], given: Mapping[s
         if name not in taken:
             known = f" It takes: {', '.join(taken)}." if taken else " It takes none."
             raise OptionError(
-                f"{name!r} is neither an option of make() nor a keyword of {spec.id!r}."
-                f"{suggest(name, taken) or known}"
+                f"{name!r} is neither an option of {caller}() nor a keyword of {spec.id!r}."
+                f"{suggest(name, [*taken, *options]) or known}"
             )
     missing = [n for n, p in parameters.items() if p.default is p.empty and n not in given]
     missing = [n for n in missing if parameters[n].kind is not inspect.Parameter.VAR_POSITIONAL]
     if missing:
         raise OptionError(
-            f"{spec.id!r} needs the keyword {missing[0]!r}: make(..., {missing[0]}=…)."
+            f"{spec.id!r} needs the keyword {missing[0]!r}: {caller}(..., {missing[0]}=…)."
         )

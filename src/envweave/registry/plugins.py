@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import functools
 import importlib
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envweave.errors import EnvWeaveError, PluginError, in_words, suggest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENVS, RESOLVERS, BACKENDS = "envweave.envs", "envweave.resolvers", "envweave.backends"
 
 
 @functools.cache
 def _announced(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     # Two packages may announce one name: as in imports, the first on the path has it.
     return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 

@@ -10,12 +10,13 @@ from typing import Any
 from envweave.api.recipes import (
     Transforms,
     backend_module,
+    choose_backend,
     recipe,
     refuse_one_object,
     seconds,
     whole_number,
 )
-from envweave.registry import Options, Registry
+from envweave.registry import Options, Registry, Remote
 from envweave.rollouts.pooling import Pool
 from envweave.session import PrivateLoop
 from envweave.transports import AsyncTransport
@@ -27,12 +28,16 @@ def pool(
     env: Any,
     *,
     size: int,
-    backend: str = "inproc",
+    backend: str | None = None,
     workers: int | None = None,
     timeout_s: float | None = None,
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    provider: Any = None,
     **kwargs: Any,
 ) -> Pool:
     """Make `size` environments of one kind that take turns at whole episodes.
@@ -43,13 +48,18 @@ def pool(
     Args:
         env: An ID, a class, or a function that makes one.
         size: How many, and so how many episodes run at the same time.
-        backend: Where they run.
+        backend: Where they run; see `make`. At a server, all of them share one connection.
         workers: With `backend="process"`, how many processes share them; left out, one for
             each core.
         timeout_s: How long one call may take, on backends that can end a call.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
         **kwargs: Passed to each environment's constructor.
 
     Raises:
@@ -61,18 +71,21 @@ def pool(
     count = whole_number("size", size)
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
-    module = backend_module(backend)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    connect = partial(module.connect_async, spec, kwargs, Options(timeout_s=timeout_s))
+    remote = Remote(base_url, token, encoding, provider)
+    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    module = backend_module(chosen)
+    one = Options(timeout_s=timeout_s, remote=remote)
+    connect = partial(module.connect_async, spec, kwargs, one)
     if workers is not None:
         workers = whole_number("workers", workers)
     connect_pool = getattr(module, "connect_pool", None)
     if connect_pool is None:
         transports = _connect_each(connect, count)
     else:
-        options = Options(timeout_s=timeout_s, workers=workers)
+        options = Options(timeout_s=timeout_s, workers=workers, remote=remote)
         transports = connect_pool(spec, kwargs, options, count)
-    return Pool(spec.id, transports, connect)
+    return Pool(spec.id, transports, None if getattr(module, "GOES_ON", False) else connect)
 
 
 def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:

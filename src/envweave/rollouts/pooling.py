@@ -44,9 +44,16 @@ class Tenant(Protocol):
 
 @final
 class Line:
-    """A line to one environment, laid anew where it went dead."""
+    """A line to one environment, laid anew where it went dead.
 
-    def __init__(self, transport: AsyncTransport, connect: Callable[[], AsyncTransport]) -> None:
+    Args:
+        transport: The first.
+        connect: Lays another; `None` where the first goes on by itself after a failed reset.
+    """
+
+    def __init__(
+        self, transport: AsyncTransport, connect: Callable[[], AsyncTransport] | None
+    ) -> None:
         self._connect = connect
         self._transport: AsyncTransport | None = transport
 
@@ -57,13 +64,15 @@ class Line:
             EnvWeaveError: The reset was refused or failed, or there is no environment.
         """
         if self._transport is None:
+            assert self._connect is not None
             self._transport = self._connect()
         try:
             return await self._transport.reset(**wanted)
         except (*REFUSALS, EnvironmentFailure):
             raise  # an environment that fails is replaced by who runs it
         except Exception:
-            await self._give_up()
+            if self._connect is not None:
+                await self._give_up()
             raise
 
     async def step(self, action: Any) -> StepResult[Any]:
@@ -101,7 +110,7 @@ class Pool:
         self,
         env_id: str,
         transports: Sequence[AsyncTransport],
-        connect: Callable[[], AsyncTransport],
+        connect: Callable[[], AsyncTransport] | None,
     ) -> None:
         self.id = env_id
         self.size = len(transports)

@@ -30,8 +30,14 @@ class Deadline:
         missed: What the last late call was told; an author may raise a `DeadlineError` too.
     """
 
-    def __init__(self, timeout_s: float | None, idle_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None,
+        idle_s: Callable[[], float] = lambda: 0.0,
+        all_strays: set[asyncio.Task[Any]] | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
+        self._all_strays = all_strays
         self._idle_s = idle_s
         self.missed: DeadlineError | None = None
         self._strays: set[asyncio.Task[Any]] = set()
@@ -74,8 +80,10 @@ class Deadline:
         finally:
             if not task.done():
                 logger.warning("%s() was cancelled and goes on; nobody waits for it", name)
-                self._strays.add(task)
-                task.add_done_callback(self._strays.discard)
+                for known in (self._strays, self._all_strays):
+                    if known is not None:
+                        known.add(task)
+                        task.add_done_callback(known.discard)
 
 
 @final

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, final
 
+from envweave.environment.outcome import RefusedElsewhereError
 from envweave.errors import BusyError, DeadlineError
 from envweave.session.deadlines import Deadline, own
 from envweave.session.private_loop import PrivateLoop
@@ -116,6 +117,7 @@ class AsyncDriver(Driver):
         session: The rules it runs under.
         timeout_s: How long each call of the author's may take.
         idle_s: How long the loop has stood still between two runs, if it ever does.
+        strays: Where calls are listed that were cancelled and still run.
     """
 
     def __init__(
@@ -123,9 +125,11 @@ class AsyncDriver(Driver):
         session: Session,
         timeout_s: float | None = None,
         idle_s: Callable[[], float] = lambda: 0.0,
+        strays: set[asyncio.Task[Any]] | None = None,
     ) -> None:
         super().__init__(session)
         self._idle_s = idle_s
+        self._all_strays = set() if strays is None else strays
         self._bind(timeout_s)
         self._running: str | None = None
         self._rest: asyncio.Event | None = None  # set when the call that runs is over
@@ -133,11 +137,20 @@ class AsyncDriver(Driver):
     def _bind(self, timeout_s: float | None) -> None:
         methods = self.interface.async_methods
         environment = self.session.environment
-        self._deadline = Deadline(timeout_s, self._idle_s)
+        self._deadline = Deadline(timeout_s, self._idle_s, self._all_strays)
         self._reset = _awaitable(environment.reset, is_async="reset" in methods)
         self._step = _awaitable(environment.step, is_async="step" in methods)
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
         self._close = _awaitable(environment.close, is_async="close" in methods)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long each call of the author's may take; it may be set between two calls."""
+        return self._deadline.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float | None) -> None:
+        self._deadline.timeout_s = timeout_s
 
     def _begin(self, call: str) -> None:
         """Note that a call is under way; `_end` must follow."""
@@ -180,7 +193,8 @@ class AsyncDriver(Driver):
                     await self._deadline.run("close", self._close)
                 except Exception as error:  # noqa: BLE001 - it failed before, and is not used again
                     _log_failed_close(self.session, error)
-            seat.take(seat.renew())
+            made = seat.renew()
+            seat.take(await made if isinstance(made, Awaitable) else made)
             self._bind(self._deadline.timeout_s)
         elif self._deadline.has_strays:
             raise DeadlineError(
@@ -202,6 +216,8 @@ class AsyncDriver(Driver):
                     outcome = await own(self._step(action))
                 else:
                     outcome = await deadline.run("step", partial(self._step, action))
+            except RefusedElsewhereError:
+                raise
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 late = error is deadline.missed
                 result = session.fail(error, "timeout" if late else "error")

@@ -43,6 +43,12 @@ class AgentLedger:
         self._masks: dict[str, Any] = {}
         self.asked = ()
 
+    def stand(self, living: Iterable[str], gone: Iterable[str], asked: Iterable[str]) -> None:
+        """Stand where another ledger stands, to read actions as that one would."""
+        self._owed = dict.fromkeys(living)
+        self._gone = set(gone)
+        self.asked = tuple(asked)
+
     @property
     def living(self) -> list[str]:
         """Those who take part now."""

@@ -28,6 +28,7 @@ from envweave.environment import Environment
 from envweave.errors import (
     ActionError,
     ClosedError,
+    EnvironmentLostError,
     ResetFailedError,
     StateFailedError,
     in_words,
@@ -182,7 +183,8 @@ class Session:
         self._move(_ENDED)
         self.seat.is_spent = True
         self._broken = f"its last reset() failed: {in_words(error)}"
-        return ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
+        kind = EnvironmentLostError if isinstance(error, EnvironmentLostError) else ResetFailedError
+        return kind(f"{self._name}.reset() failed: {in_words(error)}")
 
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""

@@ -21,6 +21,7 @@ class Seat:
         environment: Who sits here, or did last.
         tasks: What its episodes can be about.
         renew: Makes another; set by whoever can, so `None` for an environment given ready-made.
+            Where a driver can await it, it may be a coroutine function.
         is_spent: Whether it failed.
         is_empty: Whether it was taken out already, and no other came yet.
     """
@@ -32,7 +33,7 @@ class Seat:
     ) -> None:
         self.environment = environment
         self.tasks = environment.tasks
-        self.renew: Callable[[], Environment] | None = None
+        self.renew: Callable[[], Any] | None = None
         self.is_spent = False
         self.is_empty = False
         self._outbox = outbox

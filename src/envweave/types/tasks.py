@@ -41,8 +41,13 @@ class Tasks:
 
     def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
         self._make: Callable[[str, int], Task] | None = None
+        self._fetch: Callable[[], Mapping[str, Iterable[Task]]] | None = None
+        self._take(splits)
+
+    def _take(self, splits: Mapping[str, Iterable[Task]]) -> None:
         self._by_id: dict[str, Task] = {}
         self._splits: dict[str, list[Task]] = {name: list(tasks) for name, tasks in splits.items()}
+        self._lengths = {name: len(tasks) for name, tasks in self._splits.items()}
         if not any(self._splits.values()):
             raise TaskError("Tasks need at least one split with at least one task.")
         for name, tasks in self._splits.items():
@@ -66,6 +71,17 @@ class Tasks:
         tasks._make = make
         return tasks
 
+    @classmethod
+    def fetched(
+        cls, lengths: Mapping[str, int], fetch: Callable[[], Mapping[str, Iterable[Task]]]
+    ) -> Tasks:
+        """Offer tasks that are listed elsewhere: `fetch()` returns them all when one is needed."""
+        tasks = object.__new__(cls)
+        tasks._make, tasks._fetch, tasks._by_id = None, fetch, {}
+        tasks._lengths = dict(lengths)
+        tasks._splits = {name: [] for name in lengths}
+        return tasks
+
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits; the first is where a task is drawn from by default."""
@@ -74,13 +90,13 @@ class Tasks:
     def length(self, split: str) -> int | None:
         """Return how many tasks `split` has; `None` means there is no end to them."""
         self._known(split)
-        return None if self._make else len(self._splits[split])
+        return None if self._make else self._lengths[split]
 
     def split(self, name: str) -> Iterator[Task]:
         """Go through the tasks of one split, in order."""
         self._known(name)
         if self._make is None:
-            return iter(self._splits[name])
+            return iter(self._listed()[name])
         return EndlessSplit(self._make, name)
 
     def __call__(self, split: str) -> Iterator[Task]:
@@ -97,7 +113,7 @@ class Tasks:
             split, _, index = task_id.rpartition("-")
             if split in self._splits and index.isdecimal() and index == str(int(index)):
                 return _made(self._make, split, int(index))
-        elif task_id in self._by_id:
+        elif self._listed() and task_id in self._by_id:
             return self._by_id[task_id]
         raise TaskError(f"There is no task {task_id!r}.{suggest(task_id, self._by_id)}")
 
@@ -108,9 +124,16 @@ class Tasks:
         rng = random.Random(seed)  # noqa: S311 - a draw, not a secret
         if self._make is not None:
             return _made(self._make, name, rng.getrandbits(31))
-        if not self._splits[name]:
+        listed = self._listed()[name]
+        if not listed:
             raise TaskError(f"Split {name!r} is empty, so no task can be drawn from it.")
-        return rng.choice(self._splits[name])
+        return rng.choice(listed)
+
+    def _listed(self) -> dict[str, list[Task]]:
+        if self._fetch is not None:
+            self._take(self._fetch())
+            self._fetch = None
+        return self._splits
 
     def _known(self, split: str) -> None:
         if split not in self._splits:

@@ -16,7 +16,7 @@ from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real
 from envweave.codec.spaces import NOT_SHOWN, shown_fields
 from envweave.codec.spec import short
 from envweave.errors import BadReturnError
-from envweave.session.keeping import keep
+from envweave.session.keeping import IMMUTABLE, keep
 from envweave.types import Observation
 
 if TYPE_CHECKING:
@@ -283,6 +283,8 @@ def owned(columns: Columns) -> Columns:
         return columns.copy()
     if isinstance(columns, dict):
         return {name: owned(column) for name, column in columns.items()}
+    if set(map(type, columns)) <= IMMUTABLE:
+        return list(columns)
     return [keep(one) for one in columns]
 
 

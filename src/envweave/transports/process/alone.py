@@ -12,10 +12,11 @@ from typing import Any, final
 from envweave.errors import ClosedError, EnvironmentLostError, EnvWeaveError, StateFailedError
 from envweave.session.phase import Phase, refusal
 from envweave.transports.process.line import Line
-from envweave.transports.process.losses import Trail, end_of, passed_over, then
+from envweave.transports.process.losses import end_of
 from envweave.transports.process.place import CLOSE_S, WorkerLostError
 from envweave.transports.process.session_host import Answer
 from envweave.transports.process.vector_host import Hello
+from envweave.transports.trail import Trail, passed_over, then
 from envweave.types import AGENT, ResetResult, State, StepResult
 
 logger = logging.getLogger("envweave.session")

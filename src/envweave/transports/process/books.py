@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from envweave.session.keeping import keep
 from envweave.transports.process.gathering import chosen_rows
-from envweave.transports.process.losses import lost_result
 from envweave.transports.process.rebuilding import RebuiltRows
+from envweave.transports.trail import lost_result
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
 from envweave.vector.batch import StepBatch, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced

@@ -12,9 +12,10 @@ from envweave.errors import EnvironmentLostError, StateFailedError
 from envweave.transports.process.board import Bell, Board
 from envweave.transports.process.books import Books
 from envweave.transports.process.gathering import Gathered, from_results
-from envweave.transports.process.losses import end_of, then
+from envweave.transports.process.losses import end_of
 from envweave.transports.process.place import CLOSE_S, WorkerLostError, WorkerProcess
 from envweave.transports.process.shard import Shard
+from envweave.transports.trail import then
 from envweave.types import ResetResult, State
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Layout

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 
 from envweave.errors import OptionError, in_words
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
+from envweave.transports.process.booting import boot
 from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
 from envweave.transports.process.endings import ending
 from envweave.transports.process.uninterrupted import uninterrupted
@@ -25,23 +26,7 @@ from envweave.transports.process.uninterrupted import uninterrupted
 CLOSE_S = 10.0
 """How long an environment's `close` may take before its worker is ended."""
 
-# A worker is exec'd, not forked: it shares nothing with the trainer but what it is sent. The
-# first message is where to import from, so that it finds what the trainer found.
-_BOOT = """\
-# an envweave worker process
-import json, socket, struct, sys
-s = socket.socket(fileno=int(sys.argv[1]))
-f = s.makefile("rb", buffering=0)
-def read(n):
-    b = b""
-    while len(b) < n: b += f.read(n - len(b)) or sys.exit(1)
-    return b
-b = read(struct.unpack("<Q", read(8))[0])
-f.close()
-sys.path[:] = json.loads(b)
-from envweave.transports.process.worker import main
-main(s)
-"""
+_BOOT = boot("an envweave worker process", "envweave.transports.process.worker")
 
 
 class WorkerLostError(Exception):
@@ -90,7 +75,7 @@ class WorkerProcess:
         fds = {seat.board.memory.fd, *seat.bell.fds, *seat.caller_bell.fds, theirs.fileno()}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, *_flags(), "-c", _BOOT, str(theirs.fileno())],
+                [sys.executable, *interpreter_flags(), "-c", _BOOT, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=tuple(fds),
                 start_new_session=True,  # a Ctrl-C is for the trainer, which tells its workers
@@ -391,7 +376,7 @@ def _unreadable(error: Exception) -> WorkerLostError:
     return WorkerLostError(f"its answer cannot be read: {in_words(error)}")
 
 
-def _flags() -> list[str]:
+def interpreter_flags() -> list[str]:
     """Return the options that this interpreter runs with, such as `-O` or `-W error`."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     return flags

@@ -8,7 +8,7 @@ from envweave.errors import ActionError, BadReturnError, ResetFailedError, in_wo
 from envweave.session import Session
 from envweave.session.outcomes import join_start
 from envweave.transports.process.channel import pack
-from envweave.transports.process.losses import lost_result
+from envweave.transports.trail import lost_result
 from envweave.types import EpisodeEnd, ResetResult, StepResult
 
 

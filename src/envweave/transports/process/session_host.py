@@ -14,11 +14,11 @@ from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
 from envweave.transports.process.board import Board, Turn
 from envweave.transports.process.channel import LENGTH, pack
-from envweave.transports.process.losses import then
 from envweave.transports.process.marking import Marked, bind_main_classes
 from envweave.transports.process.sending import fail_start, fail_step, refused
 from envweave.transports.process.vector_host import Hello
 from envweave.transports.process.worker import failed
+from envweave.transports.trail import then
 from envweave.types import ResetResult, StepResult
 
 MAKE = "envweave.backends.inproc:connect_pool"

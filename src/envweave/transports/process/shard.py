@@ -10,10 +10,10 @@ from envweave.errors import EnvironmentLostError, EnvWeaveError, in_words
 from envweave.session.plan import Position
 from envweave.transports.process.board import STEP_ALL
 from envweave.transports.process.gathering import Gathered, from_worker
-from envweave.transports.process.losses import passed_over
 from envweave.transports.process.memory import Memory, SharedColumns
 from envweave.transports.process.place import Seat, WorkerLostError, WorkerProcess
 from envweave.transports.process.vector_host import Hello, Rest, Started
+from envweave.transports.trail import passed_over
 from envweave.types import EpisodeEnd, ResetResult
 from envweave.vector.choices import Wanted
 

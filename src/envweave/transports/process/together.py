@@ -18,9 +18,10 @@ from envweave.errors import (
 )
 from envweave.session.phase import Phase, refusal
 from envweave.transports.process.async_line import AsyncLine
-from envweave.transports.process.losses import Trail, end_of, passed_over, then
+from envweave.transports.process.losses import end_of
 from envweave.transports.process.place import WorkerLostError
 from envweave.transports.process.vector_host import Hello
+from envweave.transports.trail import Trail, passed_over, then
 from envweave.types import AGENT, ResetResult, State, StepResult
 
 logger = logging.getLogger("envweave.session")

@@ -12,11 +12,11 @@ from envweave.registry.plugins import load_path
 from envweave.session import Session
 from envweave.transports.process.board import Board, Turn
 from envweave.transports.process.channel import Channel
-from envweave.transports.process.losses import then
 from envweave.transports.process.marking import Marked, bind_main_classes
 from envweave.transports.process.memory import Memory, SharedColumns
 from envweave.transports.process.rebuilding import is_rebuildable, is_rebuilt
 from envweave.transports.process.sending import fail_start, fail_step, refused
+from envweave.transports.trail import then
 from envweave.types import ResetResult, State, StepResult, Tasks
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.batch import tick_of

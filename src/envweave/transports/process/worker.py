@@ -63,15 +63,15 @@ class OwnPace(Protocol):
 
 def main(connection: socket.socket) -> None:
     """Run until the trainer says `close`, or is gone."""
-    atexit.register(_end_all, os.getpid())  # the first that is registered is the last that runs
+    atexit.register(end_all, os.getpid())  # the first that is registered is the last that runs
     try:
         _run(connection)
     except BaseException as error:  # noqa: BLE001 - nobody above, and nobody else to be told
         # At once: a thread that an environment has left behind could hold it up for ever.
-        os._exit(_told(error))
+        os._exit(ending_told(error))
 
 
-def _told(error: BaseException) -> int:
+def ending_told(error: BaseException) -> int:
     """Print what ends this process, as Python does; return its exit code."""
     code = error.code if isinstance(error, SystemExit) else 1
     if not isinstance(error, SystemExit):
@@ -95,7 +95,7 @@ def _run(connection: socket.socket) -> None:
         logging.disable(disabled)
         logging.getLogger("envweave").setLevel(level)
         watched = (connection, told["parent"])
-        threading.Thread(target=_watch, args=watched, daemon=True).start()
+        threading.Thread(target=watch_trainer, args=watched, daemon=True).start()
         for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
             os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
         board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
@@ -190,7 +190,7 @@ def failed(error: BaseException) -> bytes:
     return packed
 
 
-def _watch(connection: socket.socket, parent: int) -> None:
+def watch_trainer(connection: socket.socket, parent: int) -> None:
     """End this process, and all that it started, when the trainer is gone for good.
 
     A copy of the trainer, forked, may hold the connection longer than the trainer lives.
@@ -202,10 +202,10 @@ def _watch(connection: socket.socket, parent: int) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)  # tells the main thread
     time.sleep(ORPHAN_S)  # it closes the environments and leaves, unless it hangs
-    _end_all(os.getpid())
+    end_all(os.getpid())
 
 
-def _end_all(worker: int) -> None:
+def end_all(worker: int) -> None:
     """End this process, and all that it started; a forked copy of it does no such thing."""
     if os.getpid() == worker:
         os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,267 @@
+"""Serving environments: `create_fastapi_app` and `serve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from envweave.api.recipes import Transforms, flag, recipe, seconds
+from envweave.api.typed import with_types
+from envweave.errors import MissingExtraError, OptionError
+from envweave.registry import EnvSpec, ReadyMade, Registry
+from envweave.registry.definition import refuse_unknown
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from envweave.server.options import ServerOptions
+    from envweave.server.place import Place
+
+_NEEDED = ("fastapi", "httptools", "prometheus_client", "starlette", "uvicorn", "websockets")
+_COUNTS = {
+    "max_sessions": 1,
+    "queue_size": 0,
+    "workers": 0,
+    "threads": 1,
+    "max_stuck": 0,
+    "max_message_bytes": 1024,
+    "replies_kept": 0,
+}
+"""Options that count something, and how much it is at least."""
+
+_LISTS = ("allowed_hosts", "allowed_origins")
+
+
+def create_fastapi_app(
+    env: Any,
+    ActionCls: Any = None,  # noqa: N803 - a public name of old
+    ObservationCls: Any = None,  # noqa: N803
+    *,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    **keywords: Any,
+) -> FastAPI:
+    """Return a FastAPI application that serves an environment.
+
+    It speaks plain HTTP (`/reset`, `/step`, `/state`) and WebSocket (`/ws`), has `/docs`, and runs
+    on any ASGI server. It starts with its server, and stops with it. Without a token it refuses
+    callers on other machines.
+
+    Args:
+        env: An ID, a class, or a function that makes environments. One object is served to one
+            session at a time.
+        ActionCls: What `step` takes, where its type hints don't say it.
+        ObservationCls: What is shown, where the hints of `step` don't say it.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        **keywords: The fields of `ServerOptions`; without a `token`, `$ENVWEAVE_TOKEN` is one,
+            if it is set. Every other keyword goes to the environment's constructor.
+
+    Raises:
+        MissingExtraError: The extra `server` is not installed.
+        EnvNotFoundError: Nobody answers to the ID.
+        OptionError: An option that cannot be honoured.
+        DefinitionError: What is given is no environment, or its hints contradict `ActionCls`.
+    """
+    refuse_without_extra()
+    from envweave.server.app import build_app
+
+    options, kwargs = split(keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    _check_keywords(spec, kwargs, "create_fastapi_app")
+    spec = with_types(spec, ActionCls, ObservationCls)
+    options = fitting(spec, options)
+    return build_app(partial(place_for, spec, kwargs, options), options)
+
+
+def serve(
+    env: Any,
+    ActionCls: Any = None,  # noqa: N803 - a public name of old
+    ObservationCls: Any = None,  # noqa: N803
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    uds: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    **keywords: Any,
+) -> None:
+    """Serve an environment from this process, until SIGTERM or Ctrl-C.
+
+    Then nobody is let in any more, and running episodes may go on for `drain_s`.
+
+    Args:
+        env: As in `create_fastapi_app`.
+        ActionCls: The same.
+        ObservationCls: The same.
+        host: Where to listen. Beyond loopback a `token` is needed.
+        port: On which port; 0 for one that is free.
+        uds: The path of a unix socket to listen on instead.
+        insecure: Whether anybody may call, also from other machines.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        **keywords: As in `create_fastapi_app`.
+
+    Raises:
+        StartupError: The port is in use, or may not be had.
+        OptionError: An option that cannot be honoured; or the host can be reached from other
+            machines, and no token is asked for.
+        EnvWeaveError: As in `create_fastapi_app`.
+    """
+    refuse_without_extra()
+    options, kwargs = split(keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    _check_keywords(spec, kwargs, "serve")
+    spec = with_types(spec, ActionCls, ObservationCls)
+
+    def tell(url: str) -> None:
+        sys.stdout.write(ready_line(spec.id, url) + "\n")
+        sys.stdout.flush()
+
+    run_server(
+        spec, kwargs, options, host=host, port=port, uds=uds, insecure=insecure, on_ready=tell
+    )
+
+
+def run_server(
+    spec: EnvSpec,
+    kwargs: Mapping[str, Any],
+    options: ServerOptions,
+    *,
+    host: str,
+    port: int,
+    uds: str | os.PathLike[str] | None,
+    insecure: bool,
+    on_ready: Callable[[str], None],
+    lifeline_fd: int | None = None,
+) -> int:
+    """Serve until told to stop, and return the exit code. Calls `on_ready` with the URL."""
+    from envweave.server.app import Site
+    from envweave.server.listening import listen, listen_unix, refuse_openness
+    from envweave.server.serving import Serving
+
+    options = fitting(spec, options)
+    if insecure:
+        options = dataclasses.replace(options, insecure=True)
+    if uds is None:
+        refuse_openness(host, options.token, insecure=options.insecure)
+        listener = listen(host, port)
+    else:
+        listener = listen_unix(uds)
+    try:
+        site = Site(partial(place_for, spec, kwargs, options), options)
+        return Serving(site, listener, on_ready, lifeline_fd).run()
+    finally:
+        listener.close()
+
+
+def ready_line(env_id: str, url: str) -> str:
+    """Return what a server says when it takes calls."""
+    docs = f" (docs at {url}/docs)" if url.startswith("http") else ""
+    return f"envweave: serving {env_id} on {url}{docs}"
+
+
+def split(keywords: Mapping[str, Any]) -> tuple[ServerOptions, dict[str, Any]]:
+    """Return the options among some keywords, and the rest, which is the constructor's.
+
+    Raises:
+        OptionError: An option has a value that it cannot have.
+    """
+    from envweave.server.options import ServerOptions
+
+    known = _option_names()
+    given = {name: value for name, value in keywords.items() if name in known}
+    rest = {name: value for name, value in keywords.items() if name not in known}
+    if given.get("token") is None:
+        given["token"] = os.environ.get("ENVWEAVE_TOKEN") or None
+    read = {name: _read(name, value) for name, value in given.items()}
+    return ServerOptions(**read), rest
+
+
+def _option_names() -> list[str]:
+    from envweave.server.options import ServerOptions
+
+    return [field.name for field in dataclasses.fields(ServerOptions)]
+
+
+def _check_keywords(spec: EnvSpec, kwargs: Mapping[str, Any], caller: str) -> None:
+    """Refuse at once what would come out when the first environment is made."""
+    if kwargs or not isinstance(spec.factory, str):  # what may stay unimported, stays so
+        given = {**spec.kwargs, **kwargs}
+        refuse_unknown(spec, spec.load(), given, caller=caller, options=_option_names())
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in _COUNTS:
+        least = _COUNTS[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise OptionError(f"{name}={value!r} is no whole number of {least} or more.")
+        return value
+    if name in _LISTS:
+        if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+            raise OptionError(f"{name}={value!r} is no list of texts.")
+        return tuple(value)
+    if name == "token":
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            raise OptionError("The token is no text, or an empty one. Leave it out for none.")
+        token = value.strip()  # as whoever writes it into a header does
+        if not (token.isascii() and token.isprintable()):
+            raise OptionError("The token holds what no header can. Use letters and digits.")
+        return token
+    if name == "insecure":
+        return flag(name, value)
+    if name == "timeout_s" and value is None:
+        return None
+    if name == "drain_s" and value == 0:
+        return 0.0
+    read = seconds(name, value)
+    if read is None:
+        raise OptionError(f"{name}=None is no number of seconds above 0.")
+    return read
+
+
+def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
+    """Return the options as this recipe can honour them: one object has one session.
+
+    Raises:
+        OptionError: It names what is served already.
+    """
+    if spec.backend is not None:
+        raise OptionError(f"{spec.id!r} is served already. Connect to it with make({spec.id!r}).")
+    if isinstance(spec.factory, ReadyMade):
+        return dataclasses.replace(options, max_sessions=1)
+    return options
+
+
+def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Place:
+    """Return where a server's environments run: in this process, or in workers."""
+    if options.workers:
+        from envweave.server.workers import WorkerPlace
+
+        return WorkerPlace(spec, kwargs, options)
+    from envweave.server.local import LocalPlace
+
+    return LocalPlace(spec, kwargs, options)
+
+
+def refuse_without_extra() -> None:
+    """Refuse to serve where the libraries for it are missing.
+
+    Raises:
+        MissingExtraError: One of them is not installed.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError.for_extra(f"Serving needs {missing[0]}.", "server")

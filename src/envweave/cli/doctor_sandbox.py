@@ -1,0 +1,112 @@
+"""What `envweave doctor` tells of the sandbox: its walls here, and how to get better ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envweave.cli import output
+from envweave.errors import EnvWeaveError, in_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from envweave.sandbox import TierReport
+
+
+def examine_sandbox() -> dict[str, Any]:
+    """Put up the walls, tier by tier, and return what came of it.
+
+    The keys are `tier`, the strongest that stands or `None`; `missing`, what that one lacks here;
+    `next`, how to get each stronger one; `tiers`, all that were tried; `users` and `cgroups`.
+    """
+    from envweave import sandbox
+
+    try:
+        tried = sandbox.examine()
+    except (EnvWeaveError, OSError) as error:
+        return {
+            "tier": None,
+            "missing": [f"The walls could not be tried: {in_words(error)}"],
+            "next": [],
+            "tiers": [],
+            "users": None,
+            "cgroups": None,
+        }
+    stands = next((one for one in tried if one.available), None)
+    stronger = tried if stands is None else tried[: tried.index(stands)]
+    return {
+        "tier": None if stands is None else stands.name,
+        "missing": [] if stands is None else list(stands.missing),
+        "next": [_way_to(one) for one in stronger],
+        "tiers": tried,
+        "users": _users(),
+        "cgroups": _cgroups(),
+    }
+
+
+def _way_to(tier: TierReport) -> dict[str, Any]:
+    return {"tier": tier.name, "reason": tier.reason, "advice": list(tier.advice)}
+
+
+def _users() -> dict[str, Any]:
+    """Return how many ids sessions can have of their own, or why they have none."""
+    from envweave.sandbox.users import find_users
+
+    found = find_users()
+    if found.range is None:
+        return {"count": 0, "first": None, "reason": found.reason}
+    found.range.close()
+    return {"count": found.range.count, "first": found.range.first, "reason": ""}
+
+
+def _cgroups() -> dict[str, Any]:
+    """Return which cgroups sessions can have, or why they have none, and what to do."""
+    from envweave.sandbox.advice import advise_cgroups, machine_facts
+    from envweave.sandbox.cgroups import find_cgroups
+
+    found = find_cgroups()
+    if found.cgroups is None:
+        advice = advise_cgroups(machine_facts())
+        return {"version": None, "cpus": False, "reason": found.reason, "advice": advice}
+    made = found.cgroups
+    return {"version": made.version, "cpus": made.has_cpus, "reason": "", "advice": []}
+
+
+def print_sandbox(report: dict[str, Any]) -> None:
+    """Print what `examine_sandbox` returned, for people."""
+    where = output.console()
+    where.print()
+    where.print("The sandbox", style="bold underline")
+    where.print(output.facts(_rows(report)))
+    where.print(_listed(report["missing"]))
+    for way in report["next"]:
+        where.print(f"Not here: the tier {way['tier']}. {_sentence(way['reason'])}")
+        where.print(_listed(way["advice"]))
+
+
+def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("tier", report["tier"] or "none: code cannot be run behind walls here")]
+    users, cgroups = report["users"], report["cgroups"]
+    if users is not None:
+        own = f"{users['count']} for sessions, from {users['first']}"
+        rows.append(("user ids", users["reason"] or own))
+    if cgroups is not None:
+        kept = "memory, processes, CPU time" if cgroups["cpus"] else "memory, processes"
+        told = cgroups["reason"] or f"version {cgroups['version']}: {kept}"
+        rows.append(("cgroups", " ".join([told, *cgroups["advice"]])))
+    return rows
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _listed(lines: list[str]) -> Table:
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 1))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for line in lines:
+        made.add_row(" -" if output.console().options.ascii_only else " •", line)
+    return made

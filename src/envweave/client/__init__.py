@@ -1,0 +1,1 @@
+"""Environments behind a server, as callers see them: blocking, async, and many at once."""

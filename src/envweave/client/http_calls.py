@@ -1,0 +1,237 @@
+"""Plain HTTP to one server: calls one after the other, over a connection that is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import select
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
+
+from envweave.client.address import Address
+from envweave.client.bounded import BoundedSocket
+from envweave.client.refusals import broken, unreachable
+from envweave.client.sockets import CONNECT_S
+from envweave.errors import DeadlineError, OptionError, WireError
+from envweave.wire.encoding import PLAIN_JSON
+from envweave.wire.exchange import Patience
+from envweave.wire.websocket import MAX_MESSAGE_BYTES
+
+_BROKEN = (OSError, http.client.HTTPException)
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header
+
+
+class Answer(NamedTuple):
+    """What came of a call.
+
+    Attributes:
+        status: The HTTP status.
+        payload: The body as plain data; `None` where it is no JSON.
+    """
+
+    status: int
+    payload: Any
+
+
+@final
+class HttpCalls:
+    """Makes calls on one server. One thread at a time.
+
+    Args:
+        address: Where it is.
+        headers: Sent with every call.
+        max_bytes: How large an answer may be.
+
+    Raises:
+        OptionError: A header cannot be sent.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        headers: Mapping[str, str],
+        max_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        for name, value in headers.items():
+            check_header(name, value)
+        self._address = address
+        self._max_bytes = max_bytes
+        self._headers = {
+            "Host": address.host_header,
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            **headers,
+        }
+        self._connection: http.client.HTTPConnection | None = None
+        self._was_reached = False
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None,
+        may_repeat: bool,
+    ) -> Answer:
+        """Make one call, and return what came of it, whatever the status.
+
+        Args:
+            method: `"GET"`, `"POST"` or `"DELETE"`.
+            path: Where, below the server's address.
+            body: What to send as JSON; `None` for nothing.
+            headers: Sent on top of those of every call.
+            timeout_s: How long an answer may take, from the first byte to the last.
+            may_repeat: Whether the server will not do twice what it is told twice, so that the
+                call is made again when the connection breaks.
+
+        Raises:
+            ConnectionLostError: Nobody answers there, or the connection broke. Who has never
+                been reached is tried once.
+            DeadlineError: No answer came within `timeout_s`.
+            WireError: The answer is too large.
+        """
+        data = None if body is None else PLAIN_JSON.encode(body)
+        sent = {**self._headers, **(headers or {})}
+        patience = Patience()
+        while True:
+            was_sent = False
+            try:
+                connection = self._connected()
+                was_sent = True
+                return self._exchange(connection, method, path, data, sent, timeout_s)
+            except _BROKEN as error:
+                self.close()
+                if was_sent and isinstance(error, TimeoutError):
+                    raise DeadlineError(
+                        f"{method} {path} had no answer from {self._address.url} within "
+                        f"{timeout_s:g} s. It may still be under way there."
+                    ) from None
+                pause_s = patience.pause_s(time.monotonic())
+                may_try = self._was_reached and (may_repeat or not was_sent)
+                if pause_s is None or not may_try:
+                    how = str(error) or type(error).__name__
+                    lost = broken(self._address, how) if was_sent else None
+                    raise lost or unreachable(self._address, error) from error
+            except BaseException:
+                self.close()  # half an answer would be taken for the next
+                raise
+            time.sleep(pause_s)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        """Return a connection that is open, as far as one can see from here."""
+        if self._connection is not None and _is_readable(self._connection.sock):
+            self.close()  # closed by the server, since nobody owes us anything
+        if self._connection is None:
+            self._connection = _open(self._address)
+            self._was_reached = True
+        return self._connection
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        timeout_s: float | None,
+    ) -> Answer:
+        assert isinstance(connection.sock, BoundedSocket)
+        connection.sock.bound(timeout_s)
+        connection.request(method, self._address.prefix + path, data, headers)
+        with connection.getresponse() as response:
+            if _is_endless(response):
+                raise http.client.IncompleteRead(b"")  # cut within its headers
+            raw = self._body(response, path)
+            status, stays = response.status, not response.will_close
+        if not stays:
+            self.close()
+        try:
+            return Answer(status, PLAIN_JSON.decode(raw) if raw else None)
+        except WireError:
+            return Answer(status, None)
+
+    def _body(self, response: http.client.HTTPResponse, path: str) -> bytes:
+        announced = response.length
+        if announced is None or announced > self._max_bytes:
+            raw = response.read(self._max_bytes + 1)
+        else:
+            raw = response.read()  # which tells when it is cut short
+        if len(raw) > self._max_bytes:
+            raise WireError(
+                f"{self._address.url} answered {path} with more than {self._max_bytes} bytes, "
+                "which is more than is read."
+            )
+        return raw
+
+    def close(self) -> None:
+        """Close the connection; the next call makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that cannot be sent; its value may be a secret, and is not shown.
+
+    Raises:
+        OptionError: It cannot.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise OptionError(f"{name!r} is no name of a header. Use letters, digits and '-'.")
+    if not isinstance(value, str):
+        raise OptionError(f"The header {name!r} has a {type(value).__name__}, not a text.")
+    if not value.isascii() or not value.isprintable():
+        raise OptionError(
+            f"The header {name!r} holds what no header can, such as a line break or a letter "
+            "beyond ASCII. Use printable ASCII."
+        )
+
+
+def _is_endless(response: http.client.HTTPResponse) -> bool:
+    """Whether nothing says where the body ends, though something should."""
+    says_so = response.length is not None or "chunked" in response.headers.get(
+        "Transfer-Encoding", ""
+    )
+    is_plain = response.version < 11 or response.headers.get("Connection", "").lower() == "close"
+    return not says_so and not is_plain
+
+
+def _is_readable(sock: BoundedSocket | socket.socket | None) -> bool:
+    if sock is None:
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _open(address: Address) -> http.client.HTTPConnection:
+    if address.socket_path is not None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(CONNECT_S)
+            sock.connect(address.socket_path)
+        except BaseException:
+            sock.close()
+            raise
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = sock
+    else:
+        kind = _secure if address.is_secure else http.client.HTTPConnection
+        connection = kind(address.host, address.port, timeout=CONNECT_S)
+        connection.connect()  # sets TCP_NODELAY
+    connection.auto_open = 0  # what is broken is told, not mended behind our back
+    connection.sock = BoundedSocket(connection.sock)
+    return connection
+
+
+def _secure(host: str, port: int, *, timeout: float) -> http.client.HTTPSConnection:
+    return http.client.HTTPSConnection(
+        host, port, timeout=timeout, context=ssl.create_default_context()
+    )

@@ -1,0 +1,324 @@
+"""`HTTPEnvClient`: a typed client over plain HTTP, to be subclassed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import secrets
+import typing
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from envweave.client.address import parse_address
+from envweave.client.faults import error_in
+from envweave.client.http_calls import HttpCalls
+from envweave.client.payloads import as_reset, fill, parse_result
+from envweave.codec import Spec, spec_from_hint, to_plain
+from envweave.errors import (
+    ActionError,
+    ClosedError,
+    DeadlineError,
+    EnvWeaveError,
+    OptionError,
+    SessionGoneError,
+    WireError,
+)
+from envweave.providers import ContainerProvider
+from envweave.types import State, StepResult, Task
+from envweave.wire.rebuilding import Rebuilder, Rebuilding, rebuilder
+from envweave.wire.schema_reading import spec_of
+from envweave.wire.schemas import Types
+
+ActT = TypeVar("ActT")
+ObsT = TypeVar("ObsT")
+
+_GRACE_S = 5.0
+"""How much longer than an environment may take its answer is waited for."""
+
+_CLOSE_S = 5.0
+
+_SESSION = re.compile(r"[A-Za-z0-9._~-]{1,200}")  # what fits into a header and a path as it is
+
+
+class HTTPEnvClient(Generic[ActT, ObsT]):
+    """A caller's side of one environment on a server, with the author's own classes.
+
+    ```python
+    class EchoEnv(HTTPEnvClient[EchoAction, EchoObservation]):
+        pass
+    ```
+
+    Each client has a session of its own. Every call carries an id, so that one that is repeated
+    when a connection breaks is carried out once. Three methods may be overridden, where a
+    server's data are not simply the fields of these classes: `_step_payload`, `_parse_result`
+    and `_parse_state`. What a `_parse_result` leaves out of its result is filled in.
+
+    A server that knows no sessions is called without one, and nothing is repeated there.
+
+    Args:
+        base_url: Where the server is: `http://…`, `https://…` or `unix:///path.sock`.
+        request_timeout_s: How long an answer may take in all, where no `timeout_s` says more.
+        default_headers: Sent with every call.
+        provider: Who started the server; it is stopped by `close`.
+        token: What to show the server; `$ENVWEAVE_TOKEN` if left out.
+
+    Raises:
+        EnvIdError: `base_url` is none of a server.
+        OptionError: A header cannot be sent, or the time is none.
+    """
+
+    _types: Types = Types()
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        request_timeout_s: float = 15.0,
+        default_headers: Mapping[str, str] | None = None,
+        provider: ContainerProvider | None = None,
+        token: str | None = None,
+    ) -> None:
+        address = parse_address(base_url)
+        headers = dict(default_headers or {})
+        shown = (token or os.environ.get("ENVWEAVE_TOKEN", "")).strip()
+        if shown:
+            headers.setdefault("Authorization", f"Bearer {shown}")
+        self.base_url = base_url
+        self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
+        self._provider = provider
+        self._calls = HttpCalls(address, headers)
+        self._session: str | None = None  # empty where the server knows none
+        self._is_closed = False
+        self._rebuild: Rebuilding | None = None  # known when the first observation comes
+        self._rebuild_state: Rebuilder | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            origin, arguments = typing.get_origin(base), typing.get_args(base)
+            if isinstance(origin, type) and issubclass(origin, HTTPEnvClient):
+                known = [None if isinstance(one, TypeVar) else one for one in arguments]
+                cls._types = Types(action=known[0], observation=known[1])
+
+    @classmethod
+    def from_docker_image(
+        cls, image: str, provider: ContainerProvider | None = None, **kwargs: Any
+    ) -> Self:
+        """Start a server from an image, and return a client that stops it when it is closed.
+
+        Args:
+            image: What to run, as the provider names it.
+            provider: Who runs it.
+            **kwargs: Passed to the provider's `start_container`.
+
+        Raises:
+            StartupError: It could not be started. Nothing is left behind.
+        """
+        if provider is None:
+            raise OptionError(
+                f"from_docker_image({image!r}) needs somebody who runs containers: pass "
+                "provider=…, a ContainerProvider."
+            )
+        base_url = provider.start_container(image, **kwargs)
+        try:
+            provider.wait_for_ready(base_url)
+            return cls(base_url, provider=provider)
+        except BaseException:
+            provider.stop_container()
+            raise
+
+    # What may be overridden
+
+    def _step_payload(self, action: ActT) -> dict[str, Any]:
+        """Return an action as the server wants it: its fields by name."""
+        payload: Any = to_plain(action)
+        if not isinstance(payload, dict):
+            raise ActionError(f"action: {action!r} has no fields. Override _step_payload().")
+        if payload.get("metadata") == {}:
+            del payload["metadata"]
+        return payload
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        """Return the result in a server's answer."""
+        return parse_result(payload, self._rebuilding())
+
+    def _parse_state(self, payload: dict[str, Any]) -> State:
+        """Return the state in a server's answer."""
+        if self._rebuild_state is None:
+            self._rebuild_state = rebuilder(self._told("state") or spec_from_hint(State))
+        assert self._rebuild_state is not None
+        state: State = self._rebuild_state(payload)
+        return state
+
+    # What callers call
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        task: Task | str | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> StepResult[ObsT]:
+        """Begin an episode. After a session was reported as gone, this opens another.
+
+        Args:
+            seed: Where the episode's chance begins.
+            episode_id: What to call it.
+            options: For the environment's own `reset`.
+            task: What it is about.
+            request_id: What the call is known by; who repeats it with the same is given the
+                first answer.
+
+        Raises:
+            SeedError, TaskError, OptionError: What was asked cannot be honoured.
+            ResetFailedError: The environment's `reset` raised.
+            SessionGoneError: The server has no such session any more.
+        """
+        body = {"seed": seed, "episode_id": episode_id, "options": options, "task": task}
+        return as_reset(self._result("/reset", body, None, request_id))
+
+    def step(
+        self, action: ActT, *, timeout_s: float | None = None, request_id: str | None = None
+    ) -> StepResult[ObsT]:
+        """Act once.
+
+        Args:
+            action: What to do.
+            timeout_s: How many seconds the environment may take.
+            request_id: What the call is known by; who repeats it with the same is given the
+                first answer.
+
+        Raises:
+            ActionError: The action was refused, by field path. The episode is unharmed.
+            DeadlineError: No answer came in time.
+            SessionGoneError: The server has no such session any more.
+        """
+        body = {"action": self._step_payload(action), "timeout_s": timeout_s}
+        return self._result("/step", body, timeout_s, request_id)
+
+    def state(self) -> State:
+        """Return what the environment is, beyond what it shows."""
+        return self._parse_state(self._call("GET", "/state", None, self._request_timeout_s))
+
+    def close(self) -> None:
+        """Close the session, and stop the server if a provider started it. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._session and self._provider is None:
+                with contextlib.suppress(EnvWeaveError):
+                    self._calls.call(
+                        "DELETE", f"/sessions/{self._session}", timeout_s=_CLOSE_S, may_repeat=False
+                    )
+        finally:
+            self._calls.close()
+            if self._provider is not None:
+                self._provider.stop_container()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
+
+    # How calls are made
+
+    def _result(
+        self, path: str, body: dict[str, Any], timeout_s: float | None, request_id: str | None
+    ) -> StepResult[ObsT]:
+        known_as = request_id or secrets.token_hex(8)
+        given = {name: value for name, value in body.items() if value is not None}
+        patience_s = self._request_timeout_s
+        if timeout_s is not None:
+            patience_s = max(patience_s, _seconds("timeout_s", timeout_s) + _GRACE_S)
+        try:
+            payload = self._call("POST", path, {**given, "request_id": known_as}, patience_s)
+        except DeadlineError as error:
+            error.add_note(f"Make the same call with request_id={known_as!r} to have its answer.")
+            raise
+        result = self._parse_result(payload)
+        return fill(result, payload, self._rebuilding())
+
+    def _rebuilding(self) -> Rebuilding:
+        """Return what makes observations: of the class that is known, or of one like it."""
+        if self._rebuild is None:
+            hint = self._types.observation
+            spec = self._told("observation") if hint is None else spec_from_hint(hint)
+            self._rebuild = Rebuilding(spec or spec_from_hint(Any))
+        return self._rebuild
+
+    def _told(self, role: str) -> Spec | None:
+        """Return the spec that the server itself tells; `None` if it tells none."""
+        answer = self._calls.call(
+            "GET", "/schema", timeout_s=self._request_timeout_s, may_repeat=True
+        )
+        schema = answer.payload.get(role) if isinstance(answer.payload, dict) else None
+        if answer.status != 200 or not isinstance(schema, dict):
+            return None
+        return spec_of(schema, role)
+
+    def _call(self, method: str, path: str, body: Any, timeout_s: float) -> dict[str, Any]:
+        if self._is_closed:
+            raise ClosedError(f"{path[1:]}() on a client that is closed. Make a new one.")
+        session = self._session if self._session is not None else self._open()
+        headers = {"X-Session-Id": session} if session else {}
+        answer = self._calls.call(
+            method, path, body, headers=headers, timeout_s=timeout_s, may_repeat=bool(session)
+        )
+        if answer.status >= 400:
+            error = error_in(answer, path)
+            if isinstance(error, SessionGoneError):
+                self._session = None
+            raise error
+        if not isinstance(answer.payload, dict):
+            raise WireError(f"{self.base_url} answered {path} with what is no JSON object.")
+        payload: dict[str, Any] = answer.payload
+        return payload
+
+    def _open(self) -> str:
+        """Open a session; repeated under the same key, it is opened once."""
+        answer = self._calls.call(
+            "POST",
+            "/sessions",
+            {},
+            headers={"Idempotency-Key": secrets.token_urlsafe(16)},
+            timeout_s=self._request_timeout_s,
+            may_repeat=True,
+        )
+        if answer.status in (404, 405, 501):
+            self._session = ""  # it speaks the protocol, and has one session for all
+            return self._session
+        if answer.status >= 400:
+            raise error_in(answer, "/sessions")
+        name = answer.payload.get("session_id") if isinstance(answer.payload, dict) else None
+        if not isinstance(name, str) or not _SESSION.fullmatch(name):
+            raise WireError(f"{self.base_url} opened a session, and did not say which.")
+        self._session = name
+        return name
+
+
+def _seconds(name: str, value: Any) -> float:
+    """Return how long something may take, or refuse it."""
+    try:
+        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        length = math.nan
+    if not 0 < length < math.inf:
+        raise OptionError(
+            f"{name}={value!r} is no number of seconds above 0; use one, such as {name}=5.0."
+        )
+    return length

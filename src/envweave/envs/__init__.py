@@ -1,0 +1,1 @@
+"""Environments that are ready to be served, each with its models, its app and its client."""

@@ -1,0 +1,34 @@
+"""The echo environment: the smallest that is served, and where to copy from."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envweave.envs.echo_env.client import EchoEnv as EchoEnv
+    from envweave.envs.echo_env.environment import EchoEnvironment as EchoEnvironment
+    from envweave.envs.echo_env.models import EchoAction as EchoAction
+    from envweave.envs.echo_env.models import EchoObservation as EchoObservation
+
+_HOMES = {
+    "EchoAction": "models",
+    "EchoEnv": "client",
+    "EchoEnvironment": "environment",
+    "EchoObservation": "models",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    # A server has no use for the client, nor a client for the environment.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'envweave.envs.echo_env' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"envweave.envs.echo_env.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

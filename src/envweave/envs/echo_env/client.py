@@ -1,0 +1,17 @@
+"""The echo environment on a server, for its callers."""
+
+from __future__ import annotations
+
+import envweave as ew
+from envweave.envs.echo_env.models import EchoAction, EchoObservation
+
+
+class EchoEnv(ew.HTTPEnvClient[EchoAction, EchoObservation]):
+    """A caller's own session with the echo environment.
+
+    ```python
+    with EchoEnv("http://127.0.0.1:8000") as env:
+        env.reset().observation.echoed_message  # "Echo environment ready!"
+        env.step(EchoAction("Hello, World!")).reward  # 1.3
+    ```
+    """

@@ -1,0 +1,22 @@
+"""The echo environment: it says what it is told."""
+
+from __future__ import annotations
+
+import envweave as ew
+from envweave.envs.echo_env.models import EchoAction, EchoObservation
+
+READY = "Echo environment ready!"
+
+
+class EchoEnvironment(ew.Environment):
+    """Echo every message. A step earns a tenth of the message's length, and no step is the last."""
+
+    def reset(self, *, seed: int | None = None) -> EchoObservation:  # noqa: ARG002 - no chance
+        """Say that it is ready, whatever the seed: nothing here is left to chance."""
+        return EchoObservation(READY)
+
+    def step(self, action: EchoAction) -> EchoObservation:
+        """Say what was said."""
+        length = len(action.message)
+        # A division, since 3 * 0.1 is 0.30000000000000004.
+        return EchoObservation(action.message, length, reward=length / 10)

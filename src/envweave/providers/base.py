@@ -1,0 +1,56 @@
+"""`ContainerProvider`: who starts a server for a caller."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+
+class ContainerProvider(ABC):
+    """Starts, watches and stops the place where one server runs.
+
+    A client asks for the three in this order, and stops in any case:
+
+    ```python
+    provider = SubprocessProvider()
+    base_url = provider.start_container("echo-v0")
+    provider.wait_for_ready(base_url)
+    provider.stop_container()
+    ```
+
+    One provider has one place at a time.
+    """
+
+    @abstractmethod
+    def start_container(
+        self,
+        image: str,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Start a server, and return its base URL, where nobody need answer yet.
+
+        Args:
+            image: What to run.
+            port: Where callers will find it; left out, one that is free.
+            env_vars: Added to the server's environment variables.
+            **kwargs: What only this provider knows.
+
+        Raises:
+            StartupError: It could not be started. Nothing is left behind.
+        """
+
+    @abstractmethod
+    def stop_container(self) -> None:
+        """Stop what was started, and leave nothing behind. May be called twice."""
+
+    @abstractmethod
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """Block until the server at `base_url` answers `/health`.
+
+        Raises:
+            StartupError: The container exited, or `timeout_s` seconds passed.
+                The message ends with the container's last log lines.
+        """

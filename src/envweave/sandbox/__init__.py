@@ -1,0 +1,64 @@
+"""Arbitrary Python behind walls that the kernel enforces.
+
+A `Sandbox` makes sessions in milliseconds; a session runs code in microseconds, keeps its
+variables from run to run, and can be branched while it lives.
+
+    with Sandbox() as sandbox, sandbox.session() as session:
+        session.run("x = 20")
+        assert session.run("x + 1").return_value == 21
+
+Names load when they are used: the template imports this package too, and must stay small.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envweave.sandbox.async_session import AsyncSession as AsyncSession
+    from envweave.sandbox.examining import TierReport as TierReport
+    from envweave.sandbox.examining import examine as examine
+    from envweave.sandbox.limits import Limits as Limits
+    from envweave.sandbox.results import ExecutionResult as ExecutionResult
+    from envweave.sandbox.results import ToolCall as ToolCall
+    from envweave.sandbox.sandboxes import AsyncSandbox as AsyncSandbox
+    from envweave.sandbox.sandboxes import Sandbox as Sandbox
+    from envweave.sandbox.session import Session as Session
+    from envweave.sandbox.tiers import Tier as Tier
+
+_HOMES = {
+    "AsyncSandbox": "sandboxes",
+    "AsyncSession": "async_session",
+    "ExecutionResult": "results",
+    "Limits": "limits",
+    "Sandbox": "sandboxes",
+    "Session": "session",
+    "Tier": "tiers",
+    "TierReport": "examining",
+    "ToolCall": "results",
+    "examine": "examining",
+}
+
+__all__ = [
+    "AsyncSandbox",
+    "AsyncSession",
+    "ExecutionResult",
+    "Limits",
+    "Sandbox",
+    "Session",
+    "Tier",
+    "TierReport",
+    "ToolCall",
+    "examine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

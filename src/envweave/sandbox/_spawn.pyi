@@ -1,0 +1,3 @@
+from envweave.sandbox.walls.calls import Call
+
+def spawn(flags: int, calls: list[Call], alone: int, /) -> tuple[int, int, int, int]: ...

@@ -1,0 +1,78 @@
+"""A session's process as the host holds it: how it is spoken to, interrupted and ended."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why a session's process is gone.
+
+    Attributes:
+        kind: `exit`, `signal`, `closed` (it lives, but closed its end) and `unknown` are the
+            code's own doing; `memory` is the kernel's, for the session's limit; `lost` is not
+            the code's: the template, or the session it was branched from.
+        code: The exit status, or the number of the signal.
+    """
+
+    kind: Literal["exit", "signal", "closed", "unknown", "memory", "lost"]
+    code: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "exit":
+            return f"its process exited with status {self.code}"
+        if self.kind == "signal":
+            return f"its process died of {_signal_name(self.code)}"
+        if self.kind == "closed":
+            return "its code closed the line to the host"
+        if self.kind == "unknown":
+            return "its process ended"
+        if self.kind == "memory":
+            return "the kernel ended its process: it used more memory than it may"
+        return "its process is gone, and not by its own doing"
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Body(Protocol):
+    """The process of one session, and everything that lives inside its walls."""
+
+    socket: socket.socket
+    """The host's end. Blocking; whoever drives it may set it otherwise."""
+
+    work: str | None
+    """The work folder as the session sees it, where it is not the one that all have."""
+
+    def interrupt(self) -> None:
+        """Interrupt the code that runs, softly. Harmless when nothing runs or lives."""
+
+    def kill(self) -> None:
+        """End the process and all its children at once. Harmless twice."""
+
+    def death(self) -> Death:
+        """Say why the process is gone, after its socket closed. Ends it if it lives."""
+
+    def excess(self) -> Literal["disk", "memory"] | None:
+        """Say which limit that nobody but the host watches is passed; `None` if none is."""
+
+    def branch(self, seed: int | None, deadline: float) -> Body:
+        """Return the body of a live copy, whose `Ready` has been read.
+
+        Called when no run is under way; speaks on the socket itself.
+
+        Raises:
+            BranchError: This session cannot be copied, or died of it.
+        """
+
+    def release(self) -> None:
+        """Kill, and give back every descriptor and folder. Harmless twice."""

@@ -1,0 +1,1 @@
+"""What runs in the template and in the sessions, apart from the host."""

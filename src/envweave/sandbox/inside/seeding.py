@@ -1,0 +1,79 @@
+"""Seeds the global random generators, numpy's also when it is imported later."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, final
+
+from envweave.sandbox.own_builtins import OWN
+
+__builtins__ = OWN
+
+_NUMPY = "numpy.random"
+_WORD = 1 << 32
+_modules = sys.modules
+_finders = sys.meta_path
+
+
+def reseed(seed: int | None) -> None:
+    """Seed `random` and numpy's global generator; with `None`, from the system.
+
+    The state is the one that `random.seed(seed)` and `numpy.random.seed(seed)` set.
+    """
+    random.seed(seed)
+    _finders[:] = [finder for finder in _finders if type(finder) is not _AfterImport]
+    loaded = _modules.get(_NUMPY)
+    if loaded is not None:
+        _seed_numpy(loaded, seed)
+    elif seed is not None:  # unseeded, it draws from the system by itself
+        _finders.insert(0, _AfterImport(seed))
+
+
+def _seed_numpy(numpy_random: ModuleType, seed: int | None) -> None:
+    numpy_random.seed(_words(seed))
+
+
+def _words(seed: int | None) -> Any:
+    """Return the seed as numpy takes it: a number of 32 bits, or several."""
+    if seed is None or 0 <= seed < _WORD:
+        return seed
+    words = [abs(seed) >> shift & _WORD - 1 for shift in range(0, abs(seed).bit_length(), 32)]
+    return [*words, 1] if seed < 0 else words
+
+
+@final
+class _AfterImport:
+    """Seeds numpy's generator as soon as its module has been executed."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as the others do, and watch its loader."""
+        if name != _NUMPY:
+            return None
+        if self in _finders:
+            _finders.remove(self)
+        for finder in list(_finders):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    self._watch(spec.loader)
+                return spec
+        return None
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_and_seed(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            _seed_numpy(module, self._seed)
+
+        loader.exec_module = execute_and_seed

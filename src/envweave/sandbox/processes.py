@@ -1,0 +1,347 @@
+"""A session's process: how it is interrupted, ended, copied, and found to be gone."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from envweave.errors import BranchError, SandboxError, SessionLostError
+from envweave.sandbox import plain
+from envweave.sandbox.belongings import Belongings
+from envweave.sandbox.bodies import Death
+from envweave.sandbox.messages import (
+    HEADER_BYTES,
+    INTERRUPT,
+    Answer,
+    Begin,
+    Branch,
+    Called,
+    FromSession,
+    Ready,
+    Replied,
+    ToolFace,
+    Unwalled,
+)
+from envweave.sandbox.small_talk import SMALL_BYTES, decoded, read_exactly, read_with_sender, send
+from envweave.sandbox.strays import end_strays
+from envweave.sandbox.templates import Newborn, Template, WallDown
+from envweave.sandbox.walls.namespaces import USER
+
+_LAST_BREATH_MS = 200
+
+
+class Family:
+    """A session and its branches, which live in one PID namespace whose first process it is.
+
+    The kernel ends them all with the first. So one that is closed while branches of it live is
+    stopped instead, for good, and ended with the last of them.
+    """
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free = free
+        # Protects who lives. A finalizer may come in while this thread holds it.
+        self._lock = threading.RLock()
+        self._living: dict[int, int] = {}
+        self.first: SessionProcess | None = None
+        self.copying = threading.Lock()  # held while one of them is copied
+
+    def join(self, member: SessionProcess) -> None:
+        """Count a member in."""
+        with self._lock:
+            self._living[id(member)] = member.pid
+            if self.first is None:
+                self.first = member
+
+    def must_wait(self, member: SessionProcess) -> bool:
+        """Say whether this member may not die yet."""
+        with self._lock:
+            return member is self.first and len(self._living.keys() - {id(member)}) > 0
+
+    def pids(self) -> set[int]:
+        """Return the process ids of those that live, or are stopped for good."""
+        with self._lock:
+            first = set() if self.first is None else {self.first.pid}
+            return first.union(self._living.values())
+
+    def leave(self, member: SessionProcess) -> None:
+        """Count a member out, and end what is left of the family with the last one."""
+        with self._lock:
+            self._living.pop(id(member), None)
+            if self._living:
+                return
+            first, self.first = self.first, None
+        if first is not None:
+            first.finish()
+            self._free()
+
+
+class SessionProcess:
+    """The `Body` of a session that a template spawned."""
+
+    def __init__(
+        self,
+        template: Template,
+        born: Newborn,
+        held: Belongings,
+        family: Family,
+    ) -> None:
+        self.socket: socket.socket = born.socket
+        self.pid = born.pid
+        self.work = None if held.folder is None else str(held.folder.path)
+        self._template = template
+        self._process = born.process
+        self._held = held
+        self._family = family
+        # Protects `_process` from a signal after its close. A signal handler that interrupts the
+        # session may come in while this thread holds it.
+        self._lock = threading.RLock()
+        self._released = False
+        self._killed = False
+        family.join(self)
+
+    def await_ready(self, deadline: float) -> None:
+        """Read the first message.
+
+        Raises:
+            WallDown: A wall does not stand.
+            SessionLostError: It is gone.
+        """
+        first = self._read(deadline)
+        if isinstance(first, Unwalled):
+            if not self._template.alive:  # one of the walls is to die with it
+                raise SessionLostError("The sandbox's template process is gone.")
+            raise WallDown(first.wall, first.errno, first.text)
+        if isinstance(first, Replied) and first.failure is not None:
+            raise SessionLostError(first.failure.message)
+        if not isinstance(first, Ready):
+            raise SessionLostError("A new session did not say that it is ready.")
+
+    def begin(self, seed: int | None, tools: Sequence[ToolFace], deadline: float) -> None:
+        """Tell it, once it is ready, whose it is.
+
+        Raises:
+            SessionLostError: It is gone, or does not read.
+        """
+        try:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self.socket.sendall(plain.encode(Begin(seed, list(tools))))
+            self.socket.settimeout(None)
+        except OSError as error:
+            raise SessionLostError(f"A new session is gone: {error}") from None
+
+    def stands(self) -> bool:
+        """Say whether the process and its template live."""
+        return self._template.alive and not self._is_gone(0)
+
+    def is_gone(self) -> bool:
+        """Say whether the process has ended."""
+        return self._is_gone(0)
+
+    def interrupt(self) -> None:
+        """Interrupt the code. See `Body`, as for all that follow."""
+        self._signal(INTERRUPT)
+
+    def kill(self) -> None:
+        """End it, or stop it for good while branches of it live."""
+        if self._family.must_wait(self):
+            self._signal(signal.SIGSTOP)
+        else:
+            self._end()
+        self._killed = True
+
+    def death(self) -> Death:
+        """Say why it is gone."""
+        if not self._template.alive:
+            return Death("lost")
+        if not self._is_gone(_LAST_BREATH_MS):
+            self.kill()
+            return Death("closed")
+        first = self._family.first
+        try:
+            status = self._template.ended(self.pid)
+        except SandboxError:
+            return Death("lost")
+        if status is None:  # a branch is no child of the template's, which sees no end of it
+            taken_along = first is None or (first is not self and first.is_gone())
+            return Death("lost" if taken_along else "unknown")
+        self._end()
+        if self._used_its_memory():
+            return Death("memory")
+        if os.WIFSIGNALED(status):
+            return Death("signal", os.WTERMSIG(status))
+        return Death("exit", os.waitstatus_to_exitcode(status))
+
+    def excess(self) -> Literal["disk", "memory"] | None:
+        """Say which limit it is beyond."""
+        if self._held.folder is not None and self._held.folder.is_over():
+            return "disk"
+        return "memory" if self._used_its_memory() else None
+
+    def branch(self, seed: int | None, deadline: float) -> SessionProcess:
+        """Copy it, file by file and page by page."""
+        gate = self._template.gate
+        if gate is None:
+            raise BranchError(
+                "A session can only be branched with the isolation 'namespace' and the profile "
+                f"'python'; this one has {self._template.plan.isolation!r} and "
+                f"{'shell' if self._template.plan.shell else 'python'!r}."
+            )
+        try:
+            mine, theirs = socket.socketpair()
+        except OSError as error:
+            raise BranchError(f"The session could not be copied: {error}") from error
+        number = int.from_bytes(os.urandom(7), "little")
+        copy = None
+        with self._family.copying:
+            try:
+                with theirs:
+                    mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                    gate.allow(self.pid, "fork")
+                    send(self.socket, plain.encode(Branch(number, seed)), deadline)
+                    self._replied(number, deadline)
+                    rights = array.array("i", [theirs.fileno()])
+                    self.socket.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                self._replied(number, deadline)
+                copy = self._adopt(mine, number, deadline)
+            except (OSError, SessionLostError, WallDown) as error:
+                self.kill()  # nobody knows how far it came
+                raise BranchError(f"The session could not be copied: {error}") from error
+            finally:
+                has_forked = gate.forget(self.pid)
+                if copy is None:
+                    mine.close()
+                    if has_forked:
+                        first = self._family.first or self
+                        end_strays(first.pid, self._family.pids(), first.is_gone)
+            return copy
+
+    def _adopt(self, line: socket.socket, number: int, deadline: float) -> SessionProcess:
+        """Make a body of the process that speaks at the other end of a line."""
+        gate = self._template.gate
+        assert gate is not None
+        pid, data = read_with_sender(line, deadline)
+        if pid in {0, os.getpid(), self._template.pid, *self._family.pids()}:
+            raise BranchError("The session did not make a copy of itself.")
+        try:
+            process = os.pidfd_open(pid)
+        except OSError as error:
+            raise BranchError(f"The copy is gone: {error}") from error
+        if not self._is_of_family(pid):
+            os.close(process)
+            raise BranchError("The copy is gone.")
+        born = Newborn(line, pid, process)
+        copy = SessionProcess(self._template, born, self._held, self._family)
+        try:
+            inodes = _inodes(decoded(data), number)
+            gate.allow(pid, "unshare")
+            send(line, b"g", deadline)
+            copy._replied(number, deadline)
+            user = USER if self._held.inside is None else self._held.inside
+            paths = self._template.copy_files(born, self._process, user, inodes)
+            moved = plain.encode(Answer(0, ok=True, value=[list(one) for one in paths.items()]))
+            send(line, moved, deadline)
+            copy.await_ready(deadline)
+        except BaseException as error:
+            copy.release()
+            if isinstance(error, (SandboxError, WallDown, OSError)):
+                raise BranchError(f"The session could not be copied: {error}") from error
+            raise
+        finally:
+            gate.forget(pid)
+        return copy
+
+    def _is_of_family(self, pid: int) -> bool:
+        """Say whether a process, whose descriptor is held, has the process ids of this one.
+
+        Else the number is another's by now.
+        """
+        try:
+            names = [os.stat(f"/proc/{one}/ns/pid") for one in (pid, self.pid)]
+        except OSError:
+            return False
+        return names[0].st_ino == names[1].st_ino
+
+    def release(self) -> None:
+        """Kill it and give everything back, what is shared with branches after the last."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        self.kill()
+        self._family.leave(self)
+        if self._family.first is not self:
+            self.finish()
+
+    def finish(self) -> None:
+        """End the process and give back its descriptors."""
+        self._end()
+        with self._lock:
+            self.socket.close()
+            if self._process >= 0:
+                os.close(self._process)
+                self._process = -1
+
+    def _end(self) -> None:
+        plan = self._template.plan
+        is_buried = self._template.alive and self._is_gone(0)
+        if plan.isolation != "namespace" and not self._killed and not is_buried:
+            # Nobody can leave the group: the filter refuses it. Never later than at the first
+            # kill, nor after the template buried the session and ended its group: the number may
+            # be another's by then.
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with self._lock:
+            if self._process >= 0:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._process, number)
+
+    def _used_its_memory(self) -> bool:
+        return self._held.cgroup is not None and self._held.cgroup.memory_hit()
+
+    def _is_gone(self, patience_ms: int) -> bool:
+        with self._lock:
+            if self._process < 0:
+                return True
+            waiting = select.poll()
+            waiting.register(self._process, select.POLLIN)
+            return bool(waiting.poll(patience_ms))
+
+    def _replied(self, number: int, deadline: float) -> None:
+        """Wait for the answer. What a thread of the code says meanwhile is refused or dropped."""
+        while True:
+            message = self._read(deadline)
+            if isinstance(message, Called):
+                told = "A tool cannot be called while the session is copied."
+                answer = plain.encode(Answer(message.call, ok=False, value=told))
+                send(self.socket, answer, deadline)
+            elif isinstance(message, Replied) and message.id == number:
+                break
+        if message.failure is not None:
+            raise BranchError(f"The session could not be copied: {message.failure.message}")
+
+    def _read(self, deadline: float) -> FromSession:
+        """Read one small message and nothing beyond it."""
+        length = int.from_bytes(read_exactly(self.socket, HEADER_BYTES, deadline), "little")
+        if length > SMALL_BYTES:
+            raise SessionLostError("A session spoke out of turn.")
+        data = read_exactly(self.socket, length, deadline)
+        return decoded(data)
+
+
+def _inodes(hello: FromSession, number: int) -> list[int]:
+    if not isinstance(hello, Replied) or hello.id != number or not isinstance(hello.value, list):
+        raise BranchError("The copy answered what nobody asked.")
+    # `True` would be an int here and none to the template, which ends at what it cannot read.
+    inodes = [one for one in hello.value[:1024] if type(one) is int]
+    return [one for one in inodes if 0 <= one < 1 << 63]

@@ -1,0 +1,232 @@
+"""One session's cgroup: everything that its processes use together stays below one bound.
+
+It stops what limits of single processes let through: a hundred processes that each keep to their
+own memory limit, and a family that forks faster than anybody can kill it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from envweave.errors import OptionError
+
+_PERIOD_US = 100_000
+_BATCH_BYTES = 1 << 20  # the kernel charges for several pages at once
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupLimits:
+    """What the processes of one session may use together.
+
+    Attributes:
+        memory_bytes: Memory, the files of its work folder included. No swap on top.
+        processes: Processes and threads at once.
+        cpus: Processor time, as a number of cores; `None` for no bound.
+    """
+
+    memory_bytes: int
+    processes: int
+    cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("memory_bytes", 1 << 20), ("processes", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(
+                    f"CgroupLimits({name}={value!r}): expected a whole number, at least {least}."
+                )
+        if self.cpus is not None and not (math.isfinite(self.cpus) and self.cpus >= 0.01):
+            raise OptionError(
+                f"CgroupLimits(cpus={self.cpus!r}): expected a number of cores, at least 0.01."
+            )
+
+
+class Cgroup(abc.ABC):
+    """The cgroup of one session."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where it is; version 1 has one for each controller."""
+        return list(self._folders)
+
+    @abc.abstractmethod
+    def limit(self, limits: CgroupLimits) -> None:
+        """Set the bounds.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+
+    @abc.abstractmethod
+    def memory_hit(self) -> bool:
+        """Say whether the kernel ended a process because they used too much memory together."""
+
+    @abc.abstractmethod
+    def kill_all(self) -> None:
+        """Kill every process in it, however fast they fork. Harmless when it is empty or gone."""
+
+    def add(self, pid: int) -> None:
+        """Put a process in it. What that process starts from then on is in it too.
+
+        Raises:
+            ProcessLookupError: It is gone already.
+            OSError: The kernel refused.
+        """
+        for folder in self._folders:
+            write(folder / "cgroup.procs", str(pid))
+
+    def pids(self) -> list[int]:
+        """Return the processes in it; none when it is gone."""
+        found: set[int] = set()
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+        return sorted(found - {0})
+
+    def remove(self, timeout_s: float = 2.0) -> bool:
+        """Kill what is left in it, and remove it as soon as it is empty.
+
+        Returns:
+            Whether it is gone. What is not, the next start of a sandbox removes.
+        """
+        deadline = time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            self._folders = [folder for folder in self._folders if not _removed(folder)]
+            if not self._folders:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            self.kill_all()
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+class NewCgroup(Cgroup):
+    """A cgroup of version 2."""
+
+    def limit(self, limits: CgroupLimits) -> None:
+        """Set the bounds; swap is forbidden."""
+        (folder,) = self._folders
+        write(folder / "memory.max", str(limits.memory_bytes))
+        with contextlib.suppress(FileNotFoundError):  # a kernel that has no swap has no such file
+            write(folder / "memory.swap.max", "0")
+        write(folder / "pids.max", str(limits.processes))
+        if limits.cpus is not None:
+            write(folder / "cpu.max", f"{round(limits.cpus * _PERIOD_US)} {_PERIOD_US}")
+
+    def memory_hit(self) -> bool:
+        """Say whether its own limit, and no other, was met in vain."""
+        return any(_counters(one / "memory.events").get("oom", 0) > 0 for one in self._folders)
+
+    def kill_all(self) -> None:
+        """Kill every process in it at once."""
+        for folder in self._folders:
+            try:
+                write(folder / "cgroup.kill", "1")  # Linux 5.14
+            except OSError:
+                _kill_each(self, folder / "pids.max")
+
+
+class OldCgroup(Cgroup):
+    """A cgroup of version 1: a folder in the tree of each controller."""
+
+    def __init__(self, by_controller: dict[str, Path]) -> None:
+        super().__init__(list(dict.fromkeys(by_controller.values())))
+        self._by_controller = by_controller
+
+    def limit(self, limits: CgroupLimits) -> None:
+        """Set the bounds; swap counts as memory."""
+        memory = self._by_controller["memory"]
+        write(memory / "memory.limit_in_bytes", str(limits.memory_bytes))
+        with contextlib.suppress(FileNotFoundError):  # there where swap is counted
+            write(memory / "memory.memsw.limit_in_bytes", str(limits.memory_bytes))
+        write(self._by_controller["pids"] / "pids.max", str(limits.processes))
+        if limits.cpus is not None:
+            cpu = self._by_controller["cpu"]
+            write(cpu / "cpu.cfs_period_us", str(_PERIOD_US))
+            write(cpu / "cpu.cfs_quota_us", str(round(limits.cpus * _PERIOD_US)))
+
+    def memory_hit(self) -> bool:
+        """Say whether its own limit was met, and a process was killed."""
+        memory = self._by_controller["memory"]
+        counters = ("memory.failcnt", "memory.memsw.failcnt")
+        # Kernels differ in what they count as a failure; none lets the peak pass the limit.
+        peak = _number(memory / "memory.max_usage_in_bytes")
+        limit = _number(memory / "memory.limit_in_bytes")
+        at_limit = 0 < limit < peak + _BATCH_BYTES
+        met = at_limit or any(_number(memory / one) for one in counters)
+        # A limit that is met may be kept by reclaim; a kill may be for the whole machine's sake.
+        kills = _counters(memory / "memory.oom_control").get("oom_kill")
+        return met and kills != 0
+
+    def kill_all(self) -> None:
+        """Kill every process in it, once none can fork."""
+        _kill_each(self, self._by_controller["pids"] / "pids.max")
+
+
+def _kill_each(group: Cgroup, most: Path) -> None:
+    """Forbid `group` to fork, then kill its processes one by one, until no other appears."""
+    with contextlib.suppress(OSError):
+        write(most, "0")
+    killed: set[int] = set()
+    while True:
+        handles: dict[int, int] = {}
+        for pid in set(group.pids()) - killed:
+            with contextlib.suppress(OSError):
+                handles[pid] = os.pidfd_open(pid)
+        # One that is a member now has its descriptor from before: no reused id is killed.
+        members = set(group.pids())
+        for pid, handle in handles.items():
+            if pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+        killed |= set(handles)
+        if not handles:
+            return
+
+
+def write(path: Path, text: str) -> None:
+    """Write to a file of the kernel's, in one call and without making it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _counters(path: Path) -> dict[str, int]:
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {name: int(value) for name, value in rows}
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except OSError:
+        return 0

@@ -1,0 +1,116 @@
+"""The thread on which `async` tools run when their caller has no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, final
+
+from envweave.errors import DeadlineError
+
+_CLOSE_S = 5.0
+
+
+@final
+class ToolLoop:
+    """One event loop on one thread, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects the making and the ending of the thread
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._owner = 0
+
+    def run(self, name: str, make: Callable[[], Awaitable[Any]], left_s: float) -> Any:
+        """Run what `make` returns, on the loop's thread; return its result.
+
+        Raises:
+            DeadlineError: It took longer than `left_s`, and was cancelled.
+        """
+        ends_s = time.monotonic() + left_s
+        future: Future[Outcome] = asyncio.run_coroutine_threadsafe(awaited(make), self._started())
+        try:
+            outcome = future.result(max(0.0, ends_s - time.monotonic()))
+        except TimeoutError:
+            future.cancel()
+            raise DeadlineError(f"{name}() took longer than the run may.") from None
+        except BaseException:
+            future.cancel()
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._owner != os.getpid():  # threads do not survive a fork
+                self._loop = asyncio.new_event_loop()
+                self._owner = os.getpid()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="envweave-tools", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        """Cancel what runs, and end the thread. Harmless twice."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is None or thread is None or self._owner != os.getpid():
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join(_CLOSE_S)
+
+
+@final
+class Outcome:
+    """What came of a tool. An exception is a value here: some would end the thread it ran on."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.value = value
+        self.error = error
+
+
+def called(make: Callable[[], Any]) -> Outcome:
+    """Call a tool; return what came of it."""
+    try:
+        return Outcome(make())
+    except BaseException as error:  # noqa: BLE001 - it is looked at, or raised again, elsewhere
+        return Outcome(error=error)
+
+
+async def awaited(make: Callable[[], Awaitable[Any]]) -> Outcome:
+    """Call and await a tool; return what came of it."""
+    try:
+        return Outcome(await make())
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return Outcome(error=RuntimeError(f"the tool was cancelled: {error}"))
+    except BaseException as error:  # noqa: BLE001 - it is looked at, or raised again, elsewhere
+        return Outcome(error=error)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S / 2))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -1,0 +1,239 @@
+"""The host functions that code in a session may call: found by name, their arguments checked.
+
+A call comes from hostile code. It names a function of this table or none, its arguments are plain
+data that fit the signature, and what goes wrong on the host goes back as one line of text, never
+as a traceback.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import keyword
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import msgspec
+
+from envweave.errors import OptionError, suggest
+from envweave.sandbox.hints import reader_of
+from envweave.sandbox.messages import ToolFace
+from envweave.sandbox.tool_loop import ToolLoop
+
+TEXT_LIMIT = 4096
+"""How many characters of an error go back to the code."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ArgumentsError(Exception):
+    """Arguments do not fit a tool. The text is for the code that called."""
+
+
+@final
+class Tool:
+    """One function that code may call.
+
+    Attributes:
+        name: What the code calls it.
+        function: What runs on the host.
+        is_async: Whether it must be awaited.
+        face: How the code sees it.
+    """
+
+    __slots__ = ("_least", "_readers", "_signature", "face", "function", "is_async", "name")
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.function = function
+        self.is_async = _is_async(function)
+        self._signature = _signature(function)
+        self.face = ToolFace(name, _shown(self._signature), inspect.getdoc(function) or "")
+        self._readers: tuple[tuple[str, Callable[[Any], Any] | None], ...] | None = None
+        self._least = 0
+        if self._signature is not None:
+            self._prepare(self._signature, _hints(function))
+
+    def _prepare(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
+        """Keep what each positional parameter takes, for calls that have no others."""
+        parameters = signature.parameters.values()
+        readers = {
+            each.name: reader_of(hints[each.name]) for each in parameters if each.name in hints
+        }
+        self._signature = signature.replace(
+            parameters=[each.replace(annotation=readers.get(each.name)) for each in parameters],
+        )
+        plain = [each for each in parameters if each.kind in _POSITIONAL]
+        needs_keyword = any(
+            each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters
+        )
+        if needs_keyword or not plain:
+            return
+        self._least = sum(each.default is each.empty for each in plain)
+        self._readers = tuple((each.name, readers.get(each.name)) for each in plain)
+
+    def bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments as the function takes them.
+
+        Raises:
+            ArgumentsError: They do not fit its signature or its type hints.
+        """
+        readers = self._readers
+        if readers is not None and not kwargs and self._least <= len(args) <= len(readers):
+            return [
+                value if reader is None else self._read(name, reader, value)
+                for value, (name, reader) in zip(args, readers, strict=False)
+            ], kwargs
+        if self._signature is None:
+            return args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentsError(f"TypeError: {self.name}() {_reason(error)}") from None
+        parameters = self._signature.parameters
+        for name, value in bound.arguments.items():
+            parameter = parameters[name]
+            reader = parameter.annotation
+            if reader is None:
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                read: Any = tuple(self._read(name, reader, each) for each in value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                read = {key: self._read(key, reader, each) for key, each in value.items()}
+            else:
+                read = self._read(name, reader, value)
+            bound.arguments[name] = read
+        return bound.args, bound.kwargs
+
+    def _read(self, parameter: str, reader: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return reader(value)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$")
+            where = f"{parameter}{path.rstrip('`')}"
+            raise ArgumentsError(f"TypeError: {self.name}() argument {where}: {reason}") from None
+        except Exception as error:  # noqa: BLE001 - a dataclass may raise as it is made
+            text = described(error)
+            raise ArgumentsError(f"{text} (in argument {parameter} of {self.name}())") from None
+
+
+@final
+class Tools:
+    """What code may call, by name.
+
+    Args:
+        functions: Each is called with plain data and returns plain data. Type hints that are
+            understood are checked, and a dataclass is made where one is asked for. An `async`
+            function is awaited.
+
+    Raises:
+        OptionError: A name that cannot be called as one, or a value that cannot be called.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._loop = ToolLoop()
+        if functions is not None and not isinstance(functions, Mapping):
+            raise OptionError(
+                f"tools={functions!r}: expected the functions by the names that code calls them by."
+            )
+        for name, function in (functions or {}).items():
+            _check(name, function)
+            self._tools[name] = Tool(name, function)
+
+    def __repr__(self) -> str:
+        return f"<Tools: {', '.join(self._tools) or 'none'}>"
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def faces(self) -> list[ToolFace]:
+        """Return how the code sees each tool."""
+        return [tool.face for tool in self._tools.values()]
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of this name, or `None`."""
+        return self._tools.get(name)
+
+    def missing(self, name: str) -> str:
+        """Return what to tell code that called a tool which is none, with the nearest."""
+        asked = name[:100]
+        known = f" Known: {', '.join(self._tools)}." if self._tools else ""
+        return f"NameError: There is no tool {asked!r}.{suggest(asked, self._tools)}{known}"
+
+    def await_result(self, tool: Tool, bound: Callable[[], Any], left_s: float) -> Any:
+        """Run an `async` tool on the thread that these tools share; return its result.
+
+        Raises:
+            DeadlineError: It took longer, and was cancelled.
+        """
+        return self._loop.run(tool.name, bound, left_s)
+
+    def close(self) -> None:
+        """End the thread on which `async` tools run. Harmless twice."""
+        self._loop.close()
+
+
+def described(error: BaseException) -> str:
+    """Return an exception as the code is told of it: its class and what it says, no traceback."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an author's __str__ may do anything
+        text = "its message cannot be shown"
+    return f"{name}: {text}"[:TEXT_LIMIT] if text else name
+
+
+def _check(name: object, function: object) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise OptionError(
+            f"tools={{{name!r}: …}}: a tool's name is how code calls it, so it must be a Python "
+            "identifier and no keyword."
+        )
+    if name.startswith("__") and (name.endswith("__") or hasattr(builtins, name)):
+        raise OptionError(f"tools={{{name!r}: …}}: names like __this__ belong to Python.")
+    if not callable(function):
+        raise OptionError(
+            f"tools={{{name!r}: {function!r}}}: a tool is a function, or something else that can "
+            "be called."
+        )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return inspect.iscoroutinefunction(function)
+    return inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return None
+
+
+def _shown(signature: inspect.Signature | None) -> str:
+    return "(*args, **kwargs)" if signature is None else str(signature)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the type hints, or none where a name in them cannot be found."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception:  # noqa: BLE001 - evaluating an author's annotations may do anything
+        return {}
+
+
+def _reason(error: TypeError) -> str:
+    text = str(error)
+    return text if text.startswith(("missing", "got", "too")) else f"was called wrongly: {text}"

@@ -1,0 +1,147 @@
+"""The root folder: the interpreter and its libraries, read-only, and nothing else of the host.
+
+It stops every look at and change of the host's files. There is no `/proc` and no `/sys`; three
+device nodes give zeros, random bytes and a hole. The work folder is a file system in memory that
+each session mounts for itself, with room for so many bytes and files and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Sequence
+
+from envweave.sandbox.walls import calls, kernel
+
+HOME = "/home"
+"""Only the work folder is below it. What a session may write is named by this folder, so that the
+rule also holds for the work folder that a branch mounts over its parent's."""
+
+WORK = "/home/agent"
+_NOBODY = 65534
+"""What a process without a map of user ids is told that its own is."""
+
+_TEMPORARY = "/tmp"  # noqa: S108 - a link into the session's own folder
+
+DEVICES = ("null", "zero", "urandom")
+
+_READ_ONLY = 1
+_NO_SETUID = 2
+_NO_DEVICES = 4
+_NO_EXEC = 8
+_REMOUNT = 32
+_BIND = 4096
+_RECURSIVE = 16384
+_PRIVATE = 1 << 18
+_DETACH = 2
+_EMPTY_PATH_RECURSIVE = 0x1000 | 0x8000
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """Mount a file system, or change a mount.
+
+    Raises:
+        OSError: It names the target.
+    """
+    given = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
+    try:
+        kernel.call("mount", *(_pointer(one) for one in given), flags, data.encode() or 0)
+    except OSError as error:
+        raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from None
+
+
+def _pointer(value: bytes | None) -> bytes | int:
+    return 0 if value is None else value
+
+
+def build(place: str, visible: Iterable[str], *, shell: bool) -> None:
+    """Make the read-only root at `place`, an empty folder, and make it this process's root.
+
+    Args:
+        place: An empty folder of the host. Nothing of it is seen by anybody but this process.
+        visible: What of the host is shown, at its own path. What is missing is left out; a
+            symbolic link is shown as one.
+        shell: Whether there are programs to start, which want a few files in `/etc`.
+    """
+    mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,mode=755")
+    for path in visible:
+        _show(place, path)
+    for folder in ("/dev", "/etc", WORK):
+        os.makedirs(place + folder, exist_ok=True)
+    if not os.path.lexists(place + _TEMPORARY):  # else something below it is visible
+        os.symlink(WORK + _TEMPORARY, place + _TEMPORARY)
+    os.symlink(f"{WORK}/tmp", place + "/dev/shm")  # noqa: S108 - semaphores want a place
+    for name in DEVICES:
+        _show(place, f"/dev/{name}")
+    _write(f"{place}/etc/passwd", f"agent:x:{_NOBODY}:{_NOBODY}::{WORK}:/bin/bash\n")
+    _write(f"{place}/etc/group", f"agent:x:{_NOBODY}:\n")
+    _write(f"{place}/etc/hostname", "sandbox\n")
+    if shell:
+        _write(f"{place}/etc/profile", f"export HOME={WORK} PS1='$ '\n")
+    os.chdir(place)
+    kernel.call("pivot_root", b".", b".")
+    kernel.call("umount2", b".", _DETACH)
+    os.chdir("/")
+    mount(None, "/", None, _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "x") as file:
+        file.write(text)
+
+
+def _show(place: str, path: str) -> None:
+    if os.path.islink(path):
+        os.makedirs(place + os.path.dirname(path), exist_ok=True)
+        os.symlink(os.readlink(path), place + path)
+        return
+    if not os.path.exists(path):
+        return
+    if os.path.isdir(path):
+        os.makedirs(place + path, exist_ok=True)
+    else:
+        os.makedirs(place + os.path.dirname(path), exist_ok=True)
+        _write(place + path, "")
+    mount(path, place + path, None, _BIND | _RECURSIVE)
+    _only_read(place + path, device=path.startswith("/dev/"))
+
+
+def _only_read(path: str, *, device: bool) -> None:
+    """Make a mount and all mounts below it read-only. A device node stays one."""
+    attributes = _READ_ONLY | _NO_SETUID | (_NO_EXEC if device else _NO_DEVICES)
+    wanted = struct.pack("<QQQQ", attributes & ~(_READ_ONLY if device else 0), 0, 0, 0)
+    descriptor = os.open(path, os.O_PATH)
+    try:
+        kernel.call("mount_setattr", descriptor, b"", _EMPTY_PATH_RECURSIVE, wanted, len(wanted))
+    finally:
+        os.close(descriptor)
+
+
+def mount_work(options: str, *, shell: bool) -> None:
+    """Mount an empty work folder over what is there, and go there."""
+    calls.perform(mounting_work(options, shell=shell))
+
+
+def mounting_work(options: str, *, shell: bool) -> list[calls.Call]:
+    """Return the calls of `mount_work`."""
+    work = WORK.encode()
+    flags = _NO_SETUID | _NO_DEVICES | (0 if shell else _NO_EXEC)
+    return [
+        calls.call("mount", b"tmpfs", work, b"tmpfs", flags, options.encode()),
+        calls.call("chdir", work),
+    ]
+
+
+def work_options(disk_bytes: int, files: int, user: int) -> str:
+    """Return the options of a work folder's mount."""
+    return f"size={disk_bytes},nr_inodes={files},mode=700,uid={user},gid={user}"
+
+
+def without_nested(paths: Sequence[str]) -> list[str]:
+    """Return the paths without those that lie below others of them, in order of depth."""
+    kept: list[str] = []
+    for path in sorted(set(paths), key=lambda one: (one.count("/"), one)):
+        if not any(path == above or path.startswith(above + "/") for above in kept):
+            kept.append(path)
+    return kept

@@ -1,0 +1,1 @@
+"""Environments behind HTTP and WebSocket: sessions, exactly once, in threads or workers."""

@@ -1,0 +1,51 @@
+"""What a server says of the environment that it serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from envweave.wire.reading import read_as
+
+
+class Description(msgspec.Struct, kw_only=True):
+    """What a caller must know before it opens a session.
+
+    Attributes:
+        name: The environment's class.
+        env_id: What it was served as.
+        version: Of envweave at the server.
+        action: JSON Schema of an action; with several agents, of a dict by agent.
+        observation: JSON Schema of an observation; with several agents, of a dict by agent.
+        state: JSON Schema of the state.
+        reset_takes: What its `reset` takes.
+        possible_agents: All that may ever take part; `None` for one agent without a name.
+        deterministic: Whether the same seed, task and actions give the same episode.
+        splits: How many tasks each split has, `None` where there is no end to them; `None`
+            for an environment without tasks.
+        description: One line about it.
+        max_message_bytes: How large a message the server takes; 0 if it does not say.
+    """
+
+    name: str
+    env_id: str
+    version: str
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    state: dict[str, Any]
+    reset_takes: list[str]
+    possible_agents: list[str] | None = None
+    deterministic: bool = True
+    splits: dict[str, int | None] | None = None
+    description: str = ""
+    max_message_bytes: int = 0
+
+
+def read_description(plain: Any) -> Description:
+    """Return a description that was decoded.
+
+    Raises:
+        WireError: It is none.
+    """
+    return read_as(plain, Description, "The server's description cannot be read")

@@ -1,0 +1,210 @@
+"""Messages as bytes, and back: MessagePack, our dialect of JSON, and JSON as everybody has it.
+
+Encoding takes anything: dataclasses, pydantic models, arrays, enums, an author's own objects.
+Decoding gives plain data: `None`, bools, numbers, texts, bytes, lists, dicts, arrays, and moments
+in time. MessagePack and our dialect of JSON keep all of these as they are, NaN and infinities,
+whole numbers of any length and keys of any kind among them; tuples and sets arrive as lists.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import msgspec
+
+from envweave.errors import WireError, in_words
+from envweave.wire import arrays
+from envweave.wire.json_values import SAME_HASH, Surrogates, marked, standard, unmarked
+from envweave.wire.stand_ins import ARRAY, COMPLEX, INT, TEXT, stand_in, tamed, without_extensions
+
+Data = bytes | bytearray | memoryview | str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One way of writing messages.
+
+    Attributes:
+        name: What a caller asks for.
+        subprotocol: What it is called where a WebSocket is opened; empty for plain JSON.
+        is_text: Whether it is sent as text.
+        encode: Returns a message as bytes. What has no wire form becomes its `repr`. Raises
+            `WireError` only where there is no room left to write it in.
+        decode: Returns the plain data in bytes or a text, or raises `WireError`.
+    """
+
+    name: str
+    subprotocol: str
+    is_text: bool
+    encode: Callable[[Any], bytes]
+    decode: Callable[[Data], Any]
+
+
+class _LongNumbers(Exception):  # noqa: N818 - a signal, which no caller sees
+    """A frame holds numbers that are read with more care."""
+
+
+def _read_extension(code: int, data: memoryview) -> Any:
+    if code == ARRAY:
+        return arrays.unpack(data)
+    if code == TEXT:
+        return bytes(data).decode("utf-8", "surrogatepass")
+    raise _LongNumbers
+
+
+def _careful() -> Callable[[int, memoryview], Any]:
+    """A reader of extensions for one frame: numbers as keys may be chosen to make dicts slow."""
+    seen: defaultdict[int, set[bytes]] = defaultdict(set)
+
+    def read(code: int, data: memoryview) -> Any:
+        if code == INT:
+            number: Any = int.from_bytes(data, "little", signed=True)
+        elif code == COMPLEX:
+            if len(data) != 16:
+                raise WireError("A complex number has 16 bytes.")
+            number = complex(*struct.unpack("<dd", data))
+        elif code in (ARRAY, TEXT):
+            return _read_extension(code, data)
+        else:
+            raise WireError(f"There is no extension {code}.")
+        alike = seen[hash(number)]
+        alike.add(bytes(data))
+        if len(alike) > SAME_HASH:
+            raise WireError("Many numbers of the frame share a hash.")
+        return number
+
+    return read
+
+
+_pack = msgspec.msgpack.Encoder(enc_hook=stand_in).encode
+_unpack = msgspec.msgpack.Decoder(ext_hook=_read_extension).decode
+_write_json = msgspec.json.Encoder().encode
+_write_standard = msgspec.json.Encoder(enc_hook=without_extensions).encode
+_read_json = msgspec.json.Decoder().decode
+
+
+def _encode_msgpack(message: Any) -> bytes:
+    try:
+        return _pack(message)
+    except Exception:  # noqa: BLE001 - an author's own code, or what MessagePack cannot write
+        return _second_try(lambda: _pack(tamed(message)))
+
+
+def _encode_json(message: Any) -> bytes:
+    try:
+        return _write_json(marked(_unpack(_pack(message))))
+    except Exception:  # noqa: BLE001
+        return _second_try(lambda: _write_json(marked(_in_between(_pack(tamed(message))))))
+
+
+def _encode_standard(message: Any) -> bytes:
+    try:
+        return _write_standard(message)
+    except Exception:  # noqa: BLE001
+        return _second_try(lambda: _write_standard(standard(_in_between(_pack(tamed(message))))))
+
+
+def _second_try(encode: Callable[[], bytes]) -> bytes:
+    try:
+        return encode()
+    except Exception as error:
+        raise WireError(f"A message cannot be written: {in_words(error)}") from error
+
+
+def _in_between(packed: bytes) -> Any:
+    """Plain data on its way to JSON, with the texts apart that JSON cannot write."""
+    careful = _careful()
+
+    def read(code: int, data: memoryview) -> Any:
+        return Surrogates(bytes(data)) if code == TEXT else careful(code, data)
+
+    return msgspec.msgpack.Decoder(ext_hook=read).decode(packed)
+
+
+def _decode_msgpack(data: Data) -> Any:
+    if isinstance(data, str):
+        raise WireError("A frame of MessagePack is binary, but this one is text.")
+    try:
+        try:
+            return _unpack(data)
+        except _LongNumbers:
+            return msgspec.msgpack.Decoder(ext_hook=_careful()).decode(data)
+    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+        raise _unreadable("MessagePack", error) from None
+
+
+def _decode_json(data: Data) -> Any:
+    try:
+        text = data if isinstance(data, str | bytes) else bytes(data)
+        value = _read_json(text)
+        return unmarked(value) if _may_have_marks(text) else value
+    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+        raise _unreadable("JSON", error) from None
+
+
+def _may_have_marks(text: str | bytes) -> bool:
+    if isinstance(text, str):
+        return '"$' in text or "\\u" in text
+    return b'"$' in text or b"\\u" in text
+
+
+def _decode_standard(data: Data) -> Any:
+    """Read JSON, also as Python writes it, with NaN and texts that are no Unicode."""
+    try:
+        text = data if isinstance(data, str | bytes) else bytes(data)
+        try:
+            return _read_json(text)
+        except (msgspec.MsgspecError, UnicodeError):
+            return json.loads(text)
+    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+        raise _unreadable("JSON", error) from None
+
+
+def _unreadable(what: str, error: Exception) -> WireError:
+    if isinstance(error, WireError):
+        return error
+    if isinstance(error, RecursionError):
+        return WireError(f"The {what} is nested too deeply.")
+    if isinstance(error, msgspec.MsgspecError | UnicodeError | json.JSONDecodeError):
+        return WireError(f"It is no {what}: {error}")
+    return WireError(f"It is no {what} that can be read: {type(error).__name__}.")
+
+
+MSGPACK = Encoding(
+    name="msgpack",
+    subprotocol="envweave.v1.msgpack",
+    is_text=False,
+    encode=_encode_msgpack,
+    decode=_decode_msgpack,
+)
+"""MessagePack, in binary frames."""
+
+JSON = Encoding(
+    name="json",
+    subprotocol="envweave.v1.json",
+    is_text=True,
+    encode=_encode_json,
+    decode=_decode_json,
+)
+"""Our dialect of JSON (`json_values.py`), in text frames."""
+
+PLAIN_JSON = Encoding(
+    name="plain_json",
+    subprotocol="",
+    is_text=True,
+    encode=_encode_standard,
+    decode=_decode_standard,
+)
+"""JSON as everybody has it: arrays as lists, bytes as base64, NaN and infinities as null."""
+
+ENCODINGS: dict[str, Encoding] = {"msgpack": MSGPACK, "json": JSON}
+"""The encodings of our own dialect, by name."""
+
+SUBPROTOCOLS: dict[str, Encoding] = {one.subprotocol: one for one in ENCODINGS.values()}
+"""The same by the subprotocol that asks for them."""

@@ -1,0 +1,244 @@
+"""WebSocket frames (RFC 6455) from the client's side. No I/O.
+
+`ClientStream` takes in what a server sent and gives back whole messages. Whatever comes in, it
+raises nothing but `WireError`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import struct
+from typing import Final, final
+
+import numpy as np
+
+from envweave.errors import WireError
+
+Message = str | bytes | bytearray | memoryview
+"""Text, or binary data. A view is the receiver's own: nobody else writes to it."""
+
+MAX_MESSAGE_BYTES: Final = 256 * 2**20
+
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, NO_STATUS, BAD_TEXT, TOO_BIG = (
+    1000,
+    1001,
+    1002,
+    1005,
+    1007,
+    1009,
+)
+
+_SMALL = 1024
+_KEYS = 4096
+_CODES = frozenset((1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 5000)))
+
+
+@final
+class ClientStream:
+    """The frames of one WebSocket, once its handshake is done.
+
+    Attributes:
+        close_code: Why the server closes, once it has said so; `NO_STATUS` if it gave no code.
+        close_reason: The same in its words.
+    """
+
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.close_code: int | None = None
+        self.close_reason = ""
+        self._limit = max_message_bytes
+        self._in = bytearray()
+        self._out = bytearray()
+        self._opcode = 0  # of a message that has begun
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._needed = 2
+        self._has_closed = False
+        self._failure: WireError | None = None
+
+    def text(self, data: str | bytes) -> bytes | bytearray:
+        """Return a text message as it is sent."""
+        return _frame(TEXT, data.encode() if isinstance(data, str) else data)
+
+    def binary(self, data: bytes) -> bytes | bytearray:
+        """Return a binary message as it is sent."""
+        return _frame(BINARY, data)
+
+    def close(self, code: int = NORMAL, reason: str = "") -> bytes | bytearray:
+        """Return the frame that closes the WebSocket; nothing if it was closed before."""
+        if self._has_closed:
+            return b""
+        self._has_closed = True
+        said = reason.encode()[:123].decode(errors="ignore").encode()
+        return _frame(CLOSE, code.to_bytes(2, "big") + said)
+
+    def answers(self) -> bytes:
+        """Return what must be sent by itself: answers to pings, and to a close. Once."""
+        if not self._out:
+            return b""
+        out = bytes(self._out)
+        self._out.clear()
+        return out
+
+    @property
+    def needed(self) -> int:
+        """How many bytes must come before there is anything more to see; at least 1."""
+        return max(1, self._needed - len(self._in))
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[Message]:
+        """Take in what came from the server, and return the messages that are whole now.
+
+        Nothing that comes after a close is read.
+
+        Raises:
+            WireError: It is no WebSocket, or a message is too large, or no UTF-8. The stream is
+                useless from then on, and says the same again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._in += data
+        messages: list[Message] = []
+        try:
+            while len(self._in) >= self._needed and self.close_code is None:
+                self._read_frame(messages)
+        except _Broken as broken:
+            self._failure = WireError(str(broken))
+            self._out += self.close(broken.code)
+            raise self._failure from None
+        return messages
+
+    def _read_frame(self, messages: list[Message]) -> None:
+        """Read the frame at the front; if it is not whole, note how much of it is needed."""
+        buffer = self._in
+        first, length = buffer[0], buffer[1]
+        opcode, is_final = first & 0x0F, bool(first & 0x80)
+        if first & 0x70:
+            raise _Broken("The server sent a frame of an extension that was not agreed on.")
+        if length & 0x80:
+            raise _Broken("The server sent a masked frame.")
+        start = 2
+        if length > 125:
+            start = 4 if length == 126 else 10
+            if len(buffer) < start:
+                self._needed = start
+                return
+            length = int.from_bytes(buffer[2:start], "big")
+        self._check(opcode, length, is_final=is_final)
+        end = start + length
+        if len(buffer) < end:
+            self._needed = end
+            return
+        self._needed = 2
+        if opcode >= CLOSE:
+            payload = bytes(buffer[start:end])
+            del buffer[:end]
+            self._control(opcode, payload)
+            return
+        if is_final and not self._parts and len(buffer) == end:
+            # All that came is one message, as usual: it is handed on as it lies there.
+            self._in = bytearray()
+            self._opcode = 0
+            messages.append(_message(opcode, memoryview(buffer)[start:]))
+            return
+        part = bytes(memoryview(buffer)[start:end])
+        del buffer[:end]
+        self._data(opcode, part, messages, is_final=is_final)
+
+    def _check(self, opcode: int, length: int, *, is_final: bool) -> None:
+        if opcode >= CLOSE:
+            if opcode > PONG:
+                raise _Broken(f"The server sent a frame of the unknown kind {opcode}.")
+            if not is_final or length > 125:
+                raise _Broken("The server sent a control frame in parts, or too large a one.")
+            return
+        if opcode > BINARY:
+            raise _Broken(f"The server sent a frame of the unknown kind {opcode}.")
+        if (opcode == 0) != (self._opcode != 0):
+            raise _Broken("The server sent the parts of a message out of order.")
+        if self._size + length > self._limit:
+            raise _Broken(f"The server sent a message of more than {self._limit} bytes.", TOO_BIG)
+
+    def _data(self, opcode: int, part: bytes, messages: list[Message], *, is_final: bool) -> None:
+        self._opcode = opcode or self._opcode
+        if not is_final:
+            self._size += len(part)
+            if part:  # of empty parts there may be any number
+                self._parts.append(part)
+            return
+        whole = b"".join((*self._parts, part)) if self._parts else part
+        messages.append(_message(self._opcode, whole))
+        self._parts.clear()
+        self._opcode = self._size = 0
+
+    def _control(self, opcode: int, payload: bytes) -> None:
+        if opcode == PONG:
+            return
+        if opcode == PING:
+            if not self._has_closed:
+                self._out += _frame(PONG, payload)
+            return
+        code, reason = NO_STATUS, ""
+        if payload:
+            code = int.from_bytes(payload[:2], "big")
+            if len(payload) < 2 or code not in _CODES:
+                raise _Broken("The server closed with a code that does not exist.")
+            reason = _text(payload[2:])
+        self.close_code, self.close_reason = code, reason
+        self._out += self.close(NORMAL if code == NO_STATUS else code)
+
+
+@final
+class _Broken(Exception):  # noqa: N818 - it never leaves this module
+    def __init__(self, message: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _message(opcode: int, payload: bytes | memoryview) -> Message:
+    return payload if opcode == BINARY else _text(payload)
+
+
+def _text(payload: bytes | memoryview) -> str:
+    try:
+        return codecs.decode(payload, "utf-8")
+    except UnicodeDecodeError:
+        raise _Broken("The server sent a text that is no UTF-8.", BAD_TEXT) from None
+
+
+_keys = memoryview(b"")
+_keys_owner = 0
+
+
+def _key() -> memoryview:
+    """Return four bytes that nobody can guess."""
+    global _keys, _keys_owner
+    keys = _keys
+    if len(keys) < 4 or _keys_owner != os.getpid():
+        keys, _keys_owner = memoryview(os.urandom(_KEYS)), os.getpid()
+    _keys = keys[4:]
+    return keys[:4]
+
+
+def _frame(opcode: int, payload: bytes) -> bytes | bytearray:
+    """Return a whole frame, masked as a client must."""
+    size, key = len(payload), _key()
+    if size < 126:
+        head = bytes((0x80 | opcode, 0x80 | size)) + key
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", 0x80 | opcode, 0xFE, size) + key
+    else:
+        head = struct.pack("!BBQ", 0x80 | opcode, 0xFF, size) + key
+    if size <= _SMALL:
+        pad = (bytes(key) * (size // 4 + 1))[:size]
+        mixed = int.from_bytes(payload, "little") ^ int.from_bytes(pad, "little")
+        return head + mixed.to_bytes(size, "little")
+    frame = bytearray(len(head) + size)
+    frame[: len(head)] = head
+    source = np.frombuffer(payload, np.uint8)
+    target = np.frombuffer(frame, np.uint8)[len(head) :]
+    whole = size & ~7
+    eight = np.frombuffer(bytes(key) * 2, np.uint64)
+    np.bitwise_xor(source[:whole].view(np.uint64), eight, out=target[:whole].view(np.uint64))
+    target[whole:] = source[whole:] ^ np.frombuffer(key, np.uint8)[np.arange(size - whole) % 4]
+    return frame

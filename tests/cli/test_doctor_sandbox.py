@@ -1,0 +1,83 @@
+"""What `envweave doctor` tells of the sandbox, on this machine and on poorer ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from envweave.cli.doctor_sandbox import print_sandbox
+from envweave.sandbox import TierReport
+
+# Starts the command behind a filter that refuses calls, as a container's default profile does.
+BEHIND_A_FILTER = """
+import errno, platform, sys
+from envweave.cli import main
+from envweave.sandbox.walls import capabilities, seccomp
+refused = seccomp.Rule(seccomp.refuse(errno.EPERM))
+policy = seccomp.Policy(
+    dict.fromkeys({calls}, refused), default=seccomp.ALLOW, unknown=seccomp.ALLOW
+)
+capabilities.no_new_privileges()
+seccomp.install(seccomp.assemble(policy, platform.machine()))
+sys.exit(main())
+"""
+NAMESPACES = ["unshare", "setns", "mount", "mount_setattr", "pivot_root", "umount2"]
+LANDLOCK = ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the walls are the Linux kernel's")
+
+
+@on_linux
+def test_the_tier_of_this_machine_is_told(envweave):
+    told = json.loads(envweave("doctor", "--json").stdout)["sandbox"]
+
+    assert set(told) == {"tier", "missing", "next", "tiers", "users", "cgroups"}
+    assert [one["name"] for one in told["tiers"]] == ["namespace", "landlock"]
+    standing = [one["name"] for one in told["tiers"] if one["available"]]
+    assert told["tier"] == (standing[0] if standing else None)
+
+
+@on_linux
+def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_told(process):
+    ran = process("doctor", "--json", code=BEHIND_A_FILTER.format(calls=NAMESPACES))
+
+    told = json.loads(ran.stdout)["sandbox"]
+    assert told["tier"] == "landlock"
+    assert any("No namespaces" in one for one in told["missing"])
+    assert [one["tier"] for one in told["next"]] == ["namespace"]
+    assert "namespaces" in told["next"][0]["reason"]
+    assert any("seccomp" in one for one in told["next"][0]["advice"])
+    assert ran.code == 0
+
+
+@on_linux
+def test_behind_a_filter_without_either_there_is_no_tier_and_no_fault(process):
+    ran = process("doctor", code=BEHIND_A_FILTER.format(calls=NAMESPACES + LANDLOCK))
+
+    assert "tier none: code cannot be run behind walls here" in ran.text
+    assert "Not here: the tier namespace." in ran.text
+    assert "Not here: the tier landlock." in ran.text
+    assert ran.code == 0
+
+
+def test_on_a_mac_the_ways_out_are_told(capsys):
+    tiers = [TierReport("namespace", False, "The walls are Linux's", (), ("Use `docker run`.",))]
+    report = {
+        "tier": None,
+        "missing": [],
+        "next": [
+            {"tier": one.name, "reason": one.reason, "advice": list(one.advice)} for one in tiers
+        ],
+        "tiers": tiers,
+        "users": {"count": 0, "first": None, "reason": "Sessions share the user id."},
+        "cgroups": {"version": None, "cpus": False, "reason": "No cgroups.", "advice": ["Try it."]},
+    }
+
+    print_sandbox(report)
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert "tier none: code cannot be run behind walls here" in told
+    assert "user ids Sessions share the user id. cgroups No cgroups. Try it." in told
+    assert "Not here: the tier namespace. The walls are Linux's. • Use `docker run`." in told

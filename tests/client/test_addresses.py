@@ -1,0 +1,147 @@
+"""URLs of servers, and the handshake with what is found there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envweave.client.address import Address, parse_address
+from envweave.client.sockets import BlockingSocket
+from envweave.errors import AccessError, ConnectionLostError, EnvIdError, ServerError, WireError
+from envweave.wire.handshake import Handshake
+
+
+@pytest.mark.parametrize(
+    ("url", "parts", "host_header"),
+    [
+        ("http://a.example", ("a.example", 80, "", False, None), "a.example"),
+        ("http://a.example:8000/", ("a.example", 8000, "", False, None), "a.example:8000"),
+        ("https://a.example/x/y/", ("a.example", 443, "/x/y", True, None), "a.example"),
+        ("http://[::1]:81/p", ("::1", 81, "/p", False, None), "[::1]:81"),
+        ("http://bücher.example", ("xn--bcher-kva.example", 80, "", False, None), None),
+        ("unix:///run/a.sock", ("", 0, "", False, "/run/a.sock"), "localhost"),
+    ],
+)
+def test_a_url_is_read(url, parts, host_header):
+    host, port, prefix, is_secure, path = parts
+
+    address = parse_address(url)
+
+    assert address == Address(address.url, host, port, prefix, is_secure, path)
+    assert host_header in (None, address.host_header)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://a", "no URL of a server"),
+        ("http:/a", "no URL of a server"),
+        (7, "no URL of a server"),
+        ("http://", "names no host"),
+        ("http://:80", "names no host"),
+        ("http://a:port", "no URL of a server"),
+        ("http://a:99999", "no URL of a server"),
+        ("http://a:0", "port 0"),
+        ("http://[::1", "no URL of a server"),
+        ("http://a b", "blanks"),
+        ("http://a\r\nX: y", "blanks"),
+        ("http://user:secret@a", "token="),
+        ("http://a/?x=1", "query"),
+        ("http://a/ü", "no ASCII"),
+        ("unix://a.sock", "three slashes"),
+    ],
+)
+def test_what_is_no_url_is_refused_in_words(url, said):
+    with pytest.raises(EnvIdError, match=said) as refusal:
+        parse_address(url)
+
+    assert "secret" not in str(refusal.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_address_or_is_refused(text):
+    for scheme in ("http://", "https://", "unix://", ""):
+        with contextlib.suppress(EnvIdError):
+            parse_address(scheme + text)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=10))
+def test_whatever_answers_a_handshake_nothing_but_a_wire_error_is_raised(pieces):
+    asked = Handshake("host", "/ws", subprotocols=("one",))
+
+    with contextlib.suppress(WireError):
+        asked.receive(b"HTTP/1.1 ")
+        for piece in pieces:
+            asked.receive(piece)
+
+
+def test_a_header_that_would_break_the_handshake_is_refused():
+    with pytest.raises(WireError, match="line break"):
+        Handshake("host", "/ws", headers={"Authorization": "Bearer a\r\nX: y"})
+
+
+@contextlib.contextmanager
+def saying(answer: bytes) -> Iterator[Address]:
+    """Who answers one caller with these bytes, and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer_one() -> None:
+        caller, _ = listener.accept()
+        with caller:
+            caller.recv(65536)
+            caller.sendall(answer)
+
+    thread = threading.Thread(target=answer_one)
+    thread.start()
+    try:
+        yield parse_address(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    finally:
+        thread.join(10)
+        listener.close()
+
+
+def _http(status: str, body: str = "", headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+    return (head + body).encode()
+
+
+AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        (_http("401 No", '{"fault": {"message": "no token"}}'), AccessError, "no token.*TOKEN"),
+        (_http("403 No", '{"detail": "wrong host"}'), AccessError, "wrong host"),
+        (_http("404 No", "{}"), ServerError, "HTTP 404.*openenv://127"),
+        (_http("200 OK", "<html>"), ServerError, "does not speak"),
+        (_http("503 Wait", '{"detail": "busy"}'), ConnectionLostError, "HTTP 503: busy"),
+        (b"HTTP/1.1 418 Tea\r\n\r\nuntil the end", ServerError, "HTTP 418"),
+        (b"SSH-2.0-x\r\n\r\n", ServerError, "no HTTP"),
+        (b"HTTP/1.1 101", ConnectionLostError, "hung up"),
+        (b"", ConnectionLostError, "hung up"),
+        (_http("101 Switching"), ServerError, "another protocol"),
+        (
+            _http("101 S", headers=AGREED + "sec-websocket-accept: x\r\n"),
+            ServerError,
+            "another one",
+        ),
+    ],
+)
+def test_who_agrees_to_no_websocket_is_told_apart(answer, error, said):
+    with saying(answer) as address, pytest.raises(error, match=said) as refusal:
+        BlockingSocket(address)
+
+    assert type(refusal.value) is error
+
+
+def test_nobody_there_is_told_with_what_to_do(tmp_path):
+    for url in ("http://127.0.0.1:1", f"unix://{tmp_path}/none.sock", "http://no.invalid:80"):
+        with pytest.raises(ConnectionLostError, match=r"No server answers at .*envweave serve ID"):
+            BlockingSocket(parse_address(url))

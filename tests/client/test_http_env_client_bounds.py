@@ -1,0 +1,146 @@
+"""What `HTTPEnvClient` does not send, and how long and how much it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from serving import served
+
+import envweave as ew
+from envweave.client.address import parse_address
+from envweave.client.http_calls import HttpCalls
+from envweave.errors import DeadlineError, OptionError, WireError
+from envweave.examples import CounterEnv
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"token": "a\r\nX: y"}, "'Authorization' holds what no header can"),
+        ({"token": "pä☃"}, "'Authorization' holds"),
+        ({"default_headers": {"A": "b\nc"}}, "'A' holds"),
+        ({"default_headers": {"A\n": "b"}}, "is no name of a header"),
+        ({"default_headers": {"A": 1}}, "has a int, not a text"),
+        ({"request_timeout_s": -1}, "request_timeout_s=-1 is no number of seconds"),
+        ({"request_timeout_s": "x"}, "request_timeout_s='x'"),
+        ({"request_timeout_s": float("nan")}, "request_timeout_s=nan"),
+        ({"request_timeout_s": None}, "request_timeout_s=None"),
+    ],
+)
+def test_what_cannot_be_sent_or_waited_for_is_refused_at_once(options: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        ew.HTTPEnvClient("http://127.0.0.1:1", **options)
+
+    assert "X: y" not in str(caught.value)
+
+
+def test_a_blank_around_a_token_is_no_part_of_it() -> None:
+    with (
+        served(CounterEnv, token="right", drain_s=0) as url,
+        ew.HTTPEnvClient[Any, Any](url, token=" right\n") as env,
+    ):
+        assert env.reset().step_index == 0
+
+
+def test_a_time_for_a_step_that_is_none_is_refused() -> None:
+    with served(CounterEnv, drain_s=0) as url, ew.HTTPEnvClient[Any, Any](url) as env:
+        env.reset()
+
+        with pytest.raises(OptionError, match="timeout_s='soon'"):
+            env.step({"delta": 1}, timeout_s="soon")  # type: ignore[arg-type]
+
+        assert env.step({"delta": 1}, timeout_s=30).observation.value == 1
+
+
+def test_a_reset_that_is_repeated_by_its_id_begins_one_episode() -> None:
+    with served(CounterEnv, drain_s=0) as url, ew.HTTPEnvClient[Any, Any](url) as env:
+        ids = [env.reset(seed=3, request_id="mine").episode_id for _ in range(2)]
+        other = env.reset(seed=3, request_id="another").episode_id
+
+    assert ids[0] == ids[1] != other
+
+
+Say = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def saying(*answers: Say) -> Iterator[str]:
+    """Who lets each of these answer a request, one after the other, on one connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with contextlib.suppress(OSError), listener.accept()[0] as sock:
+            for say in answers:
+                sock.recv(65536)
+                say(sock)
+            while sock.recv(65536):
+                pass
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+        thread.join(20)
+
+
+def head(length: int, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def drip(data: bytes, over: threading.Event) -> Say:
+    """Send a byte every now and then, each of them in time."""
+
+    def say(sock: socket.socket) -> None:
+        for i in range(len(data)):
+            sock.sendall(data[i : i + 1])
+            if over.wait(0.05):
+                return
+
+    return say
+
+
+@pytest.mark.parametrize("before", [b"", head(1000)], ids=["head", "body"])
+def test_an_answer_that_drips_in_has_one_deadline(before: bytes) -> None:
+    over = threading.Event()
+
+    def begin(sock: socket.socket) -> None:
+        sock.sendall(before)
+        drip(b"HTTP" * 250, over)(sock)
+
+    with saying(begin) as url:
+        calls = HttpCalls(parse_address(url), {})
+
+        with pytest.raises(DeadlineError, match=r"within 0\.4 s"):
+            calls.call("GET", "/state", timeout_s=0.4, may_repeat=False)
+        over.set()
+
+
+def test_an_answer_that_is_too_large_is_not_read() -> None:
+    def pour(sock: socket.socket) -> None:
+        sock.sendall(head(10**12) + b" " * 5000)
+
+    with saying(pour) as url:
+        calls = HttpCalls(parse_address(url), {}, max_bytes=4000)
+
+        with pytest.raises(WireError, match="more than 4000 bytes"):
+            calls.call("GET", "/state", timeout_s=20.0, may_repeat=False)
+
+
+@pytest.mark.parametrize("name", ["a\r\nX: y", "../reset", "ä", "", "x" * 201])
+def test_a_session_id_that_fits_no_header_is_told_of(name: str) -> None:
+    body = json.dumps({"session_id": name}).encode()
+
+    with (
+        saying(lambda sock: sock.sendall(head(len(body), "201 Created") + body)) as url,
+        ew.HTTPEnvClient[Any, Any](url) as env,
+        pytest.raises(WireError, match="did not say which"),
+    ):
+        env.reset()

@@ -1,0 +1,237 @@
+"""A session or a server that is gone: its episode is lost, the caller is told, and may go on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from remote_worlds import Tally
+from serving import served
+from worlds_served import process_serving
+
+import envweave as ew
+from envweave.backends.http import Served, Server, Types
+from envweave.client.address import parse_address
+from envweave.client.alone import RemoteDriver
+from envweave.client.blocking import BlockingConnection
+from envweave.client.together import AsyncRemoteDriver, SharedLine
+from envweave.errors import (
+    ActionError,
+    ConnectionLostError,
+    DeadlineError,
+    EnvironmentLostError,
+    ResetNeededError,
+    StateFailedError,
+)
+from envweave.session import episode_seed
+from envweave.wire.encoding import MSGPACK
+from envweave.wire.exchange import Caller, Patience
+
+
+@contextmanager
+def two_servers(tmp_path, **options) -> Iterator[tuple[str, object]]:
+    """A server, and a function that stops it and starts another in its place."""
+    path = tmp_path / "one.sock"
+    stack: list = []
+
+    def start() -> None:
+        stack.append(served(Tally, uds=path, drain_s=0, **options))
+        stack[-1].__enter__()
+
+    def replace() -> None:
+        stack.pop().__exit__(None, None, None)
+        path.unlink(missing_ok=True)
+        start()
+
+    start()
+    try:
+        yield f"unix://{path}", replace
+    finally:
+        stack.pop().__exit__(None, None, None)
+
+
+def test_a_session_that_is_gone_ends_its_episode_and_its_seeds_go_on(tmp_path):
+    with two_servers(tmp_path) as (url, replace), ew.make(Tally, base_url=url) as env:
+        start = env.reset(seed=3)
+        good = env.step({"do": "step"})
+        replace()
+
+        result = env.step({"do": "step"})
+
+        assert (result.end.reason, result.end.blame) == ("lost", "infrastructure")
+        assert "no such session" in result.end.cause
+        assert math.isnan(result.reward)
+        assert not result.valid
+        assert result.observation == good.observation
+        with pytest.raises(ResetNeededError, match="no such session"):
+            env.step({"do": "step"})
+        again = env.reset()
+        assert again.observation.seed == episode_seed(3, 1)
+        assert again.episode_id.rpartition("-")[0] == start.episode_id.rpartition("-")[0]
+        assert env.step({"do": "step"}).observation.at == 1
+
+
+def test_with_autoreset_a_lost_episode_is_followed_by_the_next(tmp_path):
+    with (
+        two_servers(tmp_path) as (url, replace),
+        ew.make(Tally, base_url=url, autoreset=True) as env,
+    ):
+        env.reset(seed=3)
+        replace()
+
+        result = env.step({"do": "step"})
+
+        assert result.end.reason == "lost"
+        assert result.ready.initial_obs.seed == episode_seed(3, 1)
+        assert env.step({"do": "step"}).observation.at == 1
+
+
+def test_a_lost_reset_and_a_lost_state_are_told(tmp_path):
+    with two_servers(tmp_path) as (url, replace), ew.make(Tally, base_url=url) as env:
+        env.reset(seed=3)
+        replace()
+        with pytest.raises(StateFailedError, match="no such session"):
+            env.state()
+        env.reset()
+        replace()
+
+        with pytest.raises(EnvironmentLostError, match="no such session"):
+            env.reset()
+
+        assert env.reset().observation.at == 0
+
+
+def test_an_async_caller_is_told_the_same(tmp_path):
+    async def main(url: str, replace) -> None:
+        async with ew.make_async(Tally, base_url=url, autoreset=True) as env:
+            await env.reset(seed=3)
+            await asyncio.to_thread(replace)
+
+            result = await env.step({"do": "step"})
+
+            assert (result.end.reason, result.end.blame) == ("lost", "infrastructure")
+            assert result.ready.initial_obs.seed == episode_seed(3, 1)
+            assert (await env.step({"do": "step"})).observation.at == 1
+
+    with two_servers(tmp_path) as (url, replace):
+        asyncio.run(main(url, replace))
+
+
+def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
+    async def play(env: ew.AsyncEnv) -> list[int]:
+        await env.reset()
+        return [(await env.step({"do": "step"})).observation.at for _ in range(20)]
+
+    async def large(env: ew.AsyncEnv) -> int:
+        await env.reset()
+        with pytest.raises(ActionError, match="at most"):
+            await env.step({"do": "x" * (70 * 2**20)})
+        return (await env.step({"do": "step"})).observation.at
+
+    async def main(url: str) -> None:
+        server = Server(parse_address(url), MSGPACK)
+        description = await asyncio.to_thread(server.ask, "describe", {})
+        line = SharedLine(server.connect_async(3))
+        seen = Served(server, description, Types())
+        drivers = [AsyncRemoteDriver(line, seen, autoreset=False, timeout_s=None) for _ in range(3)]
+
+        played = await asyncio.gather(play(drivers[0]), large(drivers[1]), play(drivers[2]))
+
+        for driver in drivers:
+            await driver.close()
+        assert played == [list(range(1, 21)), 1, list(range(1, 21))]
+
+    with served(Tally, uds=tmp_path / "one.sock", drain_s=0) as url:
+        asyncio.run(main(url))
+
+
+def test_a_server_that_stays_away_is_given_up(tmp_path):
+    with served(Tally, uds=tmp_path / "one.sock", drain_s=0) as url:
+        address = parse_address(url)
+        connection = BlockingConnection(address, MSGPACK, patience_s=0.1)
+        connection.reach()
+        seen = Served(Server(address, MSGPACK), connection.ask("describe"), Types())
+        driver = RemoteDriver(connection, seen, autoreset=False, timeout_s=None)
+        driver.reset(seed=1)
+
+    result = driver.step({"do": "step"})
+
+    assert result.end.reason == "lost"
+    assert "one.sock" in result.end.cause
+    with pytest.raises(EnvironmentLostError):
+        driver.reset()
+    driver.close()
+
+
+def test_calls_of_many_sessions_are_repeated_on_the_next_connection(tmp_path):
+    """The server sees each call twice, and runs it once."""
+    with served(Tally, uds=tmp_path / "one.sock", drain_s=0) as url:
+        connection = BlockingConnection(parse_address(url), MSGPACK)
+        callers = [Caller() for _ in range(5)]
+        for method in ("open", "reset"):
+            connection.post([caller.call(method, {}) for caller in callers])
+            assert len(connection.collect()) == 5
+
+        for _ in range(3):
+            connection.post([caller.call("step", {"action": {}}) for caller in callers])
+            connection._line._socket.shutdown(socket.SHUT_RDWR)
+            seen = connection.collect()
+
+        assert [reply.result["observation"]["at"] for reply in seen] == [3] * 5
+        connection.end([caller.call("close", {}) for caller in callers])
+
+
+def test_a_reply_that_is_late_is_told_and_not_taken_for_another(tmp_path):
+    Tally.hung.clear()
+    with served(Tally, uds=tmp_path / "one.sock", drain_s=0) as url:
+        connection = BlockingConnection(parse_address(url), MSGPACK)
+        caller = Caller()
+        for method in ("open", "reset"):
+            connection.call(caller.call(method, {}))
+
+        with pytest.raises(DeadlineError):
+            connection.call(caller.call("step", {"action": {"do": "hang"}}), 0.05)
+        connection.abandon(caller.session)
+        threading.Timer(0.05, Tally.hung.set).start()
+
+        assert connection.ask("describe")["name"] == "Tally"
+        other = Caller()
+        assert connection.call(other.call("open", {})).fault is None
+        connection.end([other.call("close", {})])
+
+
+def test_patience_is_bounded_and_renewed():
+    patience, now_s, pauses = Patience(10.0), 100.0, []
+    while (pause_s := patience.pause_s(now_s)) is not None:
+        pauses.append(pause_s)
+        now_s += pause_s + 0.01
+    patience.renew()
+
+    assert pauses[0] == 0.0
+    assert 8 < sum(pauses) <= 10.0
+    assert patience.pause_s(now_s) == 0.0
+
+
+def test_nobody_is_tried_for_long_who_was_never_reached(tmp_path):
+    with pytest.raises(ConnectionLostError, match="envweave serve"):
+        BlockingConnection(parse_address(f"unix://{tmp_path}/no.sock"), MSGPACK).reach()
+
+
+def test_a_deadline_holds_while_a_message_is_sent_that_nobody_reads():
+    with process_serving("pkg://remote_worlds:Tally") as server:
+        connection = BlockingConnection(parse_address(server.url), MSGPACK)
+        caller = Caller()
+        connection.call(caller.call("open", {}))
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(DeadlineError, match="did not read the message in time"):
+                connection.call(caller.call("step", {"action": bytes(12 * 2**20)}), 0.3)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+            connection.end()

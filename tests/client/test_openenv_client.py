@@ -1,0 +1,320 @@
+"""`openenv://` against servers that are slow, rude or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from interop_worlds import Moody, Pixels, Talk
+from serving import served
+from sly_openenv import Sly, shown, sly_server, usual
+
+import envweave as ew
+from envweave.errors import (
+    AccessError,
+    ConnectionLostError,
+    EnvIdError,
+    EnvironmentLostError,
+    ResetFailedError,
+    StateFailedError,
+)
+from envweave.examples import CounterEnv
+
+
+@pytest.fixture
+def sly() -> Iterator[Sly]:
+    with sly_server() as one:
+        yield one
+
+
+def test_only_known_keys_are_sent(sly: Sly) -> None:
+    with ew.make(sly.url) as env:
+        env.reset(seed=4, episode_id="mine", options={"level": 2})
+        env.step({"say": "hi"})
+        env.state()
+    assert sly.left.acquire(timeout=10)
+
+    assert sly.heard == [
+        {"type": "reset", "data": {"seed": 4, "episode_id": "mine", "level": 2}},
+        {"type": "step", "data": {"say": "hi"}},
+        {"type": "state"},
+        {"type": "close"},
+    ]
+
+
+def test_pings_are_answered_while_the_caller_thinks(sly: Sly) -> None:
+    """A server that hears no pong hangs up, and the episode with it."""
+    answered = threading.Event()
+
+    def ping(request: dict[str, Any], connection: Any) -> Any:
+        if request["type"] == "reset":
+            pong = connection.ping()
+            threading.Thread(target=lambda: pong.wait(20) and answered.set()).start()
+        return usual(request, connection)
+
+    sly.answer = ping
+    with ew.make(sly.url) as env:
+        env.reset()
+
+        assert answered.wait(20)  # and nobody calls anything meanwhile
+        assert env.step({"say": "still here"}).observation.heard == "still here"
+
+
+def test_a_connection_lost_between_two_steps_is_a_lost_episode_and_nothing_is_sent_again(
+    sly: Sly,
+) -> None:
+    def hang_up(request: dict[str, Any], connection: Any) -> Any:
+        if request.get("data", {}).get("say") == "leave":
+            connection.send('{"type":"observation","data":{"observation":{"heard":"bye"}}}')
+            connection.close()
+            return None
+        return usual(request, connection)
+
+    sly.answer = hang_up
+    with ew.make(sly.url) as env:
+        env.reset()
+        env.step({"say": "leave"})
+        assert sly.left.acquire(timeout=10)
+        lost = env.step({"say": "more"})
+        told = [one["data"].get("say") for one in sly.heard if one["type"] == "step"]
+        again = env.reset()
+
+    assert lost.end is not None
+    assert (lost.end.reason, lost.end.blame) == ("lost", "infrastructure")
+    assert math.isnan(lost.reward)
+    assert lost.observation.heard == "bye"
+    assert told == ["leave"]
+    assert again.step_index == 0
+    assert sly.connections == 2
+
+
+def test_a_connection_lost_after_the_end_of_an_episode_is_nobody_s_loss(sly: Sly) -> None:
+    def end(request: dict[str, Any], connection: Any) -> Any:
+        if request["type"] == "step":
+            connection.send('{"type":"observation","data":{"observation":{},"done":true}}')
+            connection.close()
+            return None
+        return usual(request, connection)
+
+    sly.answer = end
+    with ew.make(sly.url) as env:
+        env.reset()
+        last = env.step({"say": "x"})
+        assert sly.left.acquire(timeout=10)
+        again = env.reset()
+
+    assert last.terminated is True
+    assert again.observation.heard == ""
+
+
+@pytest.mark.parametrize("reply", ["{", "[]", '{"type":"observation","data":7}', '"x"'])
+def test_a_reply_that_is_none_loses_the_episode(sly: Sly, reply: str) -> None:
+    sly.answer = lambda request, line: reply if request["type"] == "step" else usual(request, line)
+
+    with ew.make(sly.url) as env:
+        env.reset()
+        lost = env.step({"say": "x"})
+
+    assert lost.end is not None
+    assert lost.end.reason == "lost"
+
+
+def test_a_frame_that_nobody_asked_for_is_never_taken_for_a_reply(sly: Sly) -> None:
+    def chatter(request: dict[str, Any], connection: Any) -> Any:
+        if request.get("data", {}).get("say") == "one":
+            connection.send('{"type":"observation","data":{"observation":{"heard":"one"}}}')
+            return shown("unasked")
+        return usual(request, connection)
+
+    sly.answer = chatter
+    with ew.make(sly.url) as env:
+        env.reset()
+        first = env.step({"say": "one"})
+        assert sly.left.acquire(timeout=10)
+        second = env.step({"say": "two"})
+
+    assert first.observation.heard == "one"
+    assert second.end is not None
+    assert second.end.reason == "lost"
+
+
+def test_after_a_deadline_the_socket_is_dropped_and_a_late_reply_is_nobody_s(sly: Sly) -> None:
+    late = threading.Event()
+
+    def dawdle(request: dict[str, Any], connection: Any) -> Any:
+        if request.get("data", {}).get("say") == "slow":
+            assert late.wait(20)
+        return usual(request, connection)
+
+    sly.answer = dawdle
+    with ew.make(sly.url, timeout_s=0.2) as env:
+        env.reset()
+        timed_out = env.step({"say": "slow"})
+        late.set()
+        env.reset()
+        result = env.step({"say": "quick"})
+
+    assert timed_out.end is not None
+    assert (timed_out.end.reason, timed_out.end.blame) == ("timeout", "environment")
+    assert result.observation.heard == "quick"
+    assert sly.connections == 2
+
+
+def test_a_cancelled_step_drops_its_connection(sly: Sly) -> None:
+    asked, late = threading.Event(), threading.Event()
+
+    def dawdle(request: dict[str, Any], connection: Any) -> Any:
+        if request.get("data", {}).get("say") == "slow":
+            asked.set()
+            assert late.wait(20)
+        return usual(request, connection)
+
+    sly.answer = dawdle
+
+    async def scenario() -> Any:
+        async with ew.make_async(sly.url) as env:
+            await env.reset()
+            step = asyncio.ensure_future(env.step({"say": "slow"}))
+            await asyncio.to_thread(asked.wait, 20)
+            step.cancel()
+            await asyncio.wait({step})
+            late.set()
+            await env.reset()
+            return await env.step({"say": "quick"})
+
+    result = asyncio.run(scenario())
+
+    assert result.observation.heard == "quick"
+    assert sly.connections == 2
+
+
+def test_metadata_are_the_info_wherever_they_are(sly: Sly) -> None:
+    inside = shown("x")
+    inside["data"]["observation"]["metadata"] = {"from": "inside"}
+    replies = iter([shown("x", metadata={"from": "beside"}), inside, shown("x")])
+    sly.answer = lambda request, line: (
+        next(replies) if request["type"] == "step" else usual(request, line)
+    )
+
+    with ew.make(sly.url) as env:
+        env.reset()
+        infos = [env.step({"say": "x"}).info for _ in range(3)]
+
+    assert infos == [{"from": "beside"}, {"from": "inside"}, {}]
+
+
+def test_a_server_without_schemas_takes_any_action(sly: Sly) -> None:
+    sly.schemas = None
+
+    with ew.make(sly.url) as env:
+        first = env.reset()
+        env.step({"say": "x", "and": ["more"]})
+
+    assert first.observation == {"heard": ""}
+    assert sly.heard[1]["data"] == {"say": "x", "and": ["more"]}
+
+
+def test_a_state_has_the_fields_that_no_schema_names(sly: Sly) -> None:
+    with ew.make(sly.url) as env:
+        env.reset()
+        state: Any = env.state()
+
+    assert isinstance(state, ew.State)
+    assert (state.episode_id, state.step_count, state.extra) == ("theirs", 1, 5)
+
+
+def test_a_state_that_cannot_be_had_is_told(sly: Sly) -> None:
+    with ew.make(sly.url) as env, pytest.raises(StateFailedError, match="never made"):
+        env.state()
+
+
+def test_nobody_there_is_found_out_by_make() -> None:
+    with pytest.raises(ConnectionLostError, match="No OpenEnv server answers at http://127"):
+        ew.make("openenv://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("env_id", ["openenv://unix:///x", "openenv://host:0", "openenv://ftp://x"])
+def test_what_is_no_address_is_refused(env_id: str) -> None:
+    with pytest.raises(EnvIdError):
+        ew.make(env_id)
+
+
+def test_a_server_that_says_it_has_no_room_is_named(sly: Sly) -> None:
+    sly.answer = lambda request, line: {
+        "type": "error",
+        "data": {"message": "all 1 sessions are taken", "code": "CAPACITY_REACHED"},
+    }
+
+    with ew.make(sly.url) as env, pytest.raises(EnvironmentLostError, match="all 1 sessions"):
+        env.reset()
+
+
+def test_a_refusal_that_comes_before_anything_is_asked_is_heard_and_the_next_reset_tries_again(
+    sly: Sly,
+) -> None:
+    refusal = {"message": "all 1 sessions are taken", "code": "CAPACITY_REACHED"}
+    sly.greeting = json.dumps({"type": "error", "data": refusal})
+
+    with ew.make(sly.url) as env:
+        with pytest.raises(EnvironmentLostError, match="all 1 sessions"):
+            env.reset()
+        sly.greeting = None
+        again = env.reset()
+
+    assert again.observation.heard == ""
+
+
+def test_a_token_is_shown_only_when_it_is_given(sly: Sly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVWEAVE_TOKEN", "of another server")
+
+    with ew.make(sly.url) as env:
+        env.reset()
+    with ew.make(sly.url, token="mine") as env:
+        env.reset()
+
+    assert sly.tokens == [None, None, "Bearer mine", "Bearer mine"]
+
+
+def test_a_server_that_wants_a_token_refuses_by_name() -> None:
+    with served(CounterEnv, token="open sesame") as url:
+        theirs = url.replace("http://", "openenv://")
+
+        with pytest.raises(AccessError, match="token="):
+            ew.make(theirs)
+        with ew.make(theirs, token="open sesame") as env:
+            assert env.reset().observation.value == 0
+
+
+def test_our_own_server_can_be_driven_as_if_it_were_theirs() -> None:
+    with served(Pixels) as url, ew.make(url.replace("http://", "openenv://")) as env:
+        first = env.reset(options={"start": 1})
+        result = env.step(2)
+
+    assert np.array_equal(first.observation, np.ones((2, 2)))
+    assert (result.terminated, result.truncated) == (False, True)
+    assert np.array_equal(result.observation, np.full((2, 2), 3.0))
+
+
+def test_what_a_reset_was_given_and_the_server_refuses_is_told() -> None:
+    with (
+        served(Talk) as url,
+        ew.make(url.replace("http://", "openenv://")) as env,
+        pytest.raises(ResetFailedError, match="takes no seed"),
+    ):
+        env.reset(seed=1)
+
+
+def test_a_failure_at_our_own_server_keeps_its_owner() -> None:
+    with served(Moody) as url, ew.make(url.replace("http://", "openenv://")) as env:
+        env.reset()
+        failed = env.step({"do": "fail"})
+
+    assert failed.end is not None
+    assert (failed.end.reason, failed.end.blame) == ("error", "environment")
+    assert math.isnan(failed.reward)

@@ -1,0 +1,80 @@
+"""Closing an environment at an OpenEnv server holds nobody up, and leaves no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sly_openenv import Sly, sly_server
+
+import envweave as ew
+from envweave.client import openenv_line
+
+
+@pytest.fixture
+def sly() -> Iterator[Sly]:
+    with sly_server() as one:
+        yield one
+
+
+def keepers() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name == "envweave-openenv"]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Makes the last to let go of the keeper wait until it is told to go on."""
+    reached, may_go_on = threading.Event(), threading.Event()
+    release = openenv_line.Keeper.release
+
+    def slowly(self: Any) -> None:
+        reached.set()
+        assert may_go_on.wait(20)
+        release(self)
+
+    monkeypatch.setattr(openenv_line.Keeper, "release", slowly)
+    yield reached, may_go_on
+    may_go_on.set()
+
+
+def test_the_callers_loop_goes_on_while_one_is_closed(sly: Sly, held: Any) -> None:
+    reached, may_go_on = held
+
+    async def play() -> None:
+        env = ew.make_async(sly.url)
+        await env.reset()
+        closing = asyncio.ensure_future(env.close())
+        async with asyncio.timeout(20):
+            while not reached.is_set():
+                await asyncio.sleep(0.002)
+        may_go_on.set()  # which nobody could say if the loop were held up
+        await closing
+
+    asyncio.run(play())
+
+    assert keepers() == []
+
+
+def test_a_close_that_nobody_waits_for_is_carried_out_all_the_same(sly: Sly, held: Any) -> None:
+    reached, may_go_on = held
+
+    async def play() -> None:
+        env = ew.spec(sly.url).load()()
+        await env.reset()
+        closing = asyncio.ensure_future(env.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        may_go_on.set()
+        await asyncio.to_thread(reached.wait, 20)
+        await env.close()
+
+    asyncio.run(play())
+
+    assert keepers() == []
+    assert sly.left.acquire(timeout=20)
+    assert {"type": "close"} in sly.heard

@@ -1,0 +1,191 @@
+"""A server process for a caller: found ready, told off, ended, and never left behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from remote_worlds import Tally
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import CallOrderError, DefinitionError, OptionError, StartupError
+from envweave.examples import CounterEnv
+from envweave.providers.definitions import import_path, served_as
+from envweave.registry import ReadyMade
+
+GONE_S = 20.0
+
+
+def folder_of(base_url: str) -> Path:
+    return Path(base_url.removeprefix("unix://")).parent
+
+
+def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+    provider = ew.SubprocessProvider()
+    with EchoEnv.from_docker_image("echo-v0", provider=provider) as env:
+        folder, pid = folder_of(env.base_url), provider.pid
+        env.reset()
+        reward = env.step(EchoAction("Hello, World!")).reward
+        mode = folder.stat().st_mode & 0o777
+
+    assert reward == 1.3
+    assert mode == 0o700
+    assert not folder.exists()
+    assert provider.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert [one.name for one in threading.enumerate() if "envweave server" in one.name] == []
+
+
+def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:
+    registry = ew.Registry()
+    spec = registry.register("local://few-v0", CounterEnv, kwargs={"done_at": 2})
+    provider = ew.SubprocessProvider()
+    try:
+        base_url = provider.start(spec, {})
+
+        with ew.HTTPEnvClient(base_url) as env:
+            env.reset()
+            ends = [env.step({"delta": 1}).done for _ in range(2)]
+    finally:
+        provider.stop_container()
+        provider.stop_container()
+
+    assert ends == [False, True]
+
+
+def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
+    provider = ew.SubprocessProvider()
+
+    with pytest.raises(OptionError, match="'done_att' is neither an option"):
+        provider.start(ew.spec("counter-v0"), {"done_att": 2})
+
+    assert provider.pid is None
+
+
+def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    provider = ew.SubprocessProvider()
+    base_url = provider.start_container("pkg://provider_worlds:Exits")
+    folder = folder_of(base_url)
+    try:
+        with pytest.raises(StartupError) as caught:
+            provider.wait_for_ready(base_url, GONE_S)
+    finally:
+        provider.stop_container()
+
+    assert "exited with code 7. Its last lines:\nno good today" in str(caught.value)
+    assert not folder.exists()
+    assert "no good today" in capfd.readouterr().err
+
+
+def test_a_server_that_is_late_is_told_of_and_ended() -> None:
+    provider = ew.SubprocessProvider()
+    base_url = provider.start_container("pkg://provider_worlds:Sleeps")
+    pid = provider.pid
+    try:
+        with pytest.raises(StartupError, match=r"did not answer within 0\.2 s"):
+            provider.wait_for_ready(base_url, 0.2)
+    finally:
+        os.killpg(pid, signal.SIGKILL)  # it sleeps through the first signal
+        provider.stop_container()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_without_a_folder_for_its_socket_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+
+    with pytest.raises(StartupError, match="TMPDIR"):
+        ew.make("counter-v0", backend="http")
+
+
+def test_an_id_of_this_process_alone_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="registered in this process only"):
+        ew.SubprocessProvider().start_container("local://mine-v0")
+
+
+def test_one_provider_has_one_server() -> None:
+    provider = ew.SubprocessProvider()
+    provider.start_container("echo-v0")
+    try:
+        with pytest.raises(CallOrderError, match="started a server already"):
+            provider.start_container("echo-v0")
+    finally:
+        provider.stop_container()
+
+    with pytest.raises(CallOrderError, match="No server was started"):
+        provider.wait_for_ready("unix:///nowhere")
+
+
+STARTER = """
+import sys, time
+import envweave as ew
+provider = ew.SubprocessProvider()
+base_url = provider.start(ew.spec("counter-v0"), {})
+print(provider.pid, base_url, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_starter_takes_its_server_along() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
+        said = starter.stdout.readline().decode().split()
+        pid, socket_path = int(said[0]), Path(said[1].removeprefix("unix://"))
+        watch = os.pidfd_open(pid)
+        try:
+            starter.kill()
+
+            ended, _, _ = select.select([watch], [], [], GONE_S)
+        finally:
+            os.close(watch)
+
+    assert ended == [watch]
+    assert not socket_path.parent.exists()
+
+
+def test_only_what_a_module_defines_can_be_imported() -> None:
+    class Local(CounterEnv):
+        pass
+
+    assert import_path(Tally, "x") == "remote_worlds:Tally"
+    for refused in (Local, lambda: CounterEnv(), functools.partial(CounterEnv)):
+        with pytest.raises(DefinitionError, match="HTTP needs an importable definition"):
+            import_path(refused, "x")
+
+
+def test_a_class_of_the_program_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tally, "__module__", "__main__")
+
+    with pytest.raises(DefinitionError, match="defined in the program itself"):
+        import_path(Tally, "x")
+
+
+def test_an_object_that_is_made_already_cannot_move() -> None:
+    with pytest.raises(DefinitionError, match="CounterEnv object is made already"):
+        served_as(ew.EnvSpec("x", ReadyMade(CounterEnv())), {})
+
+
+@pytest.mark.parametrize("value", [object(), {1}, (1, 2), float("nan"), b"raw", {1: 2}])
+def test_a_keyword_that_is_no_json_is_refused_by_name(value: object) -> None:
+    with pytest.raises(OptionError, match=r"done_at=.*cannot travel to a server"):
+        served_as(ew.spec("counter-v0"), {"done_at": value})
+
+
+def test_what_an_id_names_elsewhere_travels_by_its_id() -> None:
+    pytest.importorskip("gymnasium")
+
+    told = served_as(ew.spec("gym://CartPole-v1"), {"render_mode": None})
+
+    assert told["id"] == "gym://CartPole-v1"
+    assert told["kwargs"] == {"render_mode": None}

@@ -1,0 +1,143 @@
+"""From a wall that does not stand to what somebody can type."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from envweave.sandbox.advice import advise
+from envweave.sandbox.machine import Facts, machine_facts
+
+UBUNTU = Facts(apparmor_restricts=1, most_user_namespaces=60_000, python="/opt/py/bin/python3.12")
+OLD_DEBIAN = Facts(userns_clone=0, most_user_namespaces=60_000, kernel=(5, 10))
+RED_HAT = Facts(most_user_namespaces=0)
+DOCKER = Facts(container="docker", is_filtered=True)
+DOCKER_ROOT = Facts(container="docker", is_filtered=True, is_root=True)
+PODMAN = Facts(container="podman", is_filtered=True)
+POD = Facts(container="kubernetes", is_filtered=True)
+SERVICE = Facts(is_filtered=True)
+PLAIN = Facts()
+NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
+
+
+@pytest.mark.parametrize(
+    ("wall", "number", "facts", "told"),
+    [
+        ("namespaces", "EPERM", OLD_DEBIAN, "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("namespaces", "EPERM", UBUNTU, "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("namespaces", "EPERM", UBUNTU, "profile envweave /opt/py/bin/python3.12"),
+        ("root folder", "EACCES", UBUNTU, "apparmor_parser -r /etc/apparmor.d/envweave"),
+        ("namespaces", "ENOSPC", RED_HAT, "sysctl -w user.max_user_namespaces=15000"),
+        ("user namespace", "ENOSPC", UBUNTU, "All 60000 user namespaces of this user"),
+        ("user namespace", "EUSERS", UBUNTU, "nested 32 deep"),
+        ("namespaces", "EINVAL", PLAIN, "CONFIG_USER_NS=y"),
+        ("namespaces", "EPERM", DOCKER, "--security-opt seccomp=unconfined"),
+        ("root folder", "EACCES", DOCKER, "--security-opt apparmor=unconfined"),
+        ("namespaces", "EPERM", DOCKER_ROOT, "--cap-add SYS_ADMIN"),
+        ("namespaces", "EPERM", PODMAN, "podman run --security-opt seccomp=unconfined"),
+        ("namespaces", "EPERM", POD, "seccompProfile: {type: Unconfined}"),
+        ("namespaces", "EPERM", POD, "hostUsers: false"),
+        ("namespaces", "EPERM", SERVICE, "RestrictNamespaces="),
+        ("namespaces", "EPERM", PLAIN, "or this process is in a chroot"),
+        ("root folder", "ENOSYS", Facts(kernel=(5, 4)), "needs Linux 5.12 or newer"),
+        ("root folder", "EINVAL", PLAIN, "initial file system in memory"),
+        (
+            "landlock",
+            "ENOSYS",
+            Facts(kernel=(5, 10)),
+            "needs Linux 5.13 or newer, and this is 5.10",
+        ),
+        ("landlock", "ENOSYS", PLAIN, "CONFIG_SECURITY_LANDLOCK=y"),
+        ("landlock", "EOPNOTSUPP", NO_LANDLOCK, "lsm=landlock,lockdown,yama,apparmor"),
+        ("landlock", "EPERM", DOCKER, "upgrade to Docker 20.10.24"),
+        ("seccomp gate", "EBUSY", PLAIN, "there can be only one"),
+        ("seccomp", "EINVAL", PLAIN, "CONFIG_SECCOMP_FILTER=y"),
+        ("seccomp", "ENOSYS", Facts(machine="riscv64"), "this is riscv64"),
+        ("user", "EPERM", PLAIN, "CAP_SETUID and CAP_SETGID"),
+        ("descriptors", "EMFILE", PLAIN, "ulimit -n"),
+        ("limits", "EPERM", PLAIN, "The kernel said EPERM"),
+        ("platform", "", Facts(system="darwin"), "limactl start"),
+        ("platform", "", Facts(system="darwin"), "docker run"),
+        ("platform", "", Facts(system="win32"), "wsl --install"),
+    ],
+)
+def test_a_wall_that_does_not_stand_comes_with_a_way_out(
+    wall: str, number: str, facts: Facts, told: str
+) -> None:
+    said = advise(wall, getattr(errno, number) if number else 0, facts)
+
+    assert any(told in one for one in said), said
+
+
+@pytest.mark.parametrize(
+    ("wall", "number", "facts", "not_told"),
+    [
+        ("namespaces", errno.EPERM, PLAIN, "docker"),
+        ("namespaces", errno.EPERM, DOCKER, "--cap-add"),
+        ("namespaces", errno.EPERM, Facts(container="docker", is_root=True), "seccomp"),
+        ("namespaces", errno.EPERM, UBUNTU, "chroot"),
+        ("namespaces", errno.EPERM, Facts(userns_clone=1), "unprivileged_userns_clone"),
+        ("namespaces", errno.EPERM, Facts(userns_clone=0, is_admin=True), "userns_clone"),
+        ("namespaces", errno.ENOSPC, UBUNTU, "turned off"),
+        ("landlock", errno.ENOSYS, Facts(kernel=(5, 10)), "CONFIG_SECURITY_LANDLOCK"),
+        ("landlock", errno.EOPNOTSUPP, NO_LANDLOCK, "upgrade"),
+    ],
+)
+def test_what_does_not_apply_is_not_said(
+    wall: str, number: int, facts: Facts, not_told: str
+) -> None:
+    said = advise(wall, number, facts)
+
+    assert said
+    assert not any(not_told in one for one in said)
+
+
+def test_a_failure_that_is_not_the_kernels_gets_no_advice_about_it() -> None:
+    assert advise("preload", 0, PLAIN) == []
+
+
+def test_the_facts_are_read_from_the_machine(tmp_path: Path) -> None:
+    settings = {
+        "proc/self/status": "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n",
+        "proc/sys/kernel/unprivileged_userns_clone": "0\n",
+        "proc/sys/user/max_user_namespaces": "96343\n",
+        "proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n",
+        "sys/kernel/security/lsm": "lockdown,landlock\n",
+        ".dockerenv": "",
+    }
+    for name, text in settings.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    found = machine_facts(tmp_path, {})
+
+    assert (found.is_root, found.is_admin, found.is_filtered) == (True, False, True)
+    assert (found.userns_clone, found.most_user_namespaces) == (0, 96_343)
+    assert (found.apparmor_restricts, found.modules) == (1, ("lockdown", "landlock"))
+    assert found.container == "docker"
+
+
+def test_a_machine_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
+    found = machine_facts(tmp_path, {})
+
+    assert (found.is_root, found.is_admin, found.is_filtered) == (False, False, False)
+    assert (found.userns_clone, found.modules, found.container) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "told"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ".dockerenv", "kubernetes"),
+        ({}, "run/.containerenv", "podman"),
+        ({"container": "lxc"}, "nothing", "other"),
+    ],
+)
+def test_a_container_is_known_by_its_signs(
+    tmp_path: Path, variables: dict[str, str], file: str, told: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+
+    assert machine_facts(tmp_path, variables).container == told

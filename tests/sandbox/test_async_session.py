@@ -1,0 +1,368 @@
+"""A session as a caller on an event loop sees it, around a real runner without walls."""
+
+import asyncio
+import threading
+
+import pytest
+import uvloop
+from sandbox_bodies import ProcessBody, PuppetBody
+
+from envweave.errors import (
+    BranchError,
+    BusyError,
+    ClosedError,
+    NameNotFoundError,
+    OptionError,
+    PlainDataError,
+    SessionEndedError,
+    SessionLostError,
+)
+from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.bodies import Death
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.tools import Tools
+
+LIMITS = Limits(timeout_s=20, grace_s=10)
+STUBBORN = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_IGN)\nwhile True: pass"
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request):
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner
+
+
+def fresh(limits: Limits = LIMITS, tools: dict | None = None, **options) -> AsyncSession:
+    known = Tools(tools)
+    return AsyncSession(ProcessBody(limits, known), limits, known, **options)
+
+
+def add(left: int, right: int = 1) -> int:
+    return left + right
+
+
+async def later(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def fail() -> None:
+    raise StopIteration("nothing there")
+
+
+def test_everything_a_blocking_caller_can_do(runner):
+    async def main():
+        async with fresh(tools={"add": add, "later": later, "fail": fail}) as session:
+            first = await session.run("x = 20\nprint('set')\nx + 1")
+            called = await session.run("add(1) + later(add(left=2, right=3))")
+            refused = await session.run("add('a')")
+            failed = await session.run("fail()")
+            late = await session.run("while True: pass", timeout_s=0.05)
+            await session.put("table", {"a": (1, 2)})
+            await session.write_file("data/a.bin", b"0" * (1 << 20))
+
+            assert (first.return_value, first.stdout) == (21, "set\n")
+            assert called.return_value == 7
+            assert [call.name for call in called.tool_calls] == ["add", "add", "later"]
+            assert "Expected `int`, got `str`" in refused.exception_message
+            assert failed.exception_message == "StopIteration: nothing there"
+            assert (late.exception_type, late.limits_hit) == ("TimeLimit", ("time",))
+            assert await session.get("table") == {"a": (1, 2)}
+            assert await session.get("x") == 20
+            assert await session.read_file("data/a.bin") == b"0" * (1 << 20)
+            assert await session.list_files() == ["data/a.bin"]
+            with pytest.raises(NameNotFoundError):
+                await session.get("nothing")
+            with pytest.raises(PlainDataError):
+                await session.put("x", object())
+            with pytest.raises(OptionError):
+                await session.read_file("../a")
+            assert session.alive
+            assert repr(session) == "<AsyncSession: idle>"
+        assert not session.alive
+        await session.close()
+        with pytest.raises(ClosedError):
+            await session.run("1")
+
+    runner.run(main())
+
+
+def test_a_session_may_go_from_one_event_loop_to_another():
+    session = fresh()
+
+    first = asyncio.run(session.run("x = 1"))
+    second = asyncio.run(session.run("x"))
+    asyncio.run(session.close())
+
+    assert (first.success, second.return_value) == (True, 1)
+
+
+def test_many_sessions_run_on_one_loop_at_once(runner):
+    met = threading.Barrier(4)
+
+    async def main():
+        sessions = [fresh(tools={"meet": lambda: met.wait(20)}) for _ in range(4)]
+        results = await asyncio.gather(*(session.run("meet()") for session in sessions))
+        for session in sessions:
+            await session.close()
+        return results
+
+    assert all(result.success for result in runner.run(main()))
+
+
+def test_a_tool_is_given_up_when_the_time_of_the_code_is_over(runner):
+    released = threading.Event()
+    cancelled = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def main():
+        tools = {"never": never, "block": lambda: released.wait(20)}
+        async with fresh(tools=tools) as session:
+            awaited = await session.run("never()", timeout_s=0.05)
+            await asyncio.wait_for(cancelled.wait(), 20)
+            blocked = await session.run("block()", timeout_s=0.05)
+            released.set()
+
+            assert (await session.run("1")).return_value == 1
+            return awaited, blocked
+
+    for result in runner.run(main()):
+        assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
+
+
+def test_a_run_that_is_cancelled_interrupts_the_code_and_keeps_the_session(runner):
+    async def main():
+        started = asyncio.Event()
+
+        async def tell() -> None:
+            started.set()
+
+        async with fresh(tools={"tell": tell}) as session:
+            run = asyncio.create_task(session.run("kept = 1\ntell()\nwhile True: pass"))
+            await started.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+            assert await session.get("kept") == 1
+
+    runner.run(main())
+
+
+def test_a_run_that_is_cancelled_while_a_tool_runs_cancels_the_tool(runner):
+    async def main():
+        started, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        async with fresh(tools={"wait": wait}) as session:
+            run = asyncio.create_task(session.run("wait()"))
+            await started.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+            assert cancelled.is_set()
+            assert (await session.run("1")).return_value == 1
+
+    runner.run(main())
+
+
+def test_code_that_goes_on_after_its_run_was_cancelled_ends_its_session(runner):
+    async def main():
+        started = asyncio.Event()
+
+        async def tell() -> None:
+            started.set()
+
+        limits = Limits(timeout_s=20, grace_s=0.05)
+        code = STUBBORN.replace("while", "try: tell()\nexcept ToolError: pass\nwhile")
+        async with fresh(limits, {"tell": tell}) as session:
+            run = asyncio.create_task(session.run(code))
+            await started.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+            assert not session.alive
+            with pytest.raises(SessionEndedError, match="interrupted by its caller"):
+                await session.run("1")
+
+    runner.run(main())
+
+
+def test_a_run_that_is_cancelled_twice_is_given_up_at_once(runner):
+    async def main():
+        started = asyncio.Event()
+
+        async def tell() -> None:
+            started.set()
+
+        code = STUBBORN.replace("while", "try: tell()\nexcept ToolError: pass\nwhile")
+        async with fresh(tools={"tell": tell}) as session:
+            run = asyncio.create_task(session.run(code))
+            await started.wait()
+            run.cancel()
+            await asyncio.sleep(0)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+            with pytest.raises(SessionLostError):
+                await session.run("1")
+
+    runner.run(main())
+
+
+def test_code_beyond_its_time_that_goes_on_ends_its_session(runner):
+    async def main():
+        async with fresh(Limits(timeout_s=20, grace_s=0.05)) as session:
+            return await session.run(STUBBORN, timeout_s=1)
+
+    result = runner.run(main())
+
+    assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
+
+
+def test_code_that_ends_its_session_is_told_how(runner):
+    async def main():
+        async with fresh() as session:
+            result = await session.run("import os; os._exit(3)")
+            with pytest.raises(SessionEndedError):
+                await session.get("x")
+            return result
+
+    result = runner.run(main())
+
+    assert (result.exception_type, result.session_ended) == ("SessionEnded", True)
+    assert "status 3" in result.exception_message
+
+
+def test_a_limit_that_only_the_host_watches_ends_the_session(runner):
+    async def main():
+        async with fresh() as session:
+            session._body.beyond = "memory"
+            return await session.run("while True: pass")
+
+    result = runner.run(main())
+
+    assert (result.exception_type, result.limits_hit) == ("MemoryLimit", ("memory",))
+
+
+def test_another_task_may_interrupt_the_code_and_not_call_the_session(runner):
+    async def main():
+        started = asyncio.Event()
+
+        async def tell() -> None:
+            started.set()
+
+        async with fresh(tools={"tell": tell}) as session:
+            run = asyncio.create_task(session.run("tell()\nwhile True: pass"))
+            await started.wait()
+            with pytest.raises(BusyError, match="another call"):
+                await session.run("1")
+            session.interrupt()
+            return await run
+
+    result = runner.run(main())
+
+    assert (result.exception_type, result.limits_hit) == ("Interrupted", ())
+
+
+@pytest.mark.parametrize("code", ["tell()\nwhile True: pass", "never()"])
+def test_closing_while_code_runs_ends_the_run(runner, code):
+    async def main():
+        closed = []
+        started = asyncio.Event()
+
+        async def tell() -> None:
+            started.set()
+
+        async def never() -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        tools = {"tell": tell, "never": never}
+        session = fresh(tools=tools, on_close=lambda: closed.append(True))
+        run = asyncio.create_task(session.run(code))
+        await started.wait()
+        await session.close()
+
+        assert closed == [True]
+        with pytest.raises(SessionLostError, match="closed while a call"):
+            await run
+
+    runner.run(main())
+
+
+def test_a_session_that_is_dropped_is_released_and_complained_about():
+    closed = []
+    dropped = [fresh(on_close=lambda: closed.append(True))]
+    asyncio.run(dropped[0].run("1"))
+
+    with pytest.warns(ResourceWarning, match=r"without close\(\)"):
+        dropped.clear()
+
+    assert closed == [True]
+
+
+def test_nothing_is_left_with_the_loop_between_calls():
+    async def main():
+        async with fresh() as session:
+            await session.run("1")
+            loop = asyncio.get_running_loop()
+            return loop.remove_reader(session._descriptor), loop.remove_writer(session._descriptor)
+
+    assert asyncio.run(main()) == (False, False)
+
+
+def test_code_that_the_session_does_not_read_is_bounded_by_time(runner):
+    body = PuppetBody(lambda puppet: puppet.killed.wait(20))
+
+    async def main():
+        limits = Limits(timeout_s=0.05, grace_s=0.05)
+        async with AsyncSession(body, limits, Tools()) as session:
+            return await session.run("#" * (8 << 20))
+
+    result = runner.run(main())
+
+    assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
+
+
+def test_a_branch_is_a_session_of_its_own(runner):
+    def echo(puppet):
+        puppet.hear()
+
+    async def main():
+        body, twin = PuppetBody(echo), PuppetBody(echo)
+        body.next_body = twin
+        async with AsyncSession(body, LIMITS, Tools()) as session:
+            async with await session.branch(seed=3) as branch:
+                assert branch is not session
+            assert (twin.releases, body.releases) == (1, 0)
+            body.next_body = BranchError("no room")
+            with pytest.raises(BranchError, match="no room"):
+                await session.branch()
+
+    runner.run(main())
+
+
+def test_a_session_whose_template_is_gone_is_lost(runner):
+    body = PuppetBody(lambda puppet: puppet.hear(), death=Death("lost"))
+
+    async def main():
+        async with AsyncSession(body, LIMITS, Tools()) as session:
+            with pytest.raises(SessionLostError):
+                await session.run("1")
+
+    runner.run(main())

@@ -1,0 +1,322 @@
+"""What callers do at odd moments: fork, Ctrl-C, cancel, close meanwhile, run out of descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from envweave.errors import (
+    BranchError,
+    ClosedError,
+    OptionError,
+    SandboxError,
+    SessionLostError,
+)
+from envweave.sandbox import AsyncSandbox, Sandbox
+
+_PATIENCE_S = 30.0
+
+
+def _descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _wait_until(holds):
+    ends_s = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+
+
+def _said_by(code, *options):
+    """Run a host of its own, since a fork copies all threads' locks; return what it prints."""
+    command = [sys.executable, *options, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.split("\n")[:-1] or [done.stderr]
+
+
+_FORKING = """
+import os, sys
+from envweave.sandbox import Sandbox
+box = Sandbox()
+session = box.session()
+if os.fork() == 0:
+    {child}
+os.wait()
+print(session.run("1 + 1").return_value, flush=True)
+session.close()
+box.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "child", ["box.close(); os._exit(0)", "sys.exit()", "del box; os._exit(0)"]
+)
+def test_a_forked_copy_of_the_host_ends_no_session_of_its_parents(child):
+    assert _said_by(_FORKING.format(child=child), "-W", "ignore") == ["2"]
+
+
+def test_a_forked_copy_of_the_host_is_told_to_make_a_sandbox_of_its_own():
+    child = """
+    try: box.session()
+    except Exception as error: print(type(error).__name__, error, flush=True)
+    os._exit(0)"""
+
+    said, works = _said_by(_FORKING.format(child=child))
+
+    assert said.startswith("CallOrderError session() on a sandbox that was made before")
+    assert works == "2"
+
+
+def test_a_template_ends_by_itself_though_a_forked_copy_of_the_host_lives():
+    code = """
+import os, signal, time
+from envweave.sandbox import Sandbox
+box = Sandbox()
+template = box._nursery._shards[0].template
+copy = os.fork()
+if copy == 0:
+    time.sleep(600)
+box.close()
+os.kill(copy, signal.SIGKILL)
+os.wait()
+print(template._process.returncode)
+"""
+
+    assert _said_by(code) == ["0"]
+
+
+def test_a_sandbox_that_is_dropped_ends_though_warnings_are_errors():
+    code = """
+import os
+from envweave.sandbox import Sandbox
+box = Sandbox()
+template = box.template_pids()[0]
+del box
+print(os.path.exists(f"/proc/{template}"))
+"""
+
+    assert _said_by(code, "-W", "error::ResourceWarning") == ["False"]
+
+
+def test_a_signal_handler_may_interrupt_a_session_that_is_ending():
+    code = """
+import os, signal
+from envweave.sandbox import Sandbox
+with Sandbox() as box, box.session() as session:
+    signal.signal(signal.SIGALRM, lambda *_: session.interrupt())
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
+    for _ in range(3):
+        with box.session() as session:
+            print(session.run("import os; os.close(3)\\nwhile True: pass").session_ended)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+    assert _said_by(code) == ["True"] * 3
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
+def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(raised):
+    """The interrupted order's report must not be taken for the next one's."""
+
+    def interrupt(*_):
+        raise raised("mine")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Sandbox() as box, box.session() as neighbour:
+            template = box.template_pids()[0]
+            neighbour.run("x = 1")
+
+            os.kill(template, signal.SIGSTOP)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(raised, match="mine"):
+                box.session()
+            os.kill(template, signal.SIGCONT)
+
+            for _ in range(2):
+                with box.session() as session:
+                    result = session.run("while True: pass", timeout_s=0.1)
+                    assert (result.exception_type, result.session_ended) == ("TimeLimit", False)
+                    assert not session._body.is_gone()
+            assert neighbour.run("x").return_value == 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
+    before = _descriptors()
+    box = Sandbox(warm=1)
+    told = []
+    busy = threading.Barrier(5)
+
+    def work():
+        try:
+            box.session().close()
+            busy.wait()
+            while True:
+                with box.session() as session, session.branch() as branch:
+                    branch.run("1")
+        except Exception as error:  # noqa: BLE001 - each is looked at
+            told.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    busy.wait(_PATIENCE_S)
+    box.close()
+    for thread in threads:
+        thread.join(_PATIENCE_S)
+
+    assert [type(one) for one in told if not isinstance(one, SandboxError | ClosedError)] == []
+    assert len(told) == 4
+    assert box.template_pids() == []
+    assert _descriptors() == before
+
+
+@pytest.mark.parametrize("count", [None, 4])
+def test_a_cancelled_task_leaves_no_session(count):
+    async def main():
+        async with await AsyncSandbox.start() as box:
+            async with box.session() as session:  # the first is kept ready
+                await session.run("1")
+            before = _descriptors()
+            (template,) = box.template_pids()
+            os.kill(template, signal.SIGSTOP)
+
+            task = asyncio.create_task(_ask_for(box, count))
+            while not box._nursery._shards[0].template._lock.locked():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            os.kill(template, signal.SIGCONT)
+
+            await asyncio.to_thread(_wait_until, lambda: _descriptors() <= before)
+
+    asyncio.run(main())
+
+
+async def _ask_for(box, count):
+    return await (box.session() if count is None else box.sessions(count))
+
+
+@contextlib.contextmanager
+def _spare_descriptors(count):
+    """Leave this process with so many descriptors to open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 32, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in held:
+            os.close(one)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3, 8, 9])
+def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
+    with Sandbox() as box, box.session() as session:
+        before = _descriptors()
+
+        with _spare_descriptors(spare):
+            with pytest.raises(SandboxError, match=r"Too many open files.*ulimit -n"):
+                box.sessions(4)
+            if spare < 2:
+                with pytest.raises(BranchError, match="Too many open files"):
+                    session.branch()
+
+        assert session.run("1 + 1").return_value == 2
+        assert _descriptors() == before
+        with box.session() as other:
+            assert other.run("2").return_value == 2
+
+
+def test_tools_with_long_descriptions_are_no_burden_to_the_template():
+    def tool(n: int) -> int:
+        return n + 1
+
+    tool.__doc__ = "It adds one. " * 300
+    tools = {f"tool_{n}": tool for n in range(100)}
+    with Sandbox() as box, box.session() as neighbour:
+        sessions = box.sessions(3, tools=tools)
+
+        assert [one.run("tool_99(1)").return_value for one in sessions] == [2, 2, 2]
+        assert neighbour.run("1").return_value == 1
+        for one in sessions:
+            one.close()
+
+
+def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
+    """The kernel would end them with it, but not at once: a branch may answer a dying moment."""
+    with Sandbox() as box:
+        session = box.session()
+        pid = session._body.pid
+        branch = session.branch()
+
+        session.close()
+
+        _wait_until(lambda: "(stopped)" in Path(f"/proc/{pid}/status").read_text())
+        assert branch.run("1 + 1").return_value == 2
+        branch.close()
+        _wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63, 1 << 70, True, "7"])
+def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
+    with Sandbox() as box, box.session() as session:
+        with pytest.raises(OptionError, match=r"session\(seed=.*from 0 to"):
+            box.session(seed=seed)
+        with pytest.raises(OptionError, match=r"branch\(seed=.*from 0 to"):
+            session.branch(seed=seed)
+
+        assert session.run("1").return_value == 1
+
+
+@pytest.mark.parametrize("spare", range(7))
+def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Sandbox():  # whatever is made once for all
+        pass
+    before = _descriptors()
+
+    with _spare_descriptors(spare), pytest.raises(SandboxError, match="Too many open files"):
+        Sandbox()
+
+    assert _descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_that_is_cancelled_in_the_middle_of_a_message_loses_the_session():
+    async def main():
+        async with await AsyncSandbox.start() as box, box.session() as session:
+            os.kill(session._body.pid, signal.SIGSTOP)  # it reads no more
+
+            put = asyncio.create_task(session.put("x", bytes(8 << 20)))
+            while not session._is_half_sent:
+                await asyncio.sleep(0.001)
+            put.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await put
+
+            with pytest.raises(SessionLostError, match="interrupted on the host's side"):
+                await session.run("1")
+
+    asyncio.run(main())

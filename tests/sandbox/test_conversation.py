@@ -1,0 +1,327 @@
+"""The host's side of the conversation, with a session that says anything at all."""
+
+import msgspec
+import pytest
+from talking import LIMITS, Clock, finished, start, talk_of, told
+
+from envweave.errors import OptionError, SandboxError
+from envweave.sandbox.broker import Wanted
+from envweave.sandbox.conversation import Conversation
+from envweave.sandbox.endings import EndingError
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.messages import (
+    Answer,
+    Called,
+    Failure,
+    Ready,
+    Replied,
+    Run,
+    Unwalled,
+)
+from envweave.sandbox.plain import encode
+from envweave.sandbox.results import ExecutionResult, ToolCall
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def talk(clock: Clock) -> Conversation:
+    return talk_of(clock)
+
+
+def test_a_run_is_sent_with_a_number_nobody_can_guess(talk):
+    first = told(talk.start_run("x", None))
+    second = told(talk.start_run("x", None))
+
+    assert type(first) is Run
+    assert first.code == "x"
+    assert first.id != second.id
+    assert max(first.id, second.id) < 1 << 62
+
+
+def test_what_the_session_says_of_its_run_is_the_result(talk, clock):
+    number = start(talk)
+    clock.now_s += 0.25
+    said = finished(number, stdout="a", stderr="b", value=(1, 2), shown="(1, 2)")
+
+    result = talk.receive(encode(msgspec.structs.replace(said, value=[1, 2])))
+
+    assert result == ExecutionResult(
+        success=True,
+        stdout="a",
+        stderr="b",
+        return_value=[1, 2],
+        return_repr="(1, 2)",
+        duration_s=0.25,
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7])
+def test_it_does_not_matter_how_the_bytes_are_cut(talk, chunk):
+    frame = bytes(encode(finished(start(talk), stdout="abc")))
+
+    moves = [talk.receive(frame[at : at + chunk]) for at in range(0, len(frame), chunk)]
+
+    assert [move for move in moves if move is not None] == [moves[-1]]
+    assert moves[-1].stdout == "abc"
+
+
+def test_a_message_with_another_number_is_dropped(talk):
+    old = start(talk)
+    talk.receive(encode(finished(old)))
+    number = start(talk)
+    forged = b"".join(
+        encode(message)
+        for message in (
+            finished(old, stdout="stale"),
+            finished(number + 1, stdout="forged"),
+            Replied(number, None, None),
+            finished(number, stdout="true"),
+            finished(number, stdout="twice"),
+        )
+    )
+
+    result = talk.receive(forged)
+
+    assert result.stdout == "true"
+    assert talk.next() is None
+
+
+def test_a_reply_to_a_run_that_is_over_cannot_be_queued_for_the_next(talk):
+    number = start(talk)
+    talk.receive(encode(finished(number)) + encode(finished(number, stdout="again")))
+
+    start(talk)
+
+    assert talk.next() is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        b"\x91" * 60_000,
+        b"\x93\x00\x01",
+        msgspec.msgpack.encode([99, 1]),
+        msgspec.msgpack.encode([0, 1.5, "", "", None, True, None, None, False, False]),
+        msgspec.msgpack.encode([0, 1, b"\xff", "", None, True, None, None, False, False]),
+        msgspec.msgpack.encode([1, 1, "double", [], {1: 2}]),
+        msgspec.msgpack.encode([3, 1 << 63, None, msgspec.msgpack.Ext(99, b"")]),
+        bytes(encode(Ready()))[4:],
+        bytes(encode(Unwalled("wall", 1, "text")))[4:],
+    ],
+)
+def test_what_cannot_be_read_ends_the_session(talk, payload):
+    start(talk)
+
+    with pytest.raises(EndingError) as caught:
+        talk.receive(len(payload).to_bytes(4, "little") + payload)
+    result = talk.end(caught.value.ending)
+
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
+    with pytest.raises(SandboxError, match="the session is gone"):
+        talk.start_run("1", None)
+
+
+def test_a_frame_longer_than_the_limit_ends_the_session_before_it_came(talk):
+    start(talk)
+
+    with pytest.raises(EndingError):
+        talk.receive((LIMITS.message_bytes + 1).to_bytes(4, "little"))
+
+
+def test_texts_longer_than_the_limit_are_cut_whoever_sent_them(clock):
+    limits = Limits(output_bytes=256)
+    talk = talk_of(clock, limits)
+    long = "é" * 100_000
+    number = start(talk)
+    said = finished(number, stdout=long, stderr=long, shown=long, failure=Failure(long, long, long))
+
+    result = talk.receive(encode(said))
+
+    printed = [result.stdout, result.stderr]
+    told_of = [result.return_repr, result.exception_type, result.exception_message]
+    assert all(256 <= len(text.encode()) <= 256 + 512 for text in printed)
+    assert all(0 < len(text.encode()) <= 1 << 16 for text in [*told_of, result.traceback])
+    assert result.limits_hit == ("output",)
+
+
+def test_a_call_of_a_tool_is_found_bound_and_answered(talk):
+    number = start(talk)
+
+    wanted = talk.receive(encode(Called(7, "double", [4], {})))
+    answer = told(talk.answer(wanted, wanted()))
+    result = talk.receive(encode(finished(number)))
+
+    assert answer == Answer(7, True, 8)
+    assert result.tool_calls == (ToolCall("double", ((4,), {}), 8),)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (Called(1, "duoble", [], {}), "Did you mean 'double'?"),
+        (Called(1, "double", [], {}), "missing a required argument: 'value'"),
+        (Called(1, "double", ["a"], {}), "argument value: Expected `int`, got `str`"),
+        (Called(1, "double", [1], {"é\u2028": 1}), "unexpected keyword argument"),
+        (Called(1, "__class__", [1], {}), "There is no tool"),
+        (Called(1, "x" * 60_000, [1], {}), "There is no tool"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_answered_with_the_reason(talk, call, reason):
+    number = start(talk)
+
+    answer = told(talk.receive(encode(call)))
+    result = talk.receive(encode(finished(number)))
+
+    assert (answer.call, answer.ok) == (1, False)
+    assert reason in answer.value
+    assert len(answer.value) < 1000
+    assert [call.error for call in result.tool_calls] == [answer.value]
+
+
+def test_a_tool_that_returns_what_is_not_plain_is_an_error_by_its_path(talk):
+    start(talk)
+    wanted = talk.receive(encode(Called(1, "odd", [], {})))
+
+    answer = told(talk.answer(wanted, {"a": [1, wanted()]}))
+
+    assert not answer.ok
+    assert answer.value.startswith("TypeError: odd()['a'][1]: an object")
+
+
+def test_a_tool_that_returns_too_much_is_an_error(talk):
+    start(talk)
+    wanted = talk.receive(encode(Called(1, "odd", [], {})))
+
+    answer = told(talk.answer(wanted, b"0" * LIMITS.message_bytes))
+
+    assert answer == Answer(1, False, "ValueError: odd() returned more than fits one message.")
+
+
+def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
+    number = start(talk)
+    answers = []
+    for call in range(5):
+        move = talk.receive(encode(Called(call, "double", [call], {})))
+        answers.append(told(talk.answer(move, move()) if type(move) is Wanted else move))
+
+    result = talk.receive(encode(finished(number)))
+
+    assert [answer.ok for answer in answers] == [True, True, True, False, False]
+    assert "may call 3 tools" in answers[-1].value
+    assert len(result.tool_calls) == 3
+    assert result.limits_hit == ("tool_calls",)
+
+
+def test_a_tool_called_while_no_code_runs_is_refused(talk):
+    talk.receive(encode(finished(start(talk))))
+    idle = told(talk.receive(encode(Called(1, "double", [1], {}))))
+    talk.start_get("x")
+    asked = told(talk.receive(encode(Called(2, "double", [1], {}))))
+
+    assert [idle, asked] == [
+        Answer(1, False, "RuntimeError: No code is running."),
+        Answer(2, False, "RuntimeError: No code is running."),
+    ]
+
+
+def test_what_tools_were_given_is_kept_up_to_a_bound(clock):
+    talk = talk_of(clock, Limits(tool_calls=10))
+    number = start(talk)
+    for call in range(4):
+        wanted = talk.receive(encode(Called(call, "odd", [], {"a": "0" * 400_000})))
+        talk.receive(b"") if type(wanted) is not Wanted else talk.answer(wanted, None)
+
+    result = talk.receive(encode(finished(number)))
+
+    assert [bool(call.arguments[1]) for call in result.tool_calls] == [True, True, False, False]
+
+
+def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
+    start(talk)
+    first = talk.deadline_s - clock.now_s
+
+    clock.now_s += 1.0
+    talk.due()
+    second = talk.deadline_s - clock.now_s
+    clock.now_s += 0.5
+    with pytest.raises(EndingError) as caught:
+        talk.due()
+    result = talk.end(caught.value.ending)
+
+    assert (first, second) == (1.0, 0.5)
+    assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
+    assert (result.success, result.session_ended, result.duration_s) == (False, True, 1.5)
+
+
+def test_code_that_ends_once_interrupted_is_late_and_the_session_lives(talk, clock):
+    number = start(talk)
+    clock.now_s += 1.0
+    talk.due()
+    failure = Failure("TimeLimit", "too long", "Traceback")
+
+    result = talk.receive(encode(finished(number, failure=failure, interrupted=True)))
+
+    assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
+    assert not result.session_ended
+    assert start(talk)
+    assert talk.deadline_s == clock.now_s + 1.0
+
+
+def test_code_that_its_caller_interrupted_says_so(talk):
+    number = start(talk)
+    talk.hurry()
+    failure = Failure("TimeLimit", "too long", "Traceback")
+
+    result = talk.receive(encode(finished(number, failure=failure, interrupted=True)))
+
+    assert (result.exception_type, result.limits_hit) == ("Interrupted", ())
+
+
+def test_code_that_its_caller_interrupted_in_vain_is_killed_after_the_grace_period(talk, clock):
+    start(talk)
+    talk.hurry()
+    assert talk.deadline_s == clock.now_s + 0.5
+
+    with pytest.raises(EndingError) as caught:
+        talk.due()
+
+    assert talk.end(caught.value.ending).exception_type == "Interrupted"
+
+
+@pytest.mark.parametrize(
+    ("failure", "limits_hit"),
+    [
+        (Failure("MemoryError", "", ""), ("memory",)),
+        (Failure("OSError", "[Errno 28] No space left on device", ""), ("disk",)),
+        (Failure("OSError", "[Errno 2] No such file", ""), ()),
+        (Failure("ValueError", "", ""), ()),
+    ],
+)
+def test_an_exception_that_tells_of_a_limit_names_it(talk, failure, limits_hit):
+    number = start(talk)
+
+    result = talk.receive(encode(finished(number, failure=failure)))
+
+    assert result.limits_hit == limits_hit
+
+
+def test_code_that_cannot_be_sent_is_a_result_and_harms_nothing(talk):
+    half = talk.start_run("'\ud800'", None)
+    long = talk.start_run("0" * LIMITS.message_bytes, None)
+
+    assert (half.exception_type, half.success) == ("SyntaxError", False)
+    assert (long.exception_type, long.limits_hit) == ("MessageLimit", ("message",))
+    assert start(talk)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 10**400, "1", True])
+def test_a_time_that_cannot_be_kept_is_refused(talk, timeout_s):
+    with pytest.raises(OptionError, match="timeout_s"):
+        talk.start_run("1", timeout_s)

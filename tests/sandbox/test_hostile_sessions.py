@@ -1,0 +1,273 @@
+"""Sessions that speak the protocol in bad faith: the host bounds them all, and stays well."""
+
+import os
+import threading
+import time
+
+import msgspec
+import pytest
+from sandbox_bodies import Puppet, PuppetBody
+
+from envweave.errors import SandboxError, SessionEndedError, SessionLostError
+from envweave.sandbox.bodies import Death
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.messages import Called, Finished, Get, Replied, Run
+from envweave.sandbox.plain import encode
+from envweave.sandbox.session import Session
+from envweave.sandbox.tools import Tools
+
+LIMITS = Limits(timeout_s=0.1, grace_s=0.05, message_bytes=1 << 16, tool_calls=5)
+PATIENT = Limits(timeout_s=30, grace_s=10, message_bytes=1 << 16, tool_calls=5)
+
+
+def finished(number: int, stdout: str = "") -> Finished:
+    return Finished(number, stdout, "", None, True, None, None, False, False)
+
+
+def run(play, limits: Limits = LIMITS, tools: dict | None = None, **options):
+    """Return what a run comes to in a session that plays this, and its body after that."""
+    body = PuppetBody(play, **options)
+    with Session(body, limits, Tools(tools)) as session:
+        return session.run("1"), body
+
+
+def flood_forged(puppet: Puppet) -> None:
+    number = puppet.hear().id
+    frames = b"".join(encode(finished(number ^ bit, "forged")) for bit in range(1, 200))
+    while True:
+        puppet.shout(frames)
+
+
+def flood_tools(puppet: Puppet) -> None:
+    puppet.hear()
+    frames = b"".join(encode(Called(call, "none", [], {})) for call in range(200))
+    while True:
+        puppet.shout(frames)
+
+
+def trickle(puppet: Puppet) -> None:
+    number = puppet.hear().id
+    frame = encode(finished(number, "x" * 60_000))
+    while True:
+        for byte in frame[:-1]:
+            puppet.shout(bytes([byte]))
+            if puppet.killed.wait(0.001):
+                return
+
+
+def say_nothing(puppet: Puppet) -> None:
+    puppet.killed.wait(30)
+
+
+@pytest.mark.parametrize("play", [flood_forged, flood_tools, trickle, say_nothing])
+def test_a_session_that_never_comes_to_an_end_is_killed_in_time(play):
+    result, body = run(play)
+
+    assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
+    assert result.limits_hit[0] == "time"
+    assert result.stdout == ""
+    assert body.puppet.interrupted.is_set()
+    assert body.kills
+
+
+def test_a_session_that_calls_tools_for_ever_is_killed_in_time():
+    def play(puppet):
+        puppet.hear()
+        while True:
+            puppet.say(Called(1, "tick", [], {}))
+            puppet.hear()
+
+    result, _ = run(play, tools={"tick": lambda: None})
+
+    assert result.limits_hit == ("time", "tool_calls")
+    assert len(result.tool_calls) == LIMITS.tool_calls
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xff\xff\xff\xff",
+        (1 << 20).to_bytes(4, "little"),
+        b"\x00\x00\x00\x00",
+        (60_000).to_bytes(4, "little") + b"\x91" * 60_000,
+        (60_000).to_bytes(4, "little") + b"\x81\xa0" * 30_000,
+        b"\x05\x00\x00\x00\xdf\xff\xff\xff\xff",
+        b"\x05\x00\x00\x00\xc6\xff\xff\xff\xff",
+        os.urandom(1 << 16),
+    ],
+    ids=["length", "too long", "empty", "deep", "deep maps", "map", "binary", "noise"],
+)
+def test_a_session_that_sends_what_cannot_be_read_is_killed_at_once(payload):
+    def play(puppet):
+        puppet.hear()
+        puppet.shout(payload)
+        puppet.killed.wait(30)
+
+    result, body = run(play, PATIENT)
+
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
+    assert body.kills
+
+
+def test_a_reply_that_was_queued_before_its_call_is_not_taken_for_it():
+    def play(puppet):
+        first = puppet.hear()
+        puppet.say(finished(first.id, "first"), finished(first.id, "queued"))
+        puppet.say(finished(first.id + 1, "guessed"), Replied(first.id, None, "queued"))
+        second = puppet.hear()
+        puppet.say(finished(second.id, "second"))
+
+    body = PuppetBody(play)
+    with Session(body, PATIENT, Tools()) as session:
+        results = [session.run("1").stdout, session.run("2").stdout]
+
+    assert results == ["first", "second"]
+
+
+def test_a_run_cannot_be_answered_with_a_reply_nor_a_question_with_a_result():
+    def play(puppet):
+        run = puppet.hear()
+        puppet.say(Replied(run.id, None, None), finished(run.id, "true"))
+        get = puppet.hear()
+        assert (type(run), type(get)) == (Run, Get)
+        puppet.say(finished(get.id, "forged"), Replied(get.id, None, 5))
+
+    body = PuppetBody(play)
+    with Session(body, PATIENT, Tools()) as session:
+        assert session.run("1").stdout == "true"
+        assert session.get("x") == 5
+
+
+def test_tools_called_while_nothing_runs_are_refused_when_the_host_looks():
+    answers = []
+
+    def play(puppet):
+        puppet.say(finished(puppet.hear().id), Called(7, "tick", [], {}))
+        get = puppet.hear()
+        answers.append(puppet.hear())
+        puppet.say(Replied(get.id, None, 1))
+
+    called = []
+    body = PuppetBody(play)
+    with Session(body, PATIENT, Tools({"tick": lambda: called.append(1)})) as session:
+        session.run("1")
+        session.get("x")
+
+    assert not called
+    assert (answers[0].call, answers[0].ok) == (7, False)
+
+
+def test_a_session_that_does_not_read_is_killed_in_time():
+    body = PuppetBody(say_nothing)
+    limits = Limits(timeout_s=0.1, grace_s=0.05)
+
+    with Session(body, limits, Tools()) as session:
+        result = session.run("#" * (8 << 20))
+
+        assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
+        with pytest.raises(SessionEndedError):
+            session.run("1")
+
+
+def test_a_session_that_calls_tools_and_does_not_read_the_answers_is_killed_in_time():
+    def play(puppet):
+        puppet.hear()
+        while True:
+            puppet.shout(b"".join(encode(Called(call, "big", [], {})) for call in range(4)))
+
+    limits = Limits(timeout_s=0.1, grace_s=0.05, tool_calls=100_000)
+    result, _ = run(play, limits, {"big": lambda: b"0" * (1 << 20)})
+
+    assert result.limits_hit == ("time",)
+
+
+@pytest.mark.parametrize(
+    ("death", "kind", "limits_hit"),
+    [
+        (Death("exit", 0), "SessionEnded", ()),
+        (Death("signal", 9), "SessionEnded", ()),
+        (Death("signal", 24), "SessionEnded", ("time",)),
+        (Death("signal", 31), "SessionEnded", ()),
+        (Death("signal", 200), "SessionEnded", ()),
+        (Death("memory"), "MemoryLimit", ("memory",)),
+    ],
+)
+def test_a_session_that_ends_is_told_by_how_its_process_died(death, kind, limits_hit):
+    result, _ = run(lambda puppet: puppet.hear(), PATIENT, death=death)
+
+    assert (result.exception_type, result.limits_hit) == (kind, limits_hit)
+    assert str(death) in result.exception_message
+
+
+def test_a_session_that_is_lost_raises_then_and_later():
+    body = PuppetBody(lambda puppet: puppet.hear(), death=Death("lost"))
+
+    with Session(body, PATIENT, Tools()) as session:
+        with pytest.raises(SessionLostError):
+            session.run("1")
+        with pytest.raises(SessionLostError):
+            session.run("1")
+
+
+def test_an_answer_in_the_middle_of_which_the_session_ends_is_no_answer():
+    def play(puppet):
+        frame = encode(finished(puppet.hear().id, "x" * 1000))
+        puppet.shout(frame[:-1])
+
+    result, _ = run(play, PATIENT, death=Death("exit", 1))
+
+    assert (result.exception_type, result.stdout) == ("SessionEnded", "")
+
+
+def test_text_of_a_failure_is_bounded_before_it_reaches_an_error():
+    def play(puppet):
+        failure = msgspec.msgpack.encode([3, puppet.hear().id, ["Odd" * 9000, "x" * 30_000, ""], 0])
+        puppet.frame(failure)
+
+    body = PuppetBody(play)
+    with (
+        Session(body, PATIENT, Tools()) as session,
+        pytest.raises(SandboxError, match=r"get\('x'\): Odd") as caught,
+    ):
+        session.get("x")
+
+    assert len(str(caught.value)) < 3000
+
+
+def test_closing_ends_a_run_whose_process_is_only_stopped():
+    """A session that branches live on is stopped when it is closed, and its socket stays open."""
+
+    class StoppedBody(PuppetBody):
+        def kill(self) -> None:
+            if self.releases:
+                super().kill()
+
+    body = StoppedBody(lambda puppet: (puppet.hear(), heard.set(), puppet.killed.wait(30)))
+    heard = threading.Event()
+    session = Session(body, PATIENT, Tools())
+    closing = threading.Thread(target=lambda: (heard.wait(30), session.close()))
+    closing.start()
+
+    with pytest.raises(SessionLostError, match="closed while a call"):
+        session.run("1")
+
+    closing.join(30)
+    assert body.releases == 1
+
+
+def test_a_flood_between_two_runs_costs_the_next_only_its_own_time():
+    def play(puppet):
+        first = puppet.hear()
+        stale = b"".join(encode(finished(first.id, "stale")) for _ in range(2000))
+        puppet.say(finished(first.id, "first"))
+        puppet.shout(stale)
+        second = puppet.hear()
+        puppet.shout(stale)
+        puppet.say(finished(second.id, "second"))
+
+    body = PuppetBody(play)
+    with Session(body, PATIENT, Tools()) as session:
+        started = time.monotonic()
+        assert session.run("1").stdout == "first"
+        assert session.run("2").stdout == "second"
+        assert time.monotonic() - started < PATIENT.timeout_s

@@ -1,0 +1,193 @@
+"""Landlock: what a process may open, by each version of it that the kernel can play."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from walled import run_walled
+
+from envweave.sandbox.walls import landlock
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or landlock.abi() < 1, reason="the kernel has no Landlock on"
+)
+
+SHUT = """
+from envweave.sandbox.walls import capabilities, landlock
+import json, os, sys
+
+PYTHON = ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, *sys.path)
+
+def shut(version=None, *, shell=False, read=PYTHON):
+    capabilities.no_new_privileges()
+    with landlock.opened(read) as reading, landlock.opened(["."]) as writing:
+        with landlock.opened(["/dev/null"]) as devices:
+            rules = landlock.ruleset(
+                read=reading, write=writing, devices=devices, shell=shell, version=version
+            )
+    landlock.restrict_self(rules, version)
+    os.close(rules)
+
+def with_each_version(attempt):
+    told = []
+    for version in range(1, landlock.abi() + 1):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.write(writing, json.dumps(attempt(version)).encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading) as answer:
+            told.append(json.loads(answer.read()))
+    return told
+"""
+
+
+def run_shut(code: str, work, **options):
+    """Run code that shuts itself in; nothing else stands."""
+    return run_walled(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
+
+
+def test_every_version_shuts_files_outside(tmp_path):
+    (tmp_path / "outside").write_text("secret")
+    work = tmp_path / "work"
+    work.mkdir()
+
+    told = run_shut(
+        """
+def attempt(version):
+    shut(version)
+    inside = [refusal(open, "file", "w"), refusal(os.mkdir, "folder"), refusal(os.unlink, "file")]
+    os.rmdir("folder")
+    return [
+        refusal(open, "../outside"), refusal(open, "../outside", "a"), refusal(os.listdir, ".."),
+        refusal(os.unlink, "../outside"), refusal(os.link, "../outside", "hard"), inside,
+        refusal(open, "/dev/null", "w"), refusal(open, "/dev/zero"),
+    ]
+
+tell(with_each_version(attempt))
+""",
+        work,
+    )
+
+    each = ["EACCES", "EACCES", "EACCES", "EACCES", "EXDEV", [None] * 3, None, "EACCES"]
+    assert told == [each] * landlock.abi()
+
+
+def test_what_a_version_says_it_lacks_is_what_it_lacks(tmp_path):
+    (tmp_path / "outside").write_text("secret")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "folder").mkdir()
+
+    told = run_shut(
+        """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+
+def attempt(version):
+    shut(version)
+    open(f"file {version}", "w").close()
+    return [
+        refusal(os.rename, f"file {version}", f"folder/{version}"),
+        refusal(os.truncate, "../outside", 0),
+        refusal(socket.create_connection, listener.getsockname()),
+        refusal(os.kill, os.getppid(), 0),
+    ]
+
+tell(with_each_version(attempt))
+""",
+        work,
+    )
+
+    for version, (moved, cut, connected, signalled) in enumerate(told, 1):
+        assert moved == (None if version >= 2 else "EXDEV")
+        assert cut == ("EACCES" if version >= 3 else None)
+        assert connected == ("EACCES" if version >= 4 else None)
+        assert signalled == ("EPERM" if version >= 6 else None)
+        assert len(landlock.missing(version)) == max(0, 6 - version)
+
+
+@pytest.mark.skipif(landlock.abi() < 6, reason="the kernel's Landlock has no scopes")
+def test_a_socket_without_a_path_outside_cannot_be_reached(tmp_path):
+    told = run_shut(
+        """
+import socket
+outside = socket.socket(socket.AF_UNIX)
+outside.bind("\\0envweave-test-" + str(os.getpid()))
+outside.listen()
+shut()
+tell(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
+""",
+        tmp_path,
+    )
+
+    assert told == "EPERM"
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_programs_start_and_pipes_are_made_in_the_shell_alone(tmp_path, shell):
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nexit 3\n")
+    script.chmod(0o755)
+
+    told = run_shut(
+        f"""
+import shutil, subprocess
+shut(shell={shell})
+tell([
+    refusal(subprocess.run, [os.path.realpath("/bin/true")]),
+    refusal(subprocess.run, ["./script"]),
+    refusal(os.mkfifo, "pipe"),
+    refusal(os.mknod, "device", 0o020644, os.makedev(1, 3)),
+    refusal(os.mknod, "socket", 0o140644),
+])
+""",
+        tmp_path,
+    )
+
+    assert told[:3] == ([None] * 3 if shell else ["EACCES"] * 3)
+    assert set(told[3:]) <= {"EACCES", "EPERM"}
+
+
+def test_a_single_file_can_be_shown(tmp_path):
+    for name in ("shown", "hidden"):
+        (tmp_path / name).write_text(name)
+    work = tmp_path / "work"
+    work.mkdir()
+
+    told = run_shut(
+        """
+shut(read=("../shown", "../absent"))
+tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../shown", "a")])
+""",
+        work,
+    )
+
+    assert told == [None, "EACCES", "EACCES"]
+
+
+def test_what_is_open_stays_open_and_what_was_opened_for_the_rules_is_closed(tmp_path):
+    (tmp_path / "open").write_text("content")
+    work = tmp_path / "work"
+    work.mkdir()
+
+    told = run_shut(
+        """
+file = open("../open")
+before = len(os.listdir("/proc/self/fd"))
+shut(read=("/proc",))
+tell([file.read(), len(os.listdir("/proc/self/fd")) - before])
+""",
+        work,
+    )
+
+    assert told == ["content", 0]
+
+
+def test_without_landlock_there_are_no_rules_and_a_plain_word_why():
+    with pytest.raises(OSError, match="landlock: the kernel does not have it on"):
+        landlock.ruleset(read=[], write=[], devices=[], shell=False, version=0)
+
+    assert any("no Landlock" in sentence for sentence in landlock.missing(0))
+    assert landlock.missing(landlock.LATEST) == []

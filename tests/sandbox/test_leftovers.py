@@ -1,0 +1,101 @@
+"""What hosts leave that are killed, and who removes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envweave.sandbox import Sandbox
+from envweave.sandbox.leftovers import is_left, mark, new_folder, sweep_folders
+
+PATIENCE_S = 30.0
+HOST = """
+import sys
+from envweave.sandbox import Sandbox
+with Sandbox(isolation=sys.argv[1]) as box, box.session() as session:
+    session.write_file("a/b", b"x")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of temporary files of the test's own, for this process and those it starts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    tmp_path.chmod(0o711)
+    yield tmp_path
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def dead_pid() -> int:
+    """The id of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait(PATIENCE_S)
+    return process.pid
+
+
+@pytest.mark.parametrize("isolation", ["namespace", "landlock"])
+def test_what_a_killed_host_left_is_removed_by_the_next(temporary: Path, isolation: str) -> None:
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, isolation],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stdout is not None
+    assert host.stdout.readline() == "ready\n"
+    while_it_lives = sweep_folders()
+    host.kill()
+    host.communicate()
+    left = list(temporary.iterdir())
+
+    with Sandbox(isolation=isolation):
+        pass
+
+    assert while_it_lives == 0
+    assert left != []
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_sandbox_that_is_closed_leaves_nothing(temporary: Path) -> None:
+    with Sandbox() as box, box.session() as session:
+        session.write_file("a", b"x")
+
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_this_host_has_is_not_left() -> None:
+    assert not is_left(new_folder("sandbox").name)
+
+
+def test_a_process_id_that_came_again_is_another_host() -> None:
+    begin, _, start = mark().rpartition("-")
+
+    assert is_left(f"{begin}-{int(start) - 1}-sandbox-x")
+
+
+def test_what_a_host_in_another_namespace_has_is_left_alone() -> None:
+    _, space, _, start = mark().split("-")
+
+    assert is_left(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
+    assert not is_left(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
+
+
+def test_only_folders_of_ones_own_are_swept(temporary: Path) -> None:
+    _, space, _, start = mark().split("-")
+    name = f"envweave-{space}-{dead_pid()}-{start}"
+    (temporary / "outside").mkdir()
+    (temporary / f"{name}-link").symlink_to(temporary / "outside")
+    (temporary / f"{name}-file").touch()
+    (temporary / f"{name}-folder/deep/er").mkdir(parents=True)
+
+    swept = sweep_folders()
+
+    assert swept == 1
+    assert {one.name for one in temporary.iterdir()} == {f"{name}-file", f"{name}-link", "outside"}

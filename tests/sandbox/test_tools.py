@@ -1,0 +1,287 @@
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Optional, TypedDict
+
+import msgspec
+import pytest
+
+from envweave.errors import DeadlineError, OptionError
+from envweave.sandbox.messages import ToolFace
+from envweave.sandbox.tools import ArgumentsError, Tool, Tools, described
+
+
+def lookup(query: str, limit: int = 10, *, exact: bool = False) -> list[str]:
+    """Find what matches."""
+    return [query] * limit
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Line:
+    ends: list[Point]
+    name: Optional[str] = None  # noqa: UP045 - the older spelling is understood too
+
+
+class Options(TypedDict, total=False):
+    depth: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def bound(hint: Any, value: Any) -> Any:
+    def tool(argument):
+        return argument
+
+    tool.__annotations__ = {"argument": hint}
+    args, _ = Tool("tool", tool).bind([value], {})
+    return args[0]
+
+
+def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
+    tools = Tools({"lookup": lookup})
+
+    faces = tools.faces()
+
+    assert faces == [
+        ToolFace(
+            "lookup",
+            "(query: str, limit: int = 10, *, exact: bool = False) -> list[str]",
+            "Find what matches.",
+        )
+    ]
+
+
+def test_a_function_without_a_signature_takes_anything():
+    tool = Tool("largest", max)
+
+    args, kwargs = tool.bind([1, 2], {})
+
+    assert tool.face.signature == "(*args, **kwargs)"
+    assert tool.function(*args, **kwargs) == 2
+
+
+@pytest.mark.parametrize("name", ["", "two words", "class", "1st", "__import__", "__doc__", 3])
+def test_a_name_that_code_cannot_call_is_refused(name):
+    with pytest.raises(OptionError, match="tools="):
+        Tools({name: lookup})
+
+
+def test_what_cannot_be_called_is_refused_as_a_tool():
+    with pytest.raises(OptionError, match="'lookup': 3"):
+        Tools({"lookup": 3})
+
+
+def test_an_unknown_tool_is_answered_with_the_nearest():
+    tools = Tools({"lookup": lookup})
+
+    assert tools.find("lookpu") is None
+    assert "Did you mean 'lookup'?" in tools.missing("lookpu")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        (["a"], {}, (["a"], {})),
+        (["a", 3], {}, (["a", 3], {})),
+        (["a"], {"exact": True}, (("a",), {"exact": True})),
+        ([], {"limit": 2, "query": "b"}, (("b", 2), {})),
+    ],
+)
+def test_arguments_are_bound_as_python_binds_them(args, kwargs, expected):
+    bound_args, bound_kwargs = Tool("lookup", lookup).bind(args, kwargs)
+
+    assert (type(expected[0])(bound_args), bound_kwargs) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "reason"),
+    [
+        ([], {}, "TypeError: lookup() missing a required argument: 'query'"),
+        (["a", 1, 2], {}, "TypeError: lookup() too many positional arguments"),
+        (["a"], {"excat": True}, "TypeError: lookup() got an unexpected keyword argument 'excat'"),
+        (["a", "ten"], {}, "TypeError: lookup() argument limit: Expected `int`, got `str`"),
+        (["a"], {"limit": 1.5}, "TypeError: lookup() argument limit: Expected `int`, got `float`"),
+        (["a", True], {}, "TypeError: lookup() argument limit: Expected `int`, got `bool`"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_the_name_of_the_parameter(args, kwargs, reason):
+    with pytest.raises(ArgumentsError) as caught:
+        Tool("lookup", lookup).bind(args, kwargs)
+
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (float, 3, 3.0),
+        (Optional[int], None, None),  # noqa: UP045 - as some authors write it
+        (int | str | None, "a", "a"),
+        (list[int], (1, 2), [1, 2]),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (dict[str, list[float]], {"a": [1]}, {"a": [1.0]}),
+        (set[int], {1}, {1}),
+        (Literal["a", "b"], "b", "b"),
+        (Annotated[int, "how many"], 2, 2),
+        (Colour, "red", Colour.RED),
+        (Point, {"x": 1}, Point(1)),
+        (Line, {"ends": [{"x": 1}, {"x": 2, "y": 3}]}, Line([Point(1), Point(2, 3)])),
+        (Options, {"depth": 2}, {"depth": 2}),
+        (Any, [object], [object]),
+        (bytes, b"a", b"a"),
+        (int, 1 << 100, 1 << 100),
+    ],
+)
+def test_an_argument_becomes_what_its_type_hint_asks_for(hint, value, expected):
+    made = bound(hint, value)
+
+    assert made == expected
+    assert type(made) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "reason"),
+    [
+        (list[int], [1, "b"], "argument[1]: Expected `int`, got `str`"),
+        (dict[str, int], {"a": "b"}, "argument[...]: Expected `int`, got `str`"),
+        (Literal["a"], "b", "argument: Invalid enum value 'b'"),
+        (Annotated[int, msgspec.Meta(ge=1)], 0, "argument: Expected `int` >= 1"),
+        (bytes, "eA==", "argument: Expected `bytes`, got `str`"),
+        (Point, {"y": 1}, "argument: Object missing required field `x`"),
+        (Point, {"x": 1, "z": 2}, "argument: `Point` has no field 'z'"),
+        (Line, {"ends": [{"x": 1, "z": 2}]}, "argument.ends[0]: `Point` has no field 'z'"),
+        (Point | None, {"x": 1, "z": 2}, "argument: `Point` has no field 'z'"),
+        (dict[str, Point], {"a": {"x": 1, "z": 2}}, "argument['a']: `Point` has no field 'z'"),
+        (Options, {"deep": 2}, "argument: `Options` has no field 'deep'"),
+    ],
+)
+def test_an_argument_that_does_not_fit_its_type_hint_is_refused_by_its_path(hint, value, reason):
+    with pytest.raises(ArgumentsError) as caught:
+        bound(hint, value)
+
+    assert str(caught.value) == f"TypeError: tool() argument {reason}"
+
+
+@pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", Point | Line, type, Tool])
+def test_a_type_hint_that_is_not_understood_checks_nothing(hint):
+    assert bound(hint, [1]) == [1]
+
+
+def test_each_of_the_rest_of_the_arguments_is_checked():
+    def tool(*args: int, **kwargs: str) -> None:
+        pass
+
+    with pytest.raises(ArgumentsError, match=r"argument args: Expected `int`, got `str`"):
+        Tool("tool", tool).bind([1, "a"], {})
+    with pytest.raises(ArgumentsError, match=r"argument b: Expected `str`, got `int`"):
+        Tool("tool", tool).bind([], {"a": "a", "b": 1})
+
+
+def test_what_a_dataclass_raises_as_it_is_made_goes_back_as_text():
+    @dataclasses.dataclass
+    class Positive:
+        value: int
+
+        def __post_init__(self) -> None:
+            if self.value < 0:
+                raise ArithmeticError("too small")
+
+    with pytest.raises(ArgumentsError, match="too small"):
+        bound(Positive, {"value": -1})
+
+
+class AsyncCallable:
+    async def __call__(self) -> int:
+        return 1
+
+
+async def slow(seconds: float = 0.0) -> float:
+    return seconds
+
+
+@pytest.mark.parametrize(
+    ("function", "is_async"),
+    [
+        (slow, True),
+        (functools.partial(slow, 1.0), True),
+        (AsyncCallable(), True),
+        (AsyncCallable().__call__, True),
+        (lookup, False),
+        (AsyncCallable, False),
+        (max, False),
+    ],
+)
+def test_a_tool_that_must_be_awaited_is_recognised(function, is_async):
+    assert Tool("tool", function).is_async is is_async
+
+
+def test_an_error_is_described_without_a_traceback_and_within_bounds():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert described(ValueError("no such thing")) == "ValueError: no such thing"
+    assert described(KeyError()) == "KeyError"
+    assert described(Mute()) == "Mute: its message cannot be shown"
+    assert len(described(ValueError("a" * 100_000))) < 5000
+
+
+def test_async_tools_run_on_one_thread_that_close_ends():
+    import threading
+
+    async def where() -> int:
+        return threading.get_ident()
+
+    tools = Tools({"where": where})
+    tool = tools.find("where")
+
+    first = tools.await_result(tool, where, 5.0)
+    second = tools.await_result(tool, where, 5.0)
+    tools.close()
+    tools.close()
+
+    assert first == second != threading.get_ident()
+    assert first not in [thread.ident for thread in threading.enumerate()]
+
+
+def test_an_async_tool_is_cancelled_at_the_deadline():
+    import asyncio
+    import threading
+
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    tools = Tools({"forever": forever})
+
+    with pytest.raises(DeadlineError, match="forever"):
+        tools.await_result(tools.find("forever"), forever, 0.01)
+
+    assert cancelled.wait(5)
+    tools.close()
+
+
+def test_an_exception_that_ends_programs_reaches_the_caller_and_spares_the_thread():
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    tools = Tools({"leave": leave, "slow": slow})
+
+    with pytest.raises(SystemExit):
+        tools.await_result(tools.find("leave"), leave, 5.0)
+
+    assert tools.await_result(tools.find("slow"), slow, 5.0) == 0.0
+    tools.close()

@@ -1,0 +1,65 @@
+"""Opening a session over plain HTTP: repeated, it is the same one, and nobody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from http_worlds import client_of, error_in, step
+
+KEY = "0a1b2c3d-4e5f-6071"
+
+
+def opened(client: Any, **body: Any) -> Any:
+    return client.post("/sessions", json=body)
+
+
+def test_an_opening_that_is_repeated_is_the_same_session() -> None:
+    with client_of("counter-v0", max_sessions=1, queue_timeout_s=0.05) as client:
+        first, again = (opened(client, request_id=KEY, autoreset=True) for _ in range(2))
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() == again.json()
+
+
+@pytest.mark.parametrize("request_id", [1, "1", "first", 10**30])
+def test_a_request_id_that_others_may_choose_too_opens_no_session(request_id: Any) -> None:
+    with client_of("counter-v0") as client:
+        refused = opened(client, request_id=request_id)
+        by_header = client.post("/sessions", headers={"Idempotency-Key": str(request_id)[:5]})
+
+    assert error_in(refused) == error_in(by_header) == "422 option_refused"
+    assert "16 characters or more" in refused.json()["error"]["message"]
+
+
+def test_one_request_id_opens_no_session_of_another_kind() -> None:
+    with client_of("counter-v0") as client:
+        opened(client, request_id=KEY)
+        refused = opened(client, request_id=KEY, autoreset=True)
+
+    assert error_in(refused) == "422 option_refused"
+    assert "another call" in refused.json()["error"]["message"]
+
+
+def test_an_opening_that_was_refused_may_be_tried_again() -> None:
+    with client_of("counter-v0", max_sessions=1, queue_timeout_s=0.05) as client:
+        there = opened(client).json()["session_id"]
+        refused = opened(client, request_id=KEY)
+        client.delete(f"/sessions/{there}")
+
+        again = opened(client, request_id=KEY)
+
+    assert refused.status_code == 503
+    assert again.status_code == 201
+
+
+def test_a_default_session_that_is_gone_says_how_to_begin_another() -> None:
+    with client_of("counter-v0") as client:
+        client.post("/reset")
+        table = client.app.state.envweave.service.table
+        (session,) = table._sessions
+        del table._sessions[session]
+
+        for refused in (step(client), client.get("/state")):
+            assert error_in(refused) == "404 session_gone"
+            assert "POST /reset" in refused.json()["error"]["message"]

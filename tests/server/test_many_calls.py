@@ -1,0 +1,312 @@
+"""Calls that come in one frame: each carried out once, whatever its neighbours do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from remote_worlds import Tally, TallyAction, TallyObservation
+from serving_places import code, run
+
+from envweave.registry import EnvSpec
+from envweave.server.local import LocalPlace
+from envweave.server.options import ServerOptions
+from envweave.server.service import Service
+from envweave.wire.encoding import MSGPACK
+from envweave.wire.messages import Call, Reply, Stepped, Steps, read_replies
+from envweave.wire.results import read_wired
+
+STEP = {"action": {"do": "step"}}
+
+
+def with_service(
+    scene: Callable[[Service], Awaitable[None]], env: Any = Tally, **options: Any
+) -> None:
+    async def within() -> None:
+        chosen = ServerOptions(**options)
+        service = Service(lambda: LocalPlace(EnvSpec("tally", env), {}, chosen), chosen)
+        await service.start()
+        try:
+            await scene(service)
+        finally:
+            await service.stop()
+
+    run(within())
+
+
+async def opened(service: Service, count: int, **wishes: Any) -> list[str]:
+    names = [f"session-{i}" for i in range(count)]
+    for number, method in enumerate(("open", "reset"), 1):
+        params = wishes if method == "open" else {}
+        calls = [Call(id=number, session=n, method=method, params=params) for n in names]
+        replies = await service.call_many(calls, object())
+        assert [code(reply) for reply in replies] == [None] * count
+    return names
+
+
+def steps(names: list[str], number: int, **others: dict[str, Any]) -> list[Call]:
+    return [
+        Call(id=number, session=name, method="step", params=others.get(name, STEP))
+        for name in names
+    ]
+
+
+def seen(replies: list[Reply]) -> list[Any]:
+    return [
+        reply.result.observation.at if reply.fault is None else code(reply) for reply in replies
+    ]
+
+
+def test_a_frame_that_is_repeated_steps_nobody_twice() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 8)
+        first = await service.call_many(steps(names, 3), object())
+
+        again = await service.call_many(steps(names, 3), object())
+
+        assert again == first
+        assert seen(await service.call_many(steps(names, 4), object())) == [2] * 8
+
+    with_service(scene)
+
+
+def test_a_frame_that_is_repeated_in_part_steps_the_others_once() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 4)
+        await service.call_many(steps(names[:2], 3), object())
+
+        replies = await service.call_many(steps(names, 3), object())
+
+        assert seen(replies) == [1] * 4
+        assert seen(await service.call_many(steps(names, 4), object())) == [2] * 4
+
+    with_service(scene)
+
+
+def test_one_that_is_refused_does_not_keep_the_others_from_stepping() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 3)
+        wrong = {"session-1": {"action": {"od": "step"}}, "session-2": {"deed": 1}}
+
+        replies = await service.call_many(steps([*names, "nobody"], 3, **wrong), object())
+
+        assert seen(replies) == [1, "action_refused", "option_refused", "session_gone"]
+
+    with_service(scene)
+
+
+class Leaving(Tally):
+    """Tries to end the server."""
+
+    made = open = 0
+
+    def step(self, action: TallyAction) -> TallyObservation:
+        if action.do == "end":
+            raise SystemExit(3)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_one_that_tries_to_end_the_server_ends_only_its_own_episode(autoreset: bool) -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 3, autoreset=autoreset)
+
+        replies = await service.call_many(
+            steps(names, 3, **{"session-1": {"action": {"do": "end"}}}), object()
+        )
+
+        assert seen(replies) == [1, 0, 1]
+        result = replies[1].result
+        assert (result.end.reason, result.end.blame) == ("error", "environment")
+        assert (result.ready is not None) == autoreset
+        after = await service.call_many(steps(names, 4), object())
+        assert seen(after) == [2, 1 if autoreset else "reset_needed", 2]
+
+    with_service(scene, Leaving)
+
+
+def test_steps_of_a_frame_are_taken_in_the_threads_of_their_environments() -> None:
+    threads: dict[int, set[int]] = {}
+
+    class Watched(Tally):
+        def step(self, action: TallyAction) -> TallyObservation:
+            threads.setdefault(id(self), set()).add(threading.get_ident())
+            return super().step(action)
+
+    async def scene(service: Service) -> None:
+        names = await opened(service, 16)
+        for number in range(3, 13):
+            await service.call_many(steps(names, number), object())
+
+        assert len(threads) == 16
+        assert all(len(used) == 1 for used in threads.values())
+        assert threading.get_ident() not in set.union(*threads.values())
+
+    with_service(scene, Watched)
+
+
+class Hanging(Tally):
+    """Is not counted with the others: one that hangs when the server stops is never closed."""
+
+    made = open = 0
+
+
+def test_a_deadline_holds_for_each_step_of_a_frame() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 4, timeout_s=0.3)
+
+        replies = await service.call_many(
+            steps(names, 3, **{"session-2": {"action": {"do": "hang"}}}), object()
+        )
+
+        assert seen(replies) == [1, 1, 0, 1]
+        assert replies[2].result.end.reason == "timeout"
+
+    Tally.hung.clear()
+    try:
+        with_service(scene, Hanging)
+    finally:
+        Tally.hung.set()
+
+
+def frame_of(names: list[str], number: int, *actions: dict[str, Any]) -> Steps:
+    given = list(actions) or [{"do": "step"}] * len(names)
+    return Steps(sessions=names, numbers=[number] * len(names), actions=given)
+
+
+async def stepped(service: Service, frame: Steps, connection: object) -> Stepped:
+    told: asyncio.Future[Stepped] = asyncio.get_running_loop().create_future()
+    assert service.step_many(frame, connection, told.set_result)
+    return await told
+
+
+def replies_of(sent: Any) -> dict[str, Any]:
+    """What a client makes of it, by session: the number, the step, or the fault."""
+    replies = read_replies(MSGPACK.decode(MSGPACK.encode(sent)))
+    return {
+        one.session: code(one)
+        or (one.id, one.result["observation"]["at"], one.result["step_index"])
+        for one in replies
+    }
+
+
+def test_a_frame_of_steps_says_what_single_replies_say() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 3)
+
+        sent = await stepped(service, frame_of(names, 3), object())
+        again = await stepped(service, frame_of(names, 3), object())
+        alone = [await service.call(call, object()) for call in steps(names, 3)]
+
+        assert replies_of(sent) == replies_of(again) == dict.fromkeys(names, (3, 1, 1))
+        first = {one.session: one for one in read_replies(MSGPACK.decode(MSGPACK.encode(sent)))}
+        for reply in alone:
+            (one,) = read_replies(MSGPACK.decode(MSGPACK.encode(reply)))
+            assert read_wired(first[one.session].result) == read_wired(one.result)
+
+    with_service(scene)
+
+
+def test_in_a_frame_of_steps_what_is_not_ordinary_comes_as_a_reply_of_its_own() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 3)
+        actions = [{"do": "step"}, {"do": "end"}, {"od": "step"}, {"do": "step"}]
+
+        sent = await stepped(service, frame_of([*names, "nobody"], 3, *actions), object())
+
+        assert isinstance(sent, Stepped)
+        assert sent.sessions == names[:1]
+        assert replies_of(sent) == {
+            names[0]: (3, 1, 1),
+            names[1]: (3, 1, 1),
+            names[2]: "action_refused",
+            "nobody": "session_gone",
+        }
+        ended = next(one for one in sent.rest if one.session == names[1])
+        assert ended.result.end.reason == "terminated"
+
+    with_service(scene)
+
+
+def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 2)
+        actions = [{"do": "hang"}, {"do": "step"}]
+        first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
+        while not Tally.hanging.is_set():
+            await asyncio.sleep(0.01)
+
+        again = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
+        await asyncio.sleep(0)
+        Tally.hung.set()
+
+        assert replies_of(await first) == replies_of(await again)
+        assert replies_of(await again) == dict.fromkeys(names, (3, 1, 1))
+
+    Tally.hung.clear()
+    Tally.hanging.clear()
+    try:
+        with_service(scene)
+    finally:
+        Tally.hung.set()
+
+
+def test_one_that_hangs_holds_nobody_up_who_came_in_the_same_frame() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 5)
+        calls = steps(names, 3, **{"session-2": {"action": {"do": "hang"}}})
+        told: asyncio.Queue[Reply] = asyncio.Queue()
+
+        others = service.start_calls(calls, object(), told.put_nowait)
+        came = [await told.get() for _ in range(4)]
+        Tally.hung.set()
+        last = await told.get()
+
+        assert others == []
+        assert {reply.session for reply in came} == {*names} - {"session-2"}
+        assert seen([*came, last]) == [1] * 5
+        assert last.session == "session-2"
+        assert seen(await service.call_many(steps(names, 4), object())) == [2] * 5
+
+    Tally.hung.clear()
+    try:
+        with_service(scene)
+    finally:
+        Tally.hung.set()
+
+
+def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 4)
+        actions = [{"do": "step"}, {"do": "hang"}, {"do": "end"}, {"do": "step"}]
+        first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
+        await asyncio.sleep(0)
+        while service.table.get(names[3]).is_busy:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+        Tally.hung.set()
+
+        assert replies_of(await first) == dict.fromkeys(names, (3, 1, 1))
+
+    Tally.hung.clear()
+    try:
+        with_service(scene)
+    finally:
+        Tally.hung.set()
+
+
+def test_calls_that_are_no_steps_are_left_to_the_ordinary_way() -> None:
+    async def scene(service: Service) -> None:
+        names = await opened(service, 3)
+        calls = [
+            Call(id=3, session=names[0], method="state"),
+            Call(id=3, session=names[1], method="step", params={"answer": {"call_id": "x"}}),
+            Call(id=7, session=names[2], method="step", params=STEP),
+            Call(id=1, session="nobody", method="step", params=STEP),
+        ]
+
+        assert service.start_calls(calls, object(), print) == calls
+
+    with_service(scene)

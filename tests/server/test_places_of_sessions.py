@@ -1,0 +1,214 @@
+"""How many sessions there may be, who waits, and who has to go."""
+
+from __future__ import annotations
+
+import asyncio
+
+from serving_places import Caller, code, counting_table, run
+
+
+def test_beyond_its_capacity_callers_wait_and_beyond_its_queue_they_are_refused() -> None:
+    async def scene() -> None:
+        table, place = counting_table(max_sessions=1, queue_size=1)
+        first, second, third = (Caller(table, name, object()) for name in "abc")
+        await first("open")
+        waiting = asyncio.ensure_future(second("open"))
+        await asyncio.sleep(0)
+
+        refused = await third("open")
+
+        assert code(refused) == "no_capacity"
+        assert refused.fault is not None
+        assert "max_sessions" in refused.fault.message
+        await first("close")
+        assert code(await waiting) is None
+        assert [runner.is_closed for runner in place.runners] == [True, False]
+        assert table.count == 1
+
+    run(scene())
+
+
+def test_a_caller_waits_no_longer_than_it_may() -> None:
+    async def scene() -> None:
+        table, _ = counting_table(max_sessions=1, queue_timeout_s=0.01)
+        await Caller(table, "a")("open")
+
+        assert code(await Caller(table, "b")("open")) == "no_capacity"
+        assert (table.count, table.waiting) == (1, 0)
+
+    run(scene())
+
+
+def test_a_caller_that_goes_away_while_it_waits_takes_no_place() -> None:
+    async def scene() -> None:
+        table, place = counting_table(max_sessions=1)
+        first, second = Caller(table, "a", object()), Caller(table, "b", object())
+        await first("open")
+        waiting = asyncio.ensure_future(second("open"))
+        await asyncio.sleep(0)
+
+        table.disconnect(second.connection)
+
+        assert code(await waiting) == "no_capacity"
+        await first("close")
+        assert (table.count, table.waiting, len(place.runners)) == (0, 0, 1)
+
+    run(scene())
+
+
+def test_an_open_that_is_repeated_while_it_waits_takes_one_place() -> None:
+    async def scene() -> None:
+        table, place = counting_table(max_sessions=1)
+        first, second = Caller(table, "a", object()), Caller(table, "b", object())
+        await first("open")
+        waiting = [
+            asyncio.ensure_future(second("open")),
+            asyncio.ensure_future(second("open", again=1)),
+        ]
+        await asyncio.sleep(0)
+
+        await first("close")
+
+        assert [code(await one) for one in waiting] == [None, None]
+        assert len(place.runners) == 2
+
+    run(scene())
+
+
+def test_a_session_without_its_connection_is_closed_when_nobody_comes_back() -> None:
+    async def scene() -> None:
+        table, place = counting_table(resume_ttl_s=0.05)
+        caller = Caller(table, "a", object())
+        await caller("open")
+        sweeping = asyncio.ensure_future(table.sweep())
+
+        table.disconnect(caller.connection)
+        while table.count:
+            await asyncio.sleep(0.01)
+
+        assert place.runners[0].is_closed
+        assert code(await caller("reset")) == "session_gone"
+        sweeping.cancel()
+
+    run(scene())
+
+
+def test_a_session_is_not_closed_in_mid_call_however_long_that_takes() -> None:
+    async def scene() -> None:
+        table, place = counting_table(resume_ttl_s=0.02, session_ttl_s=0.02)
+        caller = Caller(table, "a", object())
+        await caller("open")
+        stepping = asyncio.ensure_future(caller("step", action="wait"))
+        sweeping = asyncio.ensure_future(table.sweep())
+        await asyncio.sleep(0)
+        table.disconnect(caller.connection)
+        other = Caller(table, "b", object())
+        await other("open")
+        while table.count == 2:  # the other one goes, being idle
+            await asyncio.sleep(0.01)
+
+        assert not place.runners[0].is_closed
+        place.runners[0].go_on.set()
+        assert code(await stepping) is None
+        while table.count:
+            await asyncio.sleep(0.01)
+        sweeping.cancel()
+
+    run(scene())
+
+
+def test_a_draining_server_lets_episodes_end_and_begins_none() -> None:
+    async def scene() -> None:
+        table, place = counting_table()
+        playing, idle = Caller(table, "a", object()), Caller(table, "b", object())
+        for caller in (playing, idle):
+            await caller("open")
+        await playing("reset")
+
+        draining = asyncio.ensure_future(table.drain(10.0))
+        while not place.runners[1].is_closed:
+            await asyncio.sleep(0.01)
+
+        assert code(await Caller(table, "c")("open")) == "no_capacity"
+        assert code(await playing("step", action=1)) is None
+        assert not place.runners[0].resets_itself
+        assert code(await playing("reset")) == "no_capacity"
+        assert code(await playing("step", action="end")) is None
+        await draining
+        assert place.runners[0].is_closed
+        assert table.count == 0
+
+    run(scene())
+
+
+def test_what_is_not_over_when_the_drain_is_over_is_closed() -> None:
+    async def scene() -> None:
+        table, place = counting_table()
+        caller = Caller(table, "a", object())
+        await caller("open")
+        await caller("reset")
+
+        await table.drain(0.02)
+
+        assert place.runners[0].is_closed
+
+    run(scene())
+
+
+def test_a_session_closed_in_mid_call_frees_its_place_when_the_call_is_over() -> None:
+    async def scene() -> None:
+        table, place = counting_table(max_sessions=1)
+        caller = Caller(table, "a", object())
+        await caller("open")
+        stepping = asyncio.ensure_future(caller("step", action="wait"))
+        await asyncio.sleep(0)
+
+        assert code(await caller("close")) is None
+        assert not place.runners[0].is_closed
+        place.runners[0].go_on.set()
+        await stepping
+        assert code(await Caller(table, "b", object())("open")) is None
+
+        assert place.runners[0].is_closed
+
+    run(scene())
+
+
+def test_a_place_that_is_given_in_the_moment_of_the_time_out_is_not_lost() -> None:
+    async def scene() -> None:
+        for _ in range(30):
+            table, _place = counting_table(max_sessions=1, queue_timeout_s=0.01)
+            first = Caller(table, "a", object())
+            await first("open")
+            waiting = asyncio.ensure_future(Caller(table, "b", object())("open"))
+            await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            while loop.time() < began_s + 0.011:
+                pass  # so that the time-out and the place come in one turn of the loop
+
+            await first("close")
+            reply = await waiting
+
+            assert table.count == (1 if reply.fault is None else 0)
+
+    run(scene())
+
+
+def test_a_server_that_stops_while_a_session_is_opened_closes_it() -> None:
+    async def scene() -> None:
+        table, place = counting_table()
+        place.may_open.clear()
+        opening = asyncio.ensure_future(Caller(table, "a", object())("open"))
+        await asyncio.sleep(0)
+
+        stopping = asyncio.ensure_future(table.drain(0.0))
+        await asyncio.sleep(0.05)
+        place.may_open.set()
+        await stopping
+
+        assert code(await opening) == "no_capacity"
+        assert [runner.is_closed for runner in place.runners] == [True]
+        assert table.count == 0
+
+    run(scene())

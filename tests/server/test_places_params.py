@@ -1,0 +1,146 @@
+"""What strangers ask of an environment is carried out or refused by name, and nothing crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place_worlds import local, opened, step
+
+import envweave as ew
+from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, TaskError
+from envweave.examples.counter import CounterEnv
+from envweave.server.performing import TAKES, perform, read_call
+from envweave.session import Session, SyncDriver
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(sorted({name for names in TAKES.values() for name in names}))
+
+
+class Tasked(CounterEnv):
+    """A counter with tasks and options."""
+
+    tasks = ew.Tasks({"train": [ew.Task("a"), ew.Task("b")]})
+
+    def reset(self, *, task: Any, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)
+
+    def answer(self, result: Any) -> Any:
+        raise AssertionError("nobody has asked")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    method=st.sampled_from(["reset", "check_reset", "step", "state", "close", ""]),
+    params=st.dictionaries(NAMES | st.text(max_size=5), PLAIN, max_size=3),
+)
+def test_whatever_is_asked_the_episode_goes_on_or_another_begins(
+    method: str, params: dict[str, Any]
+) -> None:
+    driver = SyncDriver(Session(Tasked(done_at=10**300)))
+    driver.reset()
+
+    try:
+        performed = perform(driver, read_call(method, params))
+    except EnvWeaveError:
+        pass  # refused by name
+    else:
+        assert performed.is_live
+        assert performed.travels is not None or isinstance(
+            performed.value, EnvWeaveError | type(None)
+        )
+
+    assert driver.step({"delta": 1}).step_index in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "error", "message"),
+    [
+        ("reset", {"sede": 1}, OptionError, "reset takes no parameter 'sede'. Did you mean 'seed'"),
+        ("reset", {"seed": "7"}, SeedError, "seed='7' is not a whole number"),
+        ("reset", {"seed": True}, SeedError, "seed=True"),
+        ("reset", {"seed": -1}, SeedError, "seed=-1"),
+        ("reset", {"options": [1]}, OptionError, r"options=\[1\]"),
+        ("reset", {"episode_id": 7}, OptionError, "episode_id=7 is no text"),
+        ("reset", {"task": 7}, TaskError, "task=7 is neither"),
+        ("reset", {"task": {"id": 7}}, TaskError, "cannot be read"),
+        ("reset", {"task": {"id": "a", "dta": {}}}, TaskError, "no field 'dta'. Did you mean 'da"),
+        ("check_reset", {"task": {}}, TaskError, "missing required field `id`"),
+        ("step", {}, ActionError, "step needs an `action`"),
+        ("step", {"action": 1, "answer": {}}, ActionError, "not both"),
+        ("step", {"answer": 7}, ActionError, "answer: 7 is no answer"),
+        ("step", {"answer": {"call_id": 7}}, ActionError, "answer.call_id: 7 is no text"),
+        ("step", {"answer": {"call_id": "x", "error": 1}}, ActionError, "answer.error: 1"),
+        ("step", {"answer": {"call_id": "x", "vlue": 1}}, ActionError, "Did you mean 'value'"),
+        ("state", {"of": "mind"}, OptionError, "state takes no parameter 'of'. It takes none."),
+        ("__class__", {}, OptionError, "no method '__class__'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_name(
+    method: str, params: dict[str, Any], error: type[EnvWeaveError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        read_call(method, params)
+
+
+def test_a_message_repeats_little_of_what_a_stranger_sent() -> None:
+    with pytest.raises(SeedError) as refused:
+        read_call("reset", {"seed": "9" * 10**6})
+
+    assert len(str(refused.value)) < 300
+
+
+def test_tasks_travel_as_dicts_and_are_listed_in_pages() -> None:
+    async def play() -> tuple[Any, list[Any], Any]:
+        place = local(Tasked)
+        await place.start()
+        (runner,) = await opened(place)
+        began = await runner.call("reset", {"task": {"id": "mine", "data": {"x": 1}}}, None)
+        await step(runner, {"delta": 1})
+        page, one = await place.tasks("train", 1, 5), await place.task("a")
+        for ask in (place.tasks("test", 0, 1), place.tasks("train", -1, 1), place.task("c")):
+            with pytest.raises(TaskError):
+                await ask
+        await place.close()
+        return began, page, one
+
+    began, page, one = asyncio.run(play())
+
+    assert began.task_id == "mine"
+    assert (page, one) == ([ew.Task("b")], ew.Task("a"))
+
+
+def test_the_millionth_task_is_had_without_those_before_it() -> None:
+    made: list[int] = []
+
+    def make(split: str, index: int) -> ew.Task:
+        made.append(index)
+        return ew.Task(f"{split}-{index}", split)
+
+    class Endless(Tasked):
+        tasks = ew.Tasks.endless(make)
+
+    async def play() -> list[Any]:
+        place = local(Endless)
+        await place.start()
+        page = await place.tasks("train", 10**6, 2)
+        await place.close()
+        return page
+
+    assert [task.id for task in asyncio.run(play())] == ["train-1000000", "train-1000001"]
+    assert len(made) < 10

@@ -1,0 +1,248 @@
+"""Worker processes of a server may crash; only their own sessions are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from place_worlds import WAIT_S, Broken, ByProcess, Doomed, Worker, opened, reset, step, until
+
+import envweave as ew
+from envweave.errors import (
+    CapacityError,
+    DefinitionError,
+    EnvironmentLostError,
+    OptionError,
+    StateFailedError,
+    TaskError,
+)
+from envweave.registry import EnvSpec, ReadyMade
+from envweave.server.options import ServerOptions
+from envweave.server.place import Wishes
+from envweave.server.workers import WorkerPlace
+from envweave.session import episode_seed
+
+
+def run(test: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(test, 60.0))
+
+
+def placed(factory: Any, workers: int = 1, kwargs: Any = None, **options: Any) -> WorkerPlace:
+    spec = EnvSpec("worker", factory)
+    return WorkerPlace(spec, kwargs or {}, ServerOptions(workers=workers, **options))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_segfault_loses_the_sessions_of_one_worker_and_it_is_replaced() -> None:
+    async def play() -> None:
+        place = placed(ByProcess, workers=2)
+        await place.start()
+        runners = await opened(place, 4)
+        began = [await reset(runner, seed=7) for runner in runners]
+        pids = [result.observation["pid"] for result in began]
+        assert sorted(pids.count(pid) for pid in pids) == [2, 2, 2, 2]
+        assert os.getpid() not in pids
+        mate = next(i for i in range(1, 4) if pids[i] == pids[0])
+        others = [i for i in range(1, 4) if pids[i] != pids[0]]
+
+        crashed = await step(runners[0], "segfault")
+
+        cause = f"its worker process {pids[0]} was killed by SIGSEGV"
+        assert (crashed.end.reason, crashed.end.blame) == ("lost", "infrastructure")
+        assert crashed.end.cause == cause
+        assert (crashed.step_index, crashed.observation) == (1, began[0].observation)
+        assert [(await step(runners[i])).step_index for i in others] == [1, 1]
+        assert not runners[mate].is_live
+        with pytest.raises(StateFailedError, match="SIGSEGV"):
+            await runners[mate].call("state", {}, None)
+        assert (await step(runners[mate])).end.cause == cause
+
+        again = [await reset(runners[i]) for i in (0, mate)]
+
+        assert [result.info["seed"] for result in again] == [episode_seed(7, 1)] * 2
+        assert again[0].episode_id == began[0].episode_id.replace("-0", "-1")
+        await until(lambda: place.health.workers == 2)
+        assert place.health.replaced == 1
+        replacement = (await opened(place))[0]
+        assert (await reset(replacement)).observation["pid"] not in pids
+        await place.close()
+        assert all(map(is_gone, pids))
+
+    run(play())
+
+
+def test_with_autoreset_the_next_episode_begins_elsewhere_in_the_same_result() -> None:
+    async def play() -> tuple[Any, Any]:
+        place = placed(ByProcess)
+        await place.start()
+        (runner,) = await opened(place, autoreset=True)
+        await reset(runner, seed=7)
+        lost = await step(runner, "die")
+        after = await step(runner)
+        await place.close()
+        return lost, after
+
+    lost, after = run(play())
+
+    assert "was killed by SIGKILL" in lost.end.cause
+    assert lost.ready.initial_info["seed"] == episode_seed(7, 1)
+    assert (after.step_index, after.episode_id) == (1, lost.ready.episode_id)
+
+
+def test_a_worker_says_the_same_as_a_place_of_the_servers_own(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def play() -> None:
+        place = placed(ByProcess)
+        await place.start()
+        assert place.description.name == "ByProcess"
+        assert await place.tasks("train", 1, 5) == [ew.Task("b", data={"x": 1})]
+        assert await place.task("a") == ew.Task("a")
+        with pytest.raises(TaskError, match="There is no task 'c'"):
+            await place.task("c")
+        (runner,) = await opened(place)
+        with pytest.raises(OptionError, match="Did you mean 'seed'"):
+            await runner.call("reset", {"sede": 1}, None)
+        began = await reset(runner, task="b")
+        assert (began.task_id, runner.is_live) == ("b", True)
+        await step(runner, "print")
+        failed = await step(runner, "raise")
+        assert (failed.end.reason, runner.is_live) == ("error", False)
+        with pytest.raises(EnvironmentLostError, match="SIGKILL"):
+            await reset(runner, options={"do": "die"})
+        assert (await reset(runner)).step_index == 0
+        await runner.close()
+        await runner.close()
+        await place.close()
+        await place.close()
+
+    run(play())
+
+    printed = capfd.readouterr()
+    assert (printed.out, "told to print" in printed.err) == ("", True)
+
+
+def test_a_worker_with_a_call_that_cannot_be_stopped_is_replaced_when_it_is_empty() -> None:
+    async def play() -> None:
+        place = placed(ByProcess)
+        await place.start()
+        (runner,) = await opened(place)
+        pid = (await reset(runner)).observation["pid"]
+
+        late = await step(runner, "hang", 0.05)
+
+        assert late.end.reason == "timeout"
+        await until(lambda: place.health.stuck == 1)
+        await until(lambda: place.health.workers == 2)
+        assert (await reset(runner)).observation["pid"] == pid
+        (other,) = await opened(place)
+        assert (await reset(other)).observation["pid"] != pid
+        await runner.close()
+        await until(lambda: is_gone(pid) and place.health.workers == 1)
+        assert place.health.stuck == 0
+        await place.close()
+
+    run(play())
+
+
+def test_a_worker_with_too_many_such_calls_is_ended_at_once() -> None:
+    async def play() -> Any:
+        place = placed(ByProcess, max_stuck=0)
+        await place.start()
+        (hangs, other) = await opened(place, 2)
+        await reset(hangs)
+        await reset(other)
+        await step(hangs, "hang", 0.05)
+        await until(lambda: not other.is_live)
+        lost = await step(other)
+        await place.close()
+        return lost
+
+    assert "could not be stopped" in run(play()).end.cause
+
+
+def test_workers_that_die_at_the_start_are_told_of_when_a_session_is_opened(
+    tmp_path: Path,
+) -> None:
+    sign = tmp_path / "sign"
+
+    async def play() -> None:
+        place = placed(Doomed, kwargs={"sign": str(sign)})
+        await place.start()
+        (runner,) = await opened(place)
+        await reset(runner)
+        sign.touch()
+        await step(runner, "die")
+        with pytest.raises(EnvironmentLostError, match=r"could not start.*SIGKILL"):
+            await reset(runner)
+        with pytest.raises(CapacityError, match=r"no worker process: .*SIGKILL"):
+            await place.open(Wishes())
+        sign.unlink()
+        await until(lambda: place.health.workers == 1)
+        assert (await reset(runner)).step_index == 0
+        await place.close()
+
+    run(play())
+
+
+def test_environments_that_cannot_be_made_are_found_out_at_the_start() -> None:
+    async def play() -> None:
+        place = placed(Broken)
+        with pytest.raises(DefinitionError, match="no licence"):
+            await place.start()
+
+    run(play())
+
+
+def test_one_object_cannot_be_in_workers() -> None:
+    with pytest.raises(OptionError, match="Serve its class"):
+        placed(ReadyMade(Worker()))
+
+
+FRONT = """
+import asyncio, sys
+from envweave.registry import EnvSpec
+from envweave.server.options import ServerOptions
+from envweave.server.workers import WorkerPlace
+
+async def main():
+    spec = EnvSpec("counter", "envweave.examples.counter:CounterEnv")
+    place = WorkerPlace(spec, {}, ServerOptions(workers=2))
+    await place.start()
+    print(*[worker.pid for worker in place._workers], flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_server_that_is_killed_leaves_no_worker() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FRONT], stdout=subprocess.PIPE, text=True
+    ) as front:
+        assert front.stdout is not None
+        pids = [int(pid) for pid in front.stdout.readline().split()]
+
+        front.send_signal(signal.SIGKILL)
+
+        front.wait()
+        ends_s = time.monotonic() + WAIT_S
+        while not all(map(is_gone, pids)) and time.monotonic() < ends_s:
+            time.sleep(0.01)
+    assert len(pids) == 2
+    assert all(map(is_gone, pids))

@@ -1,0 +1,206 @@
+"""What a server says to its workers, and what it does about one that says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from place_worlds import ByProcess, Worker, opened, reset, step, until
+
+import envweave as ew
+from envweave.registry import EnvSpec
+from envweave.server import worker_main, worker_process
+from envweave.server.local import LocalPlace
+from envweave.server.options import ServerOptions
+from envweave.server.place import Wishes
+from envweave.server.workers import WorkerPlace
+
+
+def run(test: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(test, 60.0))
+
+
+def placed(factory: Any, **options: Any) -> WorkerPlace:
+    return WorkerPlace(EnvSpec("worker", factory), {}, ServerOptions(workers=1, **options))
+
+
+class Blocking(ew.Environment):
+    """Holds its worker's event loop, as no coroutine should."""
+
+    async def reset(self) -> int:
+        return os.getpid()
+
+    async def step(self, action: float) -> int:
+        time.sleep(action)  # as no coroutine should
+        return os.getpid()
+
+
+class SlowlyMade(ByProcess):
+    """Takes its time to be made when it was given up before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if type(self).hung.is_set():
+            time.sleep(0.7)
+
+
+class Counting(ew.Environment):
+    """Has tasks whose data is no plain text by text."""
+
+    tasks = ew.Tasks({"train": [ew.Task("a", data={1: "one", (2, 3): object})]})  # type: ignore[dict-item]
+
+    def reset(self, *, task: Any = None) -> int:
+        return 0
+
+    def step(self, action: int) -> int:
+        return action
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(worker_process, "SILENT_S", 0.5)
+    monkeypatch.setattr(worker_process, "CLOSE_S", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    tell = worker_process.WorkerProcess.tell
+
+    def overheard(self: Any, method: str, *about: Any, **numbered: Any) -> None:
+        told.append(method)
+        tell(self, method, *about, **numbered)
+
+    monkeypatch.setattr(worker_process.WorkerProcess, "tell", overheard)
+
+    async def play() -> None:
+        place = placed(SlowlyMade)
+        await place.start()
+        (slow,) = await opened(place, autoreset=True, timeout_s=1.0)
+        (mate,) = await opened(place)
+        pid = (await reset(mate)).observation["pid"]
+        await reset(slow)
+
+        late = await step(slow, "hang", 1.0)
+
+        assert "ping" in told
+        assert (late.end.reason, late.ready is not None) == ("timeout", True)
+        assert (await step(mate)).observation["pid"] == pid
+        assert place.health.replaced == 1  # it is to have no more sessions, with one that hangs
+        await place.close()
+
+    run(play())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_closing_a_session_of_a_worker_whose_loop_is_held_up_ends_the_worker() -> None:
+    async def play() -> Any:
+        place = placed(Blocking)
+        await place.start()
+        (held, other) = await opened(place, 2)
+        pid = (await reset(held)).observation
+        await reset(other)
+        stepping = asyncio.ensure_future(step(held, 1000.0))
+        await asyncio.sleep(0)
+
+        await asyncio.wait_for(other.close(), 20.0)
+
+        lost = await stepping
+        await until(lambda: place.health.workers == 1)
+        assert (await reset(held)).observation != pid
+        await place.close()
+        return lost
+
+    lost = run(play())
+
+    assert lost.end.reason == "lost"
+    assert "was ended" in lost.end.cause
+
+
+def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        place = placed(ByProcess)
+        await place.start()
+        (runner,) = await opened(place)
+        pid = (await reset(runner)).observation["pid"]
+        tried = asyncio.Event()
+        popen = worker_process.subprocess.Popen
+
+        def full(*_: Any, **__: Any) -> Any:
+            tried.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(worker_process.subprocess, "Popen", full)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.wait_for(tried.wait(), 20.0)
+        with pytest.raises(ew.errors.CapacityError, match="Too many open files"):
+            await place.open(Wishes())
+        monkeypatch.setattr(worker_process.subprocess, "Popen", popen)
+
+        await until(lambda: place.health.workers == 1)
+
+        assert (await reset(runner)).step_index == 0
+        await place.close()
+
+    run(play())
+
+
+def test_tasks_with_any_data_come_from_a_worker_as_from_the_servers_own_process() -> None:
+    async def play() -> list[Any]:
+        place = placed(Counting)
+        await place.start()
+        came = [*await place.tasks("train", 0, 5), await place.task("a")]
+        await place.close()
+        return came
+
+    listed, one = run(play())
+
+    assert listed == one
+    assert (one.id, one.data[1]) == ("a", "one")
+
+
+def test_a_worker_remembers_nothing_of_sessions_that_could_not_be_made() -> None:
+    class Fragile(Worker):
+        is_whole = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            if not Fragile.is_whole:
+                raise RuntimeError("no licence")
+
+    async def play() -> worker_main.Worker:
+        ours, theirs = worker_process.socket.socketpair()
+        worker = worker_main.Worker(theirs, bytearray())
+        worker._place = LocalPlace(EnvSpec("worker", Fragile), {}, ServerOptions())
+        await worker._place.start()
+        (await worker._place.open(Wishes())).is_live
+        Fragile.is_whole = False
+        wishes = {"autoreset": False, "position": None}
+        packed = worker_main.MSGPACK.encode(wishes)
+        for number in range(5):
+            opening = asyncio.ensure_future(worker._carry_out("open", number, packed, None))
+            await asyncio.sleep(0)
+            await worker._carry_out("close", number, worker_main.MSGPACK.encode({}), None)
+            with pytest.raises(ew.errors.DefinitionError):
+                await opening
+            await worker._carry_out("close", number, worker_main.MSGPACK.encode({}), None)
+        await worker._place.close()
+        ours.close()
+        theirs.close()
+        return worker
+
+    worker = run(play())
+
+    assert not worker._unwanted
+    assert not worker._opening
+    assert not worker._runners

@@ -1,0 +1,90 @@
+"""The processes below this one, also those whose parents are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, told apart from a later one with the same number by when it started."""
+
+    pid: int
+    started: int
+    parent: int
+    name: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.pid} ({self.name}, {self.state})"
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it only waits for its parent to take notice."""
+        return self.state in "ZX"
+
+    def bury(self) -> None:
+        """Take notice of a dead child of this process that nobody else waits for."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+    def kill(self) -> None:
+        """End it, unless it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def read_process(pid: int) -> Process | None:
+    """Return the process with this number; `None` if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name is in brackets, and may have brackets and spaces in it.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(pid, int(fields[19]), int(fields[1]), name, fields[0])
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs: one that is dead and not yet waited for does not."""
+    process = read_process(pid)
+    return process is not None and not process.is_dead
+
+
+def descendants(of: int | None = None) -> set[Process]:
+    """Return the processes below one, this one by default."""
+    of = os.getpid() if of is None else of
+    children: dict[int, list[Process]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        process = read_process(int(entry.name))
+        if process is not None:
+            children.setdefault(process.parent, []).append(process)
+    found: set[Process] = set()
+    row = [of]
+    while row:
+        below = [child for pid in row for child in children.get(pid, [])]
+        found.update(below)
+        row = [child.pid for child in below]
+    return found
+
+
+@contextlib.contextmanager
+def keeping_orphans() -> Iterator[None]:
+    """Become the parent of descendants whose parents die, so that none gets out of sight."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = ctypes.c_int()
+    prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_SET_SUBREAPER, before.value, 0, 0, 0)

@@ -1,0 +1,38 @@
+"""What a server process cannot start with, or not always."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from envweave.examples import CounterEnv
+
+
+class Exits(CounterEnv):
+    """Ends its process while it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sys.stderr.write("no good today\n")
+        sys.stderr.flush()
+        os._exit(7)
+
+
+class Sleeps(CounterEnv):
+    """Is not made for a long time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(60)
+
+
+class FailsOnce(CounterEnv):
+    """Cannot be made, once a file is there; it is gone then."""
+
+    def __init__(self, sign: str) -> None:
+        super().__init__()
+        if Path(sign).exists():
+            Path(sign).unlink()
+            raise RuntimeError("no licence")

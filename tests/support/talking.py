@@ -1,0 +1,51 @@
+"""A conversation with a session that a test speaks for, by a clock that the test sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envweave.sandbox.conversation import Conversation
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.messages import Finished, ToSession
+from envweave.sandbox.plain import read_from_host
+from envweave.sandbox.tools import Tools
+
+LIMITS = Limits(timeout_s=1, grace_s=0.5, tool_calls=3, output_bytes=256, message_bytes=1 << 16)
+
+
+class Clock:
+    """Time as the test tells it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+TOOLS = Tools({"double": double, "odd": object})
+
+
+def talk_of(clock: Clock, limits: Limits = LIMITS, **options: Any) -> Conversation:
+    return Conversation(limits, TOOLS, clock=clock, **options)
+
+
+def told(frame: bytes) -> ToSession:
+    """Return the message in a frame of the host's."""
+    assert int.from_bytes(frame[:4], "little") == len(frame) - 4
+    return read_from_host(frame[4:])
+
+
+def finished(number: int, **changes: Any) -> Finished:
+    fields = {"stdout": "", "stderr": "", "value": None, "plain": True, "shown": None}
+    fields |= {"failure": None, "cut": False, "interrupted": False}
+    return Finished(number, **(fields | changes))
+
+
+def start(talk: Conversation, code: str = "1", timeout_s: float | None = None) -> int:
+    """Start a run; return its number."""
+    return told(talk.start_run(code, timeout_s)).id
