@@ -15,8 +15,15 @@ class Transform(ABC):
 
     The session applies it once to every observation, also to the first one of an episode.
     Rewards add up: use `observation.add_reward(part, value)`, so that each part keeps its
-    name and none overwrites another.
+    name and none overwrites another. Only what judges the task itself sets its part anew, by
+    `observation.set_reward(part, value)`.
+
+    Attributes:
+        last: Whether it is applied after all the others, wherever it stands among them: for
+            what must have the last word on a reward.
     """
+
+    last: bool = False
 
     @abstractmethod
     def __call__(self, observation: Observation) -> Observation:
@@ -25,16 +32,33 @@ class Transform(ABC):
 
 @final
 class CompositeTransform(Transform):
-    """Several transforms, one after the other."""
+    """Several transforms, one after the other; those that are `last` after all others.
 
-    def __init__(self, transforms: Iterable[Transform]) -> None:
+    One inside another is taken as its parts.
+    """
+
+    def __init__(self, transforms: Iterable[Callable[[Observation], Observation]]) -> None:
         self.transforms = list(transforms)
+        self._in_order = in_order(self.transforms)
 
     def __call__(self, observation: Observation) -> Observation:
         """Apply each in turn."""
-        for transform in self.transforms:
-            observation = transform(observation)
+        for transform in self._in_order:
+            observation = apply_transform(transform, observation)
         return observation
+
+
+def in_order(
+    transforms: Iterable[Callable[[Observation], Observation]],
+) -> list[Callable[[Observation], Observation]]:
+    """Return the parts of some transforms in the order in which they are applied."""
+    parts: list[Callable[[Observation], Observation]] = []
+    for transform in transforms:
+        if isinstance(transform, CompositeTransform):
+            parts.extend(in_order(transform.transforms))
+        else:
+            parts.append(transform)
+    return sorted(parts, key=lambda part: isinstance(part, Transform) and part.last)
 
 
 def apply_transform(

@@ -16,7 +16,6 @@ from envweave.types import (
     LogEvent,
     Observation,
     ResetResult,
-    State,
     StepResult,
     ToolCallRequest,
     ToolResult,
@@ -31,7 +30,7 @@ class Wrapper(Environment):
     """
 
     def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+        self.environment = environment = environment.take_apart()
         self.deterministic = environment.deterministic
         self.tasks = environment.tasks
         self._interface = environment.describe()
@@ -85,7 +84,7 @@ class Wrapper(Environment):
         return read(outcome)
 
     @property
-    def state(self) -> State:
+    def state(self) -> Any:
         """The state of the environment inside."""
         return self.environment.state
 
@@ -97,6 +96,10 @@ class Wrapper(Environment):
         """Connect this and the environment inside."""
         super().connect(outbox)
         self.environment.connect(outbox)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what environments like the one inside share."""
+        return self.environment.hold()
 
     def describe(self) -> Interface:
         """Describe the environment inside, with the specs that this wrapper sets."""

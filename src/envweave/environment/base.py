@@ -41,7 +41,7 @@ class Environment(ABC):
         def step(self, action: CounterAction) -> CounterObservation: ...
     ```
 
-    Both may be `async def`. Each returns an `Observation` (which carries `reward`, `done` and
+    Both may be `async def`, and so may `state` and `close`. Each returns an `Observation` (which carries `reward`, `done` and
     `truncated`), a `StepResult`, or what Gymnasium returns: a tuple of two from `reset`, of
     five from `step`, with any observation. Order of calls, seeds, ends and failures are kept
     by the session that `make` puts around it, so the methods hold only the world itself.
@@ -85,8 +85,8 @@ class Environment(ABC):
         )
 
     @property
-    def state(self) -> State:
-        """What the environment is, beyond what it shows.
+    def state(self) -> Any:
+        """What the environment is, beyond what it shows: a `State`, or a subclass of it.
 
         Where `episode_id` is `None` the session fills it in; without a `state` of the
         author's, `step_count` too.
@@ -112,6 +112,21 @@ class Environment(ABC):
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
         """Send what is emitted from now on to `outbox`. Called by the session."""
         self._outbox = outbox
+
+    def take_apart(self) -> Environment:
+        """Return the environment that goes under a session: this one.
+
+        One that has a session inside, for callers who use it without `make`, returns what that
+        session is around, so that nothing is applied twice.
+        """
+        return self
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what environments of this kind share, until what is returned is called.
+
+        Whoever makes and closes many, one after the other, calls it of the first: a server does.
+        """
+        return lambda: None
 
     def describe(self) -> Interface:
         """Return what a session must know. Authors need not touch it."""

@@ -23,7 +23,7 @@ class Interface:
 
     Attributes:
         reset_takes: Which of `RESET_PARAMETERS` its `reset` takes.
-        async_methods: Which of `reset`, `step`, `answer` and `close` are coroutines.
+        async_methods: Which of `reset`, `step`, `answer`, `state` and `close` are coroutines.
         action_spec: What actions it takes; by agent where there are several.
         observation_spec: What it shows; by agent where there are several.
         possible_agents: All that may ever take part; `None` for one agent without a name.
@@ -69,12 +69,16 @@ def reset_parameters(reset: Callable[..., Any], name: str) -> frozenset[str]:
 
 
 def coroutine_methods(environment: object) -> frozenset[str]:
-    """Return which of the four methods of an environment are coroutine functions."""
-    return frozenset(
+    """Return which methods of an environment are coroutine functions, its `state` among them."""
+    found = {
         name
         for name in ("reset", "step", "answer", "close")
         if inspect.iscoroutinefunction(getattr(environment, name, None))
-    )
+    }
+    state = inspect.getattr_static(type(environment), "state", None)
+    if isinstance(state, property) and inspect.iscoroutinefunction(state.fget):
+        found.add("state")
+    return frozenset(found)
 
 
 def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spec, Spec]:

@@ -22,7 +22,7 @@ from envweave.errors import (
     suggest,
 )
 from envweave.session import AsyncDriver, LoopDriver, Phase, Position, Session, SyncDriver
-from envweave.types import ResetResult, StepResult, Task, ToolResult
+from envweave.types import ResetResult, State, StepResult, Task, ToolResult
 from envweave.wire.results import wired
 
 logger = logging.getLogger("envweave.server")
@@ -178,7 +178,7 @@ def perform(driver: PlainDriver, asked: Asked) -> Performed:
             return _performed(session, driver.step(asked.action))
         if asked.method == "reset":
             return _performed(session, driver.reset(**asked.wanted))
-        return _looked(session, asked)
+        return _looked(session, driver.state() if asked.method == "state" else None, asked)
     except EnvWeaveError as error:
         return _refused(session, error)
     except Exception as error:  # noqa: BLE001 - a stranger's values
@@ -218,7 +218,7 @@ async def perform_on_loop(driver: AsyncDriver, asked: Asked) -> Performed:
             return _performed(session, await driver.step(asked.action))
         if asked.method == "reset":
             return _performed(session, await driver.reset(**asked.wanted))
-        return _looked(session, asked)
+        return _looked(session, await driver.state() if asked.method == "state" else None, asked)
     except EnvWeaveError as error:
         return _refused(session, error)
     except Exception as error:  # noqa: BLE001 - a stranger's values
@@ -238,12 +238,9 @@ def _performed(session: Session, result: StepResult[Any]) -> Performed:
     return Performed(result, travels, is_live(session), position)
 
 
-def _looked(session: Session, asked: Asked) -> Performed:
-    """Carry out what changes nothing."""
-    value = None
-    if asked.method == "state":
-        value = session.state()
-    else:
+def _looked(session: Session, value: State | None, asked: Asked) -> Performed:
+    """Carry out what changes nothing: a state was looked at already."""
+    if asked.method != "state":
         wanted = {name: one for name, one in asked.wanted.items() if name != "episode_id"}
         session.check_reset(**wanted)
     return Performed(value, value, is_live(session), None)

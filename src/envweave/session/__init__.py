@@ -12,6 +12,7 @@ from envweave.session.seeds import episode_seed
 
 if TYPE_CHECKING:
     from envweave.session.deadlines import Deadline as Deadline
+    from envweave.session.direct import DirectEnvironment as DirectEnvironment
     from envweave.session.driver import AsyncDriver as AsyncDriver
     from envweave.session.driver import LoopDriver as LoopDriver
     from envweave.session.driver import SyncDriver as SyncDriver
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _LATER = {
     "AsyncDriver": "driver",
     "Deadline": "deadlines",
+    "DirectEnvironment": "direct",
     "LoopDriver": "driver",
     "PrivateLoop": "private_loop",
     "SyncDriver": "driver",

@@ -240,6 +240,11 @@ class AsyncDriver(Driver):
 
     async def state(self) -> State:
         """Return the environment's state."""
+        if "state" in self.interface.async_methods:
+            with self.session.looking():
+                return self.session.read_state(
+                    await self._deadline.run("state", lambda: self.session.environment.state)
+                )
         return self.session.state()
 
     async def close(self) -> None:
@@ -279,6 +284,8 @@ class LoopDriver(Driver):
 
     def state(self) -> State:
         """Return the environment's state."""
+        if "state" in self.interface.async_methods and not self._loop.is_closed:
+            return self._loop.run(self._driver.state())
         return self.session.state()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from envweave.environment.outcome import (
 )
 from envweave.errors import BadReturnError
 from envweave.session.keeping import keep
-from envweave.transforms import apply_transform
+from envweave.transforms import CompositeTransform, apply_transform
 from envweave.types import Observation, ResetResult, StepResult
 
 Transforming = Callable[[Observation], Observation] | None
@@ -28,7 +28,7 @@ def compose(first: Transforming, second: Transforming) -> Transforming:
     """Return one transform for two: the environment's own comes first."""
     if first is None or second is None:
         return first or second
-    return lambda observation: second(first(observation))
+    return CompositeTransform([first, second])
 
 
 def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, Any]]:

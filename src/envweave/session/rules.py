@@ -17,7 +17,8 @@ new episode's start travel in one result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from sys import getrefcount
 from typing import Any, final
 
@@ -151,7 +152,7 @@ class Session:
     def _start(self, outcome: Any) -> Start:
         if self.phase is _CLOSED:
             raise ClosedError(f"{self._name} was closed while its reset() ran.")
-        self.transform = compose(self.environment.transform, self._callers_transform)
+        self.reread_transform()
         if self._ledger is None:
             shown, info = read_start(outcome, self.transform)
             if self.fits is not None:
@@ -373,15 +374,29 @@ class Session:
 
     def state(self) -> State:
         """Return a copy of the author's state, with what it leaves open filled in."""
+        with self.looking():
+            return self.read_state(self.environment.state)
+
+    def read_state(self, state: Any) -> State:
+        """Return a copy of what an author's `state` gave."""
+        return keep_state(state, self.episode_id, self.step_index)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the environment; what it says meanwhile has no result to be said in."""
         if self.phase is _CLOSED:
             raise ClosedError(f"state() on {self._name}, which is closed.")
         before = len(self.said)
         try:
-            return keep_state(self.environment.state, self.episode_id, self.step_index)
+            yield
         except Exception as error:
             raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
         finally:
-            del self.said[before:]  # a look is no call, and has no result to say it in
+            del self.said[before:]
+
+    def reread_transform(self) -> None:
+        """Apply the environment's `transform` as it is now, from the next observation on."""
+        self.transform = compose(self.environment.transform, self._callers_transform)
 
     @property
     def position(self) -> Position:

@@ -45,6 +45,13 @@ class Observation:
         parts[part] = parts.get(part, 0.0) + float(value)
         self.reward = (self.reward or 0.0) + float(value)
 
+    def set_reward(self, part: str, value: float) -> None:
+        """Make `value` what is earned under the name `part`; other parts stay as they are."""
+        self.add_reward(part, 0.0)
+        parts: dict[str, float] = self.metadata["reward_parts"]
+        parts[part] = float(value)
+        self.reward = sum(parts.values())
+
 
 @dataclass(kw_only=True)
 class State:

@@ -1,0 +1,140 @@
+"""`create_codeact_env` and `create_mcp_environment`: environments for agents that write code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from envweave.codeact.attempts import Grader
+from envweave.codeact.environment import CodeActEnvironment, GradeWhen
+from envweave.codeact.executors.base import Executor
+from envweave.codeact.executors.shared import SandboxOptions
+from envweave.errors import OptionError, suggest
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.options import Profile, WantedIsolation
+from envweave.session import DirectEnvironment
+from envweave.tools import ToolRegistry
+from envweave.types import Observation, Tasks
+
+EXECUTORS = ("sandbox", "smolagents", "inproc")
+
+AnyTools = ToolRegistry | Mapping[str, Callable[..., Any]] | Iterable[Any]
+
+
+def create_codeact_env(
+    *,
+    executor: str | Executor = "sandbox",
+    tools: AnyTools | None = None,
+    files: bool = False,
+    transform: Callable[[Observation], Observation] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    preload: Iterable[str] = (),
+    profile: Profile = "python",
+    isolation: WantedIsolation = "auto",
+    visible: Iterable[str | os.PathLike[str]] = (),
+    grader: Grader | None = None,
+    grade: GradeWhen = "final",
+    tasks: Tasks | None = None,
+    fatal_reward: float = 0.0,
+) -> DirectEnvironment:
+    """Return an environment whose actions are Python code.
+
+    Use it as it is: `reset` and `step` return observations, and `transform` may be set at any
+    time. Or give it to `make`, `register` or `create_fastapi_app`.
+
+    Args:
+        executor: What runs the code. `"sandbox"`: behind kernel-enforced walls. `"smolagents"`:
+            the interpreter of that library, in this process; its authors say that it is no
+            security boundary. `"inproc"`: this very process, with no walls at all. Or one of
+            your own.
+        tools: What code may call: a `ToolRegistry`, functions, or functions by name.
+        files: Whether `file_read`, `file_write` and their kind are among it.
+        transform: Applied to every observation.
+        limits: What code may use; a `Limits`, or its fields.
+        preload: Modules that every session finds imported.
+        profile: `"shell"` lets code also run programs, inside the same walls.
+        isolation: The walls; see `Sandbox`.
+        visible: Files and folders of the host that code may read.
+        grader: Judges what the agent hands in.
+        grade: When it does; see `CodeActEnvironment`.
+        tasks: What episodes can be about.
+        fatal_reward: What a step earns whose code ended its session.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+        MissingExtraError: The executor needs a library that is not installed.
+        OptionError: An option is not sound, or the executor does not know it.
+    """
+    if isinstance(limits, Mapping):
+        limits = _limits(limits)
+    options = SandboxOptions(
+        limits=limits or Limits(),
+        preload=_names("preload", preload),
+        profile=profile,
+        isolation=isolation,
+        visible=tuple(os.fspath(one) for one in _names("visible", visible)),
+    )
+    made = executor if isinstance(executor, Executor) else make_executor(executor, options)
+    return DirectEnvironment(
+        CodeActEnvironment(
+            made,
+            tools=tools,
+            files=files,
+            transform=transform,
+            grader=grader,
+            grade=grade,
+            tasks=tasks,
+            fatal_reward=fatal_reward,
+        )
+    )
+
+
+def make_executor(name: str, options: SandboxOptions) -> Executor:
+    """Return the executor of this name.
+
+    Raises:
+        OptionError: There is none, or it does not know an option.
+    """
+    if name == "sandbox":
+        from envweave.codeact.executors.walled import SandboxExecutor
+
+        return SandboxExecutor(options)
+    if name not in EXECUTORS:
+        raise OptionError(
+            f"executor={name!r} is none of {', '.join(map(repr, EXECUTORS))}."
+            f"{suggest(str(name), EXECUTORS)}"
+        )
+    _refuse_walls(name, options)
+    if name == "smolagents":
+        from envweave.codeact.executors.smol import SmolagentsExecutor
+
+        return SmolagentsExecutor(options.limits)
+    from envweave.codeact.executors.inproc import InprocExecutor
+
+    return InprocExecutor(options.limits)
+
+
+def _refuse_walls(name: str, options: SandboxOptions) -> None:
+    """Refuse what only the sandbox can honour."""
+    plain = SandboxOptions(limits=options.limits)
+    for field in ("preload", "profile", "isolation", "visible"):
+        if getattr(options, field) != getattr(plain, field):
+            raise OptionError(
+                f"{field}={getattr(options, field)!r} is for executor='sandbox'; {name!r} has no "
+                "such thing. Leave it out."
+            )
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    known = list(Limits.__dataclass_fields__)
+    for name in given:
+        if name not in known:
+            raise OptionError(f"limits: there is no {name!r}.{suggest(str(name), known)}")
+    return Limits(**given)
+
+
+def _names(option: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(given, str | bytes):
+        raise OptionError(f"{option}={given!r}: expected a list of them.")
+    return tuple(given)

@@ -1,0 +1,172 @@
+"""`CodeActEnvironment`: an agent acts by writing code, and sees what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from envweave.codeact.attempts import Attempt, Grader
+from envweave.codeact.executors.base import Executor
+from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
+from envweave.environment import Environment
+from envweave.errors import BusyError, OptionError, SessionLostError
+from envweave.sandbox.results import ExecutionResult
+from envweave.tools import ToolRegistry
+from envweave.types import EpisodeEnd, Observation, Task, Tasks
+
+GradeWhen = Literal["final", "every_step"]
+
+FINAL_ANSWER = "final_answer"
+"""What code calls to hand in its answer, where there is a grader."""
+
+
+class CodeActEnvironment(Environment):
+    """Runs the code that an agent writes; variables and functions last for the episode.
+
+    The last expression is the return value. An exception is an observation like any other, and
+    so is a limit that was hit. Code that ended its session (it would not stop, filled the memory,
+    exited) has ended the episode: `EpisodeEnd(..., blame="agent")`, with `fatal_reward`.
+
+    Args:
+        executor: What runs the code. It is closed with the environment.
+        tools: What code may call besides Python's own.
+        files: Whether `file_read` and its kind are among it.
+        transform: Applied by the session to every observation.
+        grader: Judges what the agent hands in, on the host; its score is the part `grade` of the
+            reward, and the episode is over.
+        grade: When: `"final"`, once code calls `final_answer(…)`; `"every_step"`, after each,
+            until one passes.
+        tasks: What episodes can be about. The text `prompt` of a task's data is shown first.
+        fatal_reward: What a step earns whose code ended its session.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        tools: ToolRegistry | Mapping[str, Callable[..., Any]] | Iterable[Any] | None = None,
+        files: bool = False,
+        transform: Callable[[Observation], Observation] | None = None,
+        grader: Grader | None = None,
+        grade: GradeWhen = "final",
+        tasks: Tasks | None = None,
+        fatal_reward: float = 0.0,
+    ) -> None:
+        if grade not in ("final", "every_step"):
+            raise OptionError(f"grade={grade!r} is neither 'final' nor 'every_step'.")
+        self.executor = executor
+        self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        self.transform = transform
+        self.tasks = tasks
+        self._files = files
+        self._grader = grader
+        self._grade_when = grade
+        self._fatal_reward = float(fatal_reward)
+        self._task: Task | None = None
+        self._names: list[str] = []
+        self._programs: list[str] = []
+        self._answers: list[Any] = []
+        self._steps = 0
+        self._last = ExecutionResult(success=True)
+
+    async def reset(
+        self,
+        *,
+        seed: int | None = None,
+        task: Task | None = None,
+    ) -> CodeObservation:
+        """Forget all variables and files, and begin anew.
+
+        The seed is that of `random` and numpy in the code; without one they follow the system.
+        """
+        functions = await self.tools.open()
+        if self._grader is not None and self._grade_when == "final":
+            functions = {**functions, FINAL_ANSWER: self._hand_in}
+        await self.executor.begin(seed=seed, tools=functions, files=self._files)
+        self._task = task
+        self._names = self.executor.names
+        self._programs, self._answers, self._steps = [], [], 0
+        self._last = ExecutionResult(success=True)
+        prompt = task.data.get("prompt", "") if task is not None else ""
+        return CodeObservation(prompt=str(prompt), available_tools=list(self._names))
+
+    async def step(self, action: CodeAction) -> CodeObservation:
+        """Run the code, and show what it came to."""
+        self._steps += 1
+        try:
+            result = await self.executor.run(action.code)
+        except SessionLostError as error:
+            self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
+            return CodeObservation(code=action.code)
+        self._last = result
+        observation = CodeObservation(
+            execution_result=result, code=action.code, available_tools=list(self._names)
+        )
+        if result.success:
+            self._programs.append(action.code)
+        if self._is_handed_in():
+            await self._grade(observation)
+        elif result.session_ended:
+            late = "time" in result.limits_hit
+            self.emit(
+                EpisodeEnd("timeout" if late else "error", "agent", result.exception_message)
+            )
+            observation.reward = self._fatal_reward
+        return observation
+
+    def _hand_in(self, answer: Any = None) -> None:
+        """Hand in the answer to the task. The first one counts, and ends the episode."""
+        self._answers.append(answer)
+
+    def _is_handed_in(self) -> bool:
+        if self._grader is None:
+            return False
+        return self._grade_when == "every_step" or bool(self._answers)
+
+    async def _grade(self, observation: CodeObservation) -> None:
+        assert self._grader is not None
+        result = observation.execution_result
+        attempt = Attempt(
+            code=observation.code,
+            program="\n".join([*self._programs, *([] if result.success else [observation.code])]),
+            result=result,
+            answer=self._answers[0] if self._answers else result.return_value,
+            task=self._task,
+        )
+        grade = await self._grader.grade(attempt)
+        observation.add_reward("grade", grade.score)
+        observation.metadata["grade"] = {"passed": grade.passed, **grade.details}
+        observation.done = grade.passed or self._grade_when == "final"
+        if result.session_ended and not observation.done:
+            observation.done = True
+
+    @property
+    async def state(self) -> CodeState:
+        """Names, types and short reprs of what the code has bound, and who runs it."""
+        try:
+            variables = await self.executor.variables()
+        except BusyError:  # somebody else's step runs
+            variables = {}
+        return CodeState(
+            step_count=self._steps,
+            variables=variables,
+            tools=list(self._names),
+            executor=self.executor.name,
+            isolation=self.executor.isolation,
+            last_exit_code=exit_code_of(self._last),
+        )
+
+    async def close(self) -> None:
+        """End what runs the code, the tools' servers and the grader."""
+        try:
+            await self.executor.close()
+        finally:
+            try:
+                await self.tools.close()
+            finally:
+                if self._grader is not None:
+                    await self._grader.close()
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what executors of this kind share."""
+        return self.executor.hold()

@@ -1,0 +1,109 @@
+"""An environment with a session inside, for callers who use it without `make`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from envweave.environment import Environment, Interface
+from envweave.session.driver import LoopDriver, SyncDriver
+from envweave.session.rules import Session
+from envweave.types import EpisodeEnd, LogEvent, Observation, State, ToolCallRequest, ToolResult
+
+
+@final
+class DirectEnvironment(Environment):
+    """Runs an environment under its episode rules, and returns bare observations.
+
+    The rules are those of `make`: a step before the first reset is refused, bad actions are
+    refused by field, the transform is applied once. `make`, `register` and `create_fastapi_app`
+    take it apart, and put a session of their own around what is inside.
+
+    ```python
+    env = create_codeact_env()
+    env.transform = create_math_env_transform(expected_answer=42)
+    env.reset()
+    env.step(CodeAction(code="6 * 7")).reward
+    ```
+
+    Args:
+        environment: What is used. It is closed with this one.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment.take_apart()
+        self.deterministic = self.environment.deterministic
+        self.tasks = self.environment.tasks
+        self._session = Session(self.environment)
+        is_async = self._session.interface.is_async
+        self._driver = LoopDriver(self._session) if is_async else SyncDriver(self._session)
+
+    @property
+    def transform(self) -> Callable[[Observation], Observation] | None:  # type: ignore[override]
+        """Applied to every observation from now on."""
+        return self.environment.transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Observation], Observation] | None) -> None:
+        self.environment.transform = transform
+        self._session.reread_transform()
+
+    def reset(self, **wanted: Any) -> Any:
+        """Begin an episode and return its first observation."""
+        return self._shown(self._driver.reset(**wanted))
+
+    def step(self, action: Any) -> Any:
+        """Let the agent act once, and return what there is to see.
+
+        Its `reward` and `done` are those of the result that `make` would have returned, also
+        where a failure ended the episode: then `metadata["end"]` says why.
+        """
+        return self._shown(self._driver.step(action))
+
+    def answer(self, result: ToolResult) -> Any:
+        """Answer a tool call of the environment's."""
+        return self._shown(self._driver.step(result))
+
+    def _shown(self, result: Any) -> Any:
+        observation = result.observation
+        if not isinstance(observation, Observation):
+            return observation
+        if result.end is not None:
+            observation.done = bool(result.terminated)
+            observation.truncated = bool(result.truncated)
+            observation.reward = result.reward
+            end = result.end
+            told = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
+            observation.metadata = {**observation.metadata, "end": told}
+        return observation
+
+    @property
+    def state(self) -> State:
+        """The state of the environment inside."""
+        return self._driver.state()
+
+    def close(self) -> None:
+        """Close the environment inside, once."""
+        self._driver.close()
+
+    def __enter__(self) -> DirectEnvironment:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def take_apart(self) -> Environment:
+        """Return the environment inside."""
+        return self.environment
+
+    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+        """Connect the environment inside."""
+        self.environment.connect(outbox)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what environments like the one inside share."""
+        return self.environment.hold()
+
+    def describe(self) -> Interface:
+        """Describe the environment inside."""
+        return self.environment.describe()
