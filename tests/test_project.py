@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 import envweave as ew
-from envweave import sandbox, testing
+from envweave import codeact, sandbox, testing
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/reference").glob("*.md"))
 EXTRAS = {
-    "fastapi", "gymnasium", "matplotlib", "mkdocs", "pettingzoo", "prometheus_client", "pydantic",
-    "pytest", "rich", "starlette", "typer", "uvicorn", "uvloop", "websockets",
+    "docker", "fastapi", "gymnasium", "matplotlib", "mcp", "mkdocs", "pettingzoo",
+    "prometheus_client", "pydantic", "pytest", "rich", "smolagents", "starlette", "typer",
+    "uvicorn", "uvloop", "websockets",
 }  # fmt: skip
 
 
@@ -32,9 +33,11 @@ PUBLIC = [
     *ew.__all__,
     *(f"testing.{name}" for name in testing.__all__),
     *(f"sandbox.{name}" for name in sandbox.__all__),
+    *(f"codeact.{name}" for name in codeact.__all__),
 ]
 NO_ENTRY = {
     "__version__",
+    "codeact",  # its names have entries
     "examples",  # to read, not to build on
     "sandbox",  # its names have entries
     "testing",  # its names have entries
@@ -62,6 +65,7 @@ def test_every_public_name_can_be_had() -> None:
     missing = [name for name in ew.__all__ if not hasattr(ew, name)]
     missing += [name for name in testing.__all__ if not hasattr(testing, name)]
     missing += [name for name in sandbox.__all__ if not hasattr(sandbox, name)]
+    missing += [name for name in codeact.__all__ if not hasattr(codeact, name)]
 
     assert missing == []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from envweave import codeact as codeact
     from envweave import errors as errors
     from envweave import examples as examples
     from envweave import sandbox as sandbox
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
     from envweave.api.serving import create_fastapi_app as create_fastapi_app
     from envweave.api.serving import serve as serve
     from envweave.client.seed_client import HTTPEnvClient as HTTPEnvClient
+    from envweave.codeact.creating import create_codeact_env as create_codeact_env
+    from envweave.codeact.environment import CodeActEnvironment as CodeActEnvironment
+    from envweave.codeact.mcp_environment import create_mcp_environment as create_mcp_environment
+    from envweave.codeact.models import CodeAction as CodeAction
+    from envweave.codeact.models import CodeObservation as CodeObservation
+    from envweave.codeact.models import CodeState as CodeState
+    from envweave.codeact.transforms import CodeQualityTransform as CodeQualityTransform
+    from envweave.codeact.transforms import CodeSafetyTransform as CodeSafetyTransform
+    from envweave.codeact.transforms import MathProblemTransform as MathProblemTransform
+    from envweave.codeact.transforms import TaskCompletionTransform as TaskCompletionTransform
+    from envweave.codeact.transforms import create_math_env_transform as create_math_env_transform
+    from envweave.codeact.transforms import create_safe_env_transform as create_safe_env_transform
     from envweave.codec import Bounds as Bounds
     from envweave.codec import Spec as Spec
     from envweave.environment import Environment as Environment
@@ -46,6 +59,8 @@ if TYPE_CHECKING:
     from envweave.rollouts import Rollout as Rollout
     from envweave.rollouts import pool as pool
     from envweave.rollouts import rollout as rollout
+    from envweave.sandbox.results import ExecutionResult as ExecutionResult
+    from envweave.tools import ToolRegistry as ToolRegistry
     from envweave.transforms import CompositeTransform as CompositeTransform
     from envweave.transforms import Transform as Transform
     from envweave.types import Action as Action
@@ -89,12 +104,26 @@ _HOMES = {
     ],
     "api.serving": ["create_fastapi_app", "serve"],
     "client.seed_client": ["HTTPEnvClient"],
+    "codeact.creating": ["create_codeact_env"],
+    "codeact.environment": ["CodeActEnvironment"],
+    "codeact.mcp_environment": ["create_mcp_environment"],
+    "codeact.models": ["CodeAction", "CodeObservation", "CodeState"],
+    "codeact.transforms": [
+        "CodeQualityTransform",
+        "CodeSafetyTransform",
+        "MathProblemTransform",
+        "TaskCompletionTransform",
+        "create_math_env_transform",
+        "create_safe_env_transform",
+    ],
     "codec": ["Bounds", "Spec"],
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
     "providers": ["ContainerProvider", "SubprocessProvider"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
+    "sandbox.results": ["ExecutionResult"],
+    "tools": ["ToolRegistry"],
     "transforms": ["CompositeTransform", "Transform"],
     "types": [
         "Action",
@@ -119,7 +148,7 @@ _HOMES = {
     "wrappers": ["EpisodeStatistics", "TimeLimit", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_SUBPACKAGES = ["errors", "examples", "sandbox", "testing"]
+_SUBPACKAGES = ["codeact", "errors", "examples", "sandbox", "testing"]
 
 __all__ = sorted(["__version__", *_HOME_OF, *_SUBPACKAGES])
 

@@ -1,1 +1,46 @@
-"""Agents that act by writing code: the environment, its executors, transforms and graders."""
+"""Agents that act by writing code: what runs it, and who judges what came of it.
+
+The environment itself is at the root: `create_codeact_env`, `CodeAction`, the transforms.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envweave.codeact.attempts import Attempt as Attempt
+    from envweave.codeact.attempts import Grade as Grade
+    from envweave.codeact.attempts import Grader as Grader
+    from envweave.codeact.executors.base import Executor as Executor
+    from envweave.codeact.grading import ExactMatch as ExactMatch
+    from envweave.codeact.grading import HiddenTests as HiddenTests
+    from envweave.codeact.grading import Judge as Judge
+    from envweave.codeact.grading import NumericMatch as NumericMatch
+    from envweave.codeact.grading import RegexMatch as RegexMatch
+    from envweave.codeact.models import Variable as Variable
+
+_HOMES = {
+    "Attempt": "attempts",
+    "ExactMatch": "grading",
+    "Executor": "executors.base",
+    "Grade": "attempts",
+    "Grader": "attempts",
+    "HiddenTests": "grading",
+    "Judge": "grading",
+    "NumericMatch": "grading",
+    "RegexMatch": "grading",
+    "Variable": "models",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
