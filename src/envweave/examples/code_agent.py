@@ -1,0 +1,157 @@
+"""An agent that writes code: `python -m envweave.examples.code_agent "What is 21 * 2?"`.
+
+It asks a model behind any OpenAI-compatible server for Python, runs what it writes in the sandbox,
+and shows it what came of it, until the code calls `final_answer`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+from collections import OrderedDict
+
+import envweave as ew
+from envweave.codeact import Attempt, Grade, Grader
+from envweave.examples.chat_model import ChatModel, Message, ModelError
+
+SYSTEM = """You solve tasks by writing Python code.
+
+Answer with one block of code between ```python and ```. It is run, and you see what it printed,
+the value of its last expression, and its error if it has one. Variables last from one block to the
+next. Besides Python's own you can call these, and help(name) tells how:
+
+{tools}
+
+When you know the answer, call final_answer(answer) in your code."""
+
+NO_CODE = (
+    "There is no block of code in your answer, so nothing was run. Write one between ```python "
+    "and ```."
+)
+
+_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_SHOWN = 4_000
+_CONVERSATIONS = 4_096
+
+
+def code_in(text: str) -> str | None:
+    """Return the code in a model's answer, all blocks of it; `None` if there is none."""
+    blocks = [block.strip("\n") for block in _BLOCK.findall(text)]
+    return "\n".join(blocks) if blocks else None
+
+
+def shown(observation: ew.CodeObservation) -> str:
+    """Return what a model is told of a run."""
+    result = observation.execution_result
+    parts = [("Printed", observation.stdout), ("Error", observation.stderr)]
+    if result.return_repr is not None:
+        parts.insert(1, ("Value", result.return_repr))
+    if result.limits_hit:
+        parts.append(("Limits hit", ", ".join(result.limits_hit)))
+    told = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
+    return told or "It ran, and printed nothing."
+
+
+def _cut(text: str) -> str:
+    text = text.rstrip("\n")
+    if len(text) <= _SHOWN:
+        return text
+    half = _SHOWN // 2
+    return f"{text[:half]}\n… {len(text) - _SHOWN} characters left out …\n{text[-half:]}"
+
+
+class ChatCodeAgent:
+    """Writes the next code by asking a model. One agent serves any number of episodes at once.
+
+    Give it to `rollout`, or call it with the last result yourself: it returns a `CodeAction`.
+
+    Args:
+        model: Whom to ask.
+        max_invalid: How often in an episode the model may answer without code. It is told so, and
+            asked again; after that an empty step is taken.
+        system: The first message. `{tools}` in it is replaced by what code may call.
+    """
+
+    def __init__(self, model: ChatModel, *, max_invalid: int = 3, system: str = SYSTEM) -> None:
+        self.model = model
+        self.max_invalid = max_invalid
+        self.system = system
+        self._conversations: OrderedDict[str, list[Message]] = OrderedDict()
+
+    async def __call__(self, result: ew.StepResult[ew.CodeObservation]) -> ew.CodeAction:
+        """Return the model's next code."""
+        messages = self._conversation(result)
+        for _ in range(self.max_invalid):
+            answer = await self.model.ask(messages)
+            messages.append({"role": "assistant", "content": answer})
+            code = code_in(answer)
+            if code is not None:
+                return ew.CodeAction(code)
+            messages.append({"role": "user", "content": NO_CODE})
+        return ew.CodeAction("")
+
+    def _conversation(self, result: ew.StepResult[ew.CodeObservation]) -> list[Message]:
+        observation, episode = result.current, str(result.episode_id)
+        messages = self._conversations.get(episode)
+        if messages is None:
+            tools = "\n".join(f"- {name}" for name in observation.available_tools) or "- nothing"
+            messages = self._conversations[episode] = [
+                {"role": "system", "content": self.system.replace("{tools}", tools)},
+                {"role": "user", "content": observation.prompt},
+            ]
+            if len(self._conversations) > _CONVERSATIONS:
+                self._conversations.popitem(last=False)
+        else:
+            messages.append({"role": "user", "content": shown(observation)})
+        return messages
+
+
+class AnyAnswer(Grader):
+    """Ends the episode at the first answer, and shows it; for tasks without a known one."""
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Take it as it is."""
+        return Grade(0.0, passed=True, details={"answer": repr(attempt.answer)[:_SHOWN]})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Let a model solve one task, and show every step. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m envweave.examples.code_agent",
+        description="Let a model solve a task by writing code, in the sandbox.",
+    )
+    parser.add_argument("task", help="what to ask for")
+    parser.add_argument("--model", default="default", metavar="NAME")
+    parser.add_argument("--base-url", default="", metavar="URL", help="or $OPENAI_BASE_URL")
+    parser.add_argument("--max-steps", type=int, default=10, metavar="N")
+    parser.add_argument("--files", action="store_true", help="let code use file_read and its kind")
+    arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_solve(arguments))
+    except (ModelError, ew.errors.OptionError, ew.errors.IsolationError) as error:
+        sys.stderr.write(f"code_agent: {error}\n")
+        return 1
+
+
+async def _solve(arguments: argparse.Namespace) -> int:
+    agent = ChatCodeAgent(ChatModel(arguments.model, arguments.base_url))
+    task = ew.Task("asked", data={"prompt": arguments.task})
+    made = ew.create_codeact_env(grader=AnyAnswer(), files=arguments.files)
+    async with ew.make_async(made, max_episode_steps=arguments.max_steps) as env:
+        result: ew.StepResult[ew.CodeObservation] = await env.reset(task=task)
+        while not result.done:
+            action = await agent(result)
+            sys.stdout.write(f"── step {result.step_index + 1}\n{action.code}\n")
+            result = await env.step(action)
+            sys.stdout.write(f"── shows\n{shown(result.observation)}\n")
+    if "grade" not in result.info:
+        sys.stdout.write(f"No answer within {result.step_index} steps.\n")
+        return 1
+    sys.stdout.write(f"Answer: {result.info['grade']['answer']}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
