@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from envweave.codeact.attempts import Attempt, Grader
+from envweave.codeact.attempts import Attempt, Grader, GradingError
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
@@ -104,7 +104,7 @@ class CodeActEnvironment(Environment):
         )
         if result.success:
             self._programs.append(action.code)
-        if self._is_handed_in():
+        if self._is_handed_in(result):
             await self._grade(observation)
         elif result.session_ended:
             late = "time" in result.limits_hit
@@ -118,10 +118,12 @@ class CodeActEnvironment(Environment):
         """Hand in the answer to the task. The first one counts, and ends the episode."""
         self._answers.append(answer)
 
-    def _is_handed_in(self) -> bool:
+    def _is_handed_in(self, result: ExecutionResult) -> bool:
         if self._grader is None:
             return False
-        return self._grade_when == "every_step" or bool(self._answers)
+        if self._grade_when == "every_step":
+            return not result.session_ended
+        return bool(self._answers)
 
     async def _grade(self, observation: CodeObservation) -> None:
         assert self._grader is not None
@@ -131,14 +133,17 @@ class CodeActEnvironment(Environment):
             program="\n".join([*self._programs, *([] if result.success else [observation.code])]),
             result=result,
             answer=self._answers[0] if self._answers else result.return_value,
+            answered=bool(self._answers) or result.return_value is not None,
             task=self._task,
         )
-        grade = await self._grader.grade(attempt)
+        try:
+            grade = await self._grader.grade(attempt)
+        except GradingError as error:
+            self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
+            return
         observation.add_reward("grade", grade.score)
-        observation.metadata["grade"] = {"passed": grade.passed, **grade.details}
+        observation.metadata["grade"] = {**grade.details, "passed": grade.passed}
         observation.done = grade.passed or self._grade_when == "final"
-        if result.session_ended and not observation.done:
-            observation.done = True
 
     @property
     async def state(self) -> CodeState:
