@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
-from envweave.errors import BadReturnError
+from envweave.errors import BadReturnError, OptionError
 from envweave.types import Observation
 
 
@@ -30,35 +30,63 @@ class Transform(ABC):
         """Return the observation to be shown. It may be the same object, changed."""
 
 
+class Verdict(Transform):
+    """A transform that has the last word on a reward, and that no other transform can blind.
+
+    It looks at each observation before any transform has changed it, and speaks after all of
+    them, those that are `last` too.
+    """
+
+    last = True
+
+    @abstractmethod
+    def judge(self, observation: Observation) -> Callable[[Observation], Observation]:
+        """Look at what the environment shows, and return what is applied at the very end."""
+
+    @final
+    def __call__(self, observation: Observation) -> Observation:
+        """Judge, and speak at once."""
+        return self.judge(observation)(observation)
+
+
 @final
 class CompositeTransform(Transform):
     """Several transforms, one after the other; those that are `last` after all others.
 
     One inside another is taken as its parts.
+
+    Attributes:
+        transforms: As they were given.
+
+    Raises:
+        OptionError: One of them cannot be called.
     """
 
     def __init__(self, transforms: Iterable[Callable[[Observation], Observation]]) -> None:
-        self.transforms = list(transforms)
-        self._in_order = in_order(self.transforms)
+        self.transforms = tuple(transforms)
+        self._in_order: list[Callable[[Observation], Observation]] = []
+        self._verdicts: list[Verdict] = []
+        for one in self.transforms:
+            if not callable(one):
+                raise OptionError(
+                    f"CompositeTransform: {one!r} cannot be called. Give it Transforms, or "
+                    "functions that take and return an observation."
+                )
+            if isinstance(one, CompositeTransform):
+                self._in_order += one._in_order  # noqa: SLF001 - of this very class
+                self._verdicts += one._verdicts  # noqa: SLF001
+            elif isinstance(one, Verdict):
+                self._verdicts.append(one)
+            else:
+                self._in_order.append(one)
+        self._in_order.sort(key=lambda part: isinstance(part, Transform) and part.last)
 
     def __call__(self, observation: Observation) -> Observation:
         """Apply each in turn."""
-        for transform in self._in_order:
+        verdicts = [verdict.judge(observation) for verdict in self._verdicts]
+        for transform in (*self._in_order, *verdicts):
             observation = apply_transform(transform, observation)
         return observation
-
-
-def in_order(
-    transforms: Iterable[Callable[[Observation], Observation]],
-) -> list[Callable[[Observation], Observation]]:
-    """Return the parts of some transforms in the order in which they are applied."""
-    parts: list[Callable[[Observation], Observation]] = []
-    for transform in transforms:
-        if isinstance(transform, CompositeTransform):
-            parts.extend(in_order(transform.transforms))
-        else:
-            parts.append(transform)
-    return sorted(parts, key=lambda part: isinstance(part, Transform) and part.last)
 
 
 def apply_transform(

@@ -144,6 +144,7 @@ def run_server(
     insecure: bool,
     on_ready: Callable[[str], None],
     lifeline_fd: int | None = None,
+    uds_mode: int = 0o600,
 ) -> int:
     """Serve until told to stop, and return the exit code. Calls `on_ready` with the URL."""
     from envweave.server.app import Site
@@ -157,7 +158,7 @@ def run_server(
         refuse_openness(host, options.token, insecure=options.insecure)
         listener = listen(host, port)
     else:
-        listener = listen_unix(uds)
+        listener = listen_unix(uds, uds_mode)
     try:
         site = Site(partial(place_for, spec, kwargs, options), options)
         return Serving(site, listener, on_ready, lifeline_fd).run()

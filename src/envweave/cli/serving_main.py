@@ -13,6 +13,7 @@ CONFIG is a JSON object, or `-` to read it from stdin, where nobody else can see
 | `max_episode_steps` | truncate every episode after so many steps |
 | `transform` | the import path of what is applied to every observation |
 | `host`, `port`, `uds`, `insecure` | where to listen, as `envweave.serve` takes them |
+| `uds_mode` | who may use a unix socket, as the number of a file's mode; only its user by default |
 | `options` | the fields of `ServerOptions` |
 | `ready_fd` | a file descriptor: `{"url": …}` is written there, on one line, when calls are taken |
 | `lifeline_fd` | a file descriptor whose other end its starter holds: when that is closed, the server ends at once |
@@ -32,8 +33,8 @@ from typing import Any
 from envweave.errors import EnvWeaveError, OptionError
 
 _KEYS = (
-    "id", "kwargs", "max_episode_steps", "transform", "host", "port", "uds", "insecure", "options",
-    "ready_fd", "lifeline_fd", "log", "quiet",
+    "id", "kwargs", "max_episode_steps", "transform", "host", "port", "uds", "uds_mode", "insecure",
+    "options", "ready_fd", "lifeline_fd", "log", "quiet",
 )  # fmt: skip
 
 
@@ -81,6 +82,7 @@ def serve_as_told(config: Mapping[str, Any]) -> int:
             insecure=bool(config.get("insecure")),
             on_ready=on_ready,
             lifeline_fd=config.get("lifeline_fd"),
+            uds_mode=config.get("uds_mode", 0o600),
         )
 
 

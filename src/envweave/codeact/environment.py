@@ -80,12 +80,13 @@ class CodeActEnvironment(Environment):
         The seed is that of `random` and numpy in the code; without one they follow the system.
         """
         functions = await self.tools.open()
+        answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
-            functions = {**functions, FINAL_ANSWER: self._hand_in}
+            functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
         await self.executor.begin(seed=seed, tools=functions, files=self._files)
         self._task = task
         self._names = self.executor.names
-        self._programs, self._answers, self._steps = [], [], 0
+        self._programs, self._answers, self._steps = [], answers, 0
         self._last = ExecutionResult(success=True)
         prompt = task.data.get("prompt", "") if task is not None else ""
         return CodeObservation(prompt=str(prompt), available_tools=list(self._names))
@@ -113,10 +114,6 @@ class CodeActEnvironment(Environment):
             )
             observation.reward = self._fatal_reward
         return observation
-
-    def _hand_in(self, answer: Any = None) -> None:
-        """Hand in the answer to the task. The first one counts, and ends the episode."""
-        self._answers.append(answer)
 
     def _is_handed_in(self, result: ExecutionResult) -> bool:
         if self._grader is None:
@@ -175,3 +172,13 @@ class CodeActEnvironment(Environment):
     def hold(self) -> Callable[[], None]:
         """Keep what executors of this kind share."""
         return self.executor.hold()
+
+
+def _hand_in_to(answers: list[Any]) -> Callable[..., Any]:
+    """Return the function that hands in. It belongs to one episode, and a late call to no other."""
+
+    async def final_answer(answer: Any = None) -> None:
+        """Hand in the answer to the task. The first one counts, and ends the episode."""
+        answers.append(answer)
+
+    return final_answer

@@ -106,8 +106,8 @@ def _why_not(error: OSError, where: str) -> str:
     return f"Cannot listen on {where}: {error.strerror}."
 
 
-def listen_unix(path: str | os.PathLike[str]) -> Listener:
-    """Listen on a unix socket that only this user can reach.
+def listen_unix(path: str | os.PathLike[str], mode: int = 0o600) -> Listener:
+    """Listen on a unix socket that, if `mode` says no more, only this user can use.
 
     One that a server left behind which is gone is replaced.
 
@@ -119,7 +119,7 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
     try:
         _remove_stale(where)
         made.bind(str(where))
-        where.chmod(0o600)  # before it listens, so that nobody was let in until now
+        where.chmod(mode)  # before it listens, so that nobody was let in until now
         made.listen(BACKLOG)
     except StartupError:
         made.close()

@@ -1,10 +1,10 @@
-"""The arguments that a tool takes: what each is, and how those of a call are read."""
+"""The arguments that a tool takes: what each of them is, and how those of a call are read."""
 
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Mapping, Sequence
+import keyword
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -12,6 +12,176 @@ from envweave.codec import Mismatch, Spec
 from envweave.errors import suggest
 
 EMPTY: Any = inspect.Parameter.empty
-"""Stands for a hint or a default that there is not."""
+"""Stands for a hint or a default that there is none of."""
 
-Kind = typing.TypeAlias = Any
+Parameter = inspect.Parameter
+
+
+def is_usable(name: str) -> bool:
+    """Whether Python code can use the name as one of its own."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument of a tool.
+
+    Attributes:
+        name: What it is called.
+        kind: How it is given. What only `**` can give, since Python cannot use its name, is
+            `KEYWORD_ONLY`.
+        hint: Its type, or `EMPTY`.
+        default: What it is when it is not given; `EMPTY` where it has to be.
+        schema: Its JSON Schema; empty where nothing is known of it.
+        spec: What checks it; `None` lets everything pass.
+        description: What its author says of it.
+        none_is_absent: Whether `None` means that it is not given.
+    """
+
+    name: str
+    kind: inspect._ParameterKind = Parameter.POSITIONAL_OR_KEYWORD
+    hint: Any = EMPTY
+    default: Any = EMPTY
+    schema: dict[str, Any] = field(default_factory=dict)
+    spec: Spec | None = None
+    description: str = ""
+    none_is_absent: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a call without it is refused."""
+        variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return self.default is EMPTY and self.kind not in variable
+
+    def read(self, value: Any) -> Any:
+        """Return a value as the function takes it.
+
+        Raises:
+            Mismatch: It does not fit.
+        """
+        return value if self.spec is None else self.spec.read(value)
+
+
+@final
+class Arguments:
+    """What a tool takes.
+
+    Args:
+        tool: The tool's name, for errors.
+        each: In the order in which they are given by position.
+        returns: The hint of what it returns, or `EMPTY`.
+        known: Whether the function says what it takes. One that does not takes anything.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        each: Iterable[Argument],
+        *,
+        returns: Any = EMPTY,
+        known: bool = True,
+    ) -> None:
+        self.tool = tool
+        self.each = tuple(each)
+        self.returns = returns
+        self.known = known
+        self._by_name = {one.name: one for one in self.each}
+        self._first = [one for one in self.each if one.kind is Parameter.POSITIONAL_ONLY]
+        self._rest = next((one for one in self.each if one.kind is Parameter.VAR_KEYWORD), None)
+        # Such a name has no place in a signature. It is bound as one of the others.
+        self.odd = [one for one in self.each if not is_usable(one.name)]
+        bound = [
+            Parameter(one.name, one.kind, default=one.default)
+            for one in self.each
+            if is_usable(one.name)
+        ]
+        if self.odd and self._rest is None:
+            bound.append(Parameter("__others", Parameter.VAR_KEYWORD))
+        self._signature = inspect.Signature(bound)
+
+    def names(self) -> list[str]:
+        """Return the names of those that can be given by position, in order."""
+        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        return [one.name for one in self.each if one.kind in positional]
+
+    def hints(self) -> dict[str, Any]:
+        """Return the hints by name, as a function has them in its `__annotations__`."""
+        return {one.name: one.hint for one in self.each if one.hint is not EMPTY}
+
+    def read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments of a call as the function takes them.
+
+        Raises:
+            TypeError: They do not fit; the message says which, and why.
+        """
+        if not self.known:
+            return args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(self._reason(error, kwargs)) from None
+        for name, value in list(bound.arguments.items()):
+            kind = self._signature.parameters[name].kind
+            if kind is Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(self._read(name, name, one) for one in value)
+            elif kind is Parameter.VAR_KEYWORD:
+                bound.arguments[name] = self._read_others(value)
+            elif value is None and self._by_name[name].none_is_absent:
+                del bound.arguments[name]
+            else:
+                bound.arguments[name] = self._read(name, name, value)
+        self._refuse_missing(kwargs)
+        return bound.args, bound.kwargs
+
+    def read_named(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments of a call that names them all, as `read` does."""
+        if not self.known:
+            return (), given
+        left = dict(given)
+        first: list[Any] = []
+        for one in self._first:
+            if one.name not in left:
+                break
+            first.append(left.pop(one.name))
+        return self.read(first, left)
+
+    def _read(self, name: str, shown: str, value: Any) -> Any:
+        try:
+            return self._by_name[name].read(value)
+        except Mismatch as mismatch:
+            raise TypeError(f"{self.tool}() argument {mismatch.describe(shown)}") from None
+
+    def _read_others(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        read = {}
+        for name, value in given.items():
+            if name in self._by_name and not is_usable(name):
+                if value is not None or not self._by_name[name].none_is_absent:
+                    read[name] = self._read(name, name, value)
+            elif self._rest is not None:
+                read[name] = self._read(self._rest.name, name, value)
+            else:
+                raise TypeError(self._unexpected(name))
+        return read
+
+    def _refuse_missing(self, given: Mapping[str, Any]) -> None:
+        for one in self.odd:
+            if one.is_required and one.name not in given:
+                raise TypeError(
+                    f"{self.tool}() missing a required argument: {one.name!r}. "
+                    f"Give it as **{{{one.name!r}: …}}."
+                )
+
+    def _reason(self, error: TypeError, given: Mapping[str, Any]) -> str:
+        text = str(error)
+        for name in given:
+            if text == f"got an unexpected keyword argument {name!r}":
+                return self._unexpected(name)
+        fits = text.startswith(("missing", "got", "too"))
+        return f"{self.tool}() {text}" if fits else f"{self.tool}() was called wrongly: {text}"
+
+    def _unexpected(self, name: str) -> str:
+        hint = suggest(name, self._by_name)
+        return f"{self.tool}() got an unexpected keyword argument {name!r}{hint and '.'}{hint}"

@@ -10,11 +10,15 @@ import re
 from dataclasses import dataclass, field
 
 _GOOGLE = re.compile(r"(?:Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Params):\s*$")
-_GOOGLE_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+)\s*(?:\((?P<type>.*?)\))?\s*:(?:\s+(?P<text>.*))?$")
+_GOOGLE_ENTRY = re.compile(
+    r"(?P<names>\*{0,2}\w+)\s*(?:\((?P<type>.*?)\))?\s*:(?:\s+(?P<text>.*))?$"
+)
 _NUMPY = re.compile(r"(?:Other )?Parameters\s*$")
 _NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 _RULE = re.compile(r"-{3,}\s*$")
-_REST = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?P<said>[^:]+):\s*(?P<text>.*)$")
+_REST = re.compile(
+    r":(?:param|parameter|arg|argument|key|keyword)\s+(?P<said>[^:]+):\s*(?P<text>.*)$"
+)
 _REST_TYPE = re.compile(r":(?:type|rtype)\b[^:]*:")
 
 

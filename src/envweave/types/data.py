@@ -49,8 +49,9 @@ class Observation:
         """Make `value` what is earned under the name `part`; other parts stay as they are."""
         self.add_reward(part, 0.0)
         parts: dict[str, float] = self.metadata["reward_parts"]
+        # Not the sum of the parts: where they did not sum before, that is still to be found.
+        self.reward = (self.reward or 0.0) + (float(value) - parts[part])
         parts[part] = float(value)
-        self.reward = sum(parts.values())
 
 
 @dataclass(kw_only=True)

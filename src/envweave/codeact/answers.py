@@ -1,0 +1,306 @@
+"""Compares what an agent's code came to with what was expected: on the host, as plain data.
+
+An answer is the agent's word. Nothing of it is ever asked: of an object whose class is not one of
+plain data, not even whether it equals something. The work is bounded by the size of what was
+expected, whatever the answer is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from envweave.errors import OptionError
+
+DEEPEST = 64
+"""How deep lists, dicts and their kind may nest. What is deeper is the same as nothing."""
+
+_LONGEST_NUMBER = 1000
+_FLOAT_BITS = 1024  # no float is as large as an int of more
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_NUMPY_NUMBERS = frozenset(np.sctypeDict.values())
+_KINDS: dict[type, str] = {
+    type(None): "none",
+    bool: "bool",
+    int: "number",
+    float: "number",
+    complex: "complex",
+    str: "text",
+    bytes: "bytes",
+    list: "list",
+    tuple: "list",
+    np.ndarray: "list",
+    set: "set",
+    frozenset: "set",
+    dict: "dict",
+}
+
+
+class _ForeignError(Exception):
+    """A part is no plain data, or nested too deep."""
+
+
+class _Closeness(NamedTuple):
+    """How far two numbers may be apart."""
+
+    relative: float
+    absolute: float
+    exact_integers: bool
+
+
+def is_same(
+    answer: Any,
+    expected: Any,
+    *,
+    relative: float = 0.0,
+    absolute: float = 0.0,
+    exact_integers: bool = False,
+) -> bool:
+    """Say whether an answer is what was expected. It never raises for what the answer is.
+
+    Numbers are the same if they are equal, or no further apart than the larger tolerance. A bool
+    is no number: `True` is not 1. Text is not the number that it spells, `[42]` is not 42, and a
+    complex number is not a real one. NaN is the same only if NaN was expected. Lists, tuples and
+    arrays are the same if they hold the same in the same order, in as many dimensions; sets and
+    frozensets if they hold the same; dicts if they have the same under the same keys. An array
+    of no dimensions is the number that it holds.
+
+    Args:
+        answer: What came of the code.
+        expected: See `read_expected`.
+        relative: A tolerance, as a part of the expected number.
+        absolute: A tolerance.
+        exact_integers: Whether of two integers only `absolute` counts.
+
+    Raises:
+        OptionError: No answer can be what was expected; or a tolerance is no number, or below 0.
+    """
+    for name, given in (("relative", relative), ("absolute", absolute)):
+        check_tolerance(name, given)
+    close = _Closeness(float(relative), float(absolute), exact_integers)
+    wanted = read_expected(expected, "expected")
+    try:
+        return _same(answer, wanted, close, 0)
+    except (_ForeignError, RecursionError):
+        return False
+
+
+def read_expected(value: Any, name: str = "expected_answer") -> Any:
+    """Return a copy of what an author expects, in Python's own types.
+
+    Numbers of numpy become Python's; an instance of a subclass becomes one of its base.
+
+    Raises:
+        OptionError: No answer can be the same: it is no plain data, or nested too deep. The
+            message does not quote it.
+    """
+    try:
+        return _copied(value, 0)
+    except _ForeignError as error:
+        raise OptionError(
+            f"{name}: {error} is nothing that an answer is compared with. Expect None, numbers, "
+            f"text, bytes, arrays of numbers, or lists, tuples, sets and dicts of those, at most "
+            f"{DEEPEST} deep."
+        ) from None
+
+
+def read_number(text: str) -> int | float | None:
+    """Return the number that a text spells, and nothing else besides blanks; or `None`.
+
+    >>> read_number(" -1.5e3 "), read_number("42"), read_number("42 apples")
+    (-1500.0, 42, None)
+    """
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    digits = text.strip()
+    if _NUMBER.fullmatch(digits) is None:
+        return None
+    number = float(digits)
+    if digits.lstrip("+-").isdigit():
+        return int(digits)
+    return number if math.isfinite(number) else None
+
+
+def check_tolerance(name: str, given: Any) -> None:
+    """Refuse what is no tolerance.
+
+    Raises:
+        OptionError: It is no number, or below 0.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < math.inf:
+        raise OptionError(f"{name}={given!r}: a tolerance is a number, 0 or more.")
+
+
+def _same(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
+    answer, expected = _as_python(answer), _as_python(expected)
+    kind = _KINDS[type(expected)]
+    if _KINDS.get(type(answer)) != kind or depth > DEEPEST:
+        return False
+    if kind == "number":
+        return _same_number(answer, expected, close)
+    if kind == "complex":
+        return _same_complex(answer, expected, close)
+    if kind == "list":
+        return _same_lists(answer, expected, close, depth)
+    if kind == "set":
+        return _same_sets(answer, expected, close, depth)
+    if kind == "dict":
+        return _same_dicts(answer, expected, close, depth)
+    return bool(answer == expected)
+
+
+def _same_number(answer: float, expected: float, close: _Closeness) -> bool:
+    if answer == expected:
+        return True
+    if isinstance(answer, int) and isinstance(expected, int):
+        apart = abs(answer - expected)
+        if apart <= close.absolute:
+            return True
+        return not close.exact_integers and _is_part(apart, close.relative, expected)
+    if answer != answer or expected != expected:
+        return answer != answer and expected != expected
+    if not _is_finite(answer) or not _is_finite(expected):
+        return False
+    return _are_close(Fraction(answer), Fraction(expected), close)
+
+
+def _is_part(apart: int, relative: float, expected: int) -> bool:
+    """Say whether `apart` is at most that part of `expected`, however large both are."""
+    above, below = relative.as_integer_ratio()
+    return apart * below <= above * abs(expected)
+
+
+def _is_finite(number: float) -> bool:
+    """Say whether a number is among those that floats reach to."""
+    if isinstance(number, int):
+        return number.bit_length() <= _FLOAT_BITS
+    return math.isfinite(number)
+
+
+def _are_close(answer: Fraction, expected: Fraction, close: _Closeness) -> bool:
+    """Compare exactly: a float next to an int would round what is between them away."""
+    allowed = max(Fraction(close.relative) * abs(expected), Fraction(close.absolute))
+    return abs(answer - expected) <= allowed
+
+
+def _same_complex(answer: complex, expected: complex, close: _Closeness) -> bool:
+    if answer == expected:
+        return True
+    apart, size = abs(answer - expected), abs(expected)
+    if not math.isfinite(apart) or not math.isfinite(size):
+        return False
+    return apart <= max(close.relative * size, close.absolute)
+
+
+def _same_lists(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
+    if len(answer) != len(expected):
+        return False
+    arrays = [one for one in (answer, expected) if isinstance(one, np.ndarray)]
+    if any(array.dtype.kind not in "biufc" for array in arrays):
+        return False
+    if len(arrays) == 2:
+        if answer.shape != expected.shape:
+            return False
+        if answer.dtype == expected.dtype and np.array_equal(answer, expected):
+            return True
+    return all(
+        _same(one, other, close, depth + 1)
+        for one, other in zip(_items(answer), _items(expected), strict=True)
+    )
+
+
+def _items(sequence: Any) -> Iterable[Any]:
+    """Return what a list holds. Of an array of several dimensions, the arrays that it is of."""
+    if isinstance(sequence, np.ndarray) and sequence.ndim == 1:
+        return sequence.tolist()  # type: ignore[no-any-return]
+    return sequence  # type: ignore[no-any-return]
+
+
+def _same_sets(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
+    if len(answer) != len(expected):
+        return False
+    given, wanted = _apart(answer, depth), _apart(expected, depth)
+    if given.others != wanted.others or len(given.numbers) != len(wanted.numbers):
+        return False
+    # In order, the nearest stand opposite each other.
+    return all(map(_same_number, given.numbers, wanted.numbers, [close] * len(wanted.numbers)))
+
+
+class _Apart(NamedTuple):
+    """What a set holds: its numbers in order, and keys for all else."""
+
+    numbers: list[float]
+    others: set[Any]
+
+
+def _apart(items: Any, depth: int) -> _Apart:
+    numbers, others = [], set()
+    for item in map(_as_python, items):
+        if _KINDS.get(type(item)) == "number" and item == item:
+            numbers.append(item)
+        else:
+            others.add(_key(item, depth + 1))
+    return _Apart(sorted(numbers), others)
+
+
+def _same_dicts(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
+    if len(answer) != len(expected):
+        return False
+    given = {_key(key, depth + 1): value for key, value in answer.items()}
+    wanted = {_key(key, depth + 1): value for key, value in expected.items()}
+    return given.keys() == wanted.keys() and all(
+        _same(given[key], value, close, depth + 1) for key, value in wanted.items()
+    )
+
+
+def _key(item: Any, depth: int) -> Any:
+    """Return what two items of a set, or two keys, have in common exactly if they are the same."""
+    if depth > DEEPEST:
+        raise _ForeignError("something nested too deep")
+    item = _as_python(item)
+    kind = _KINDS.get(type(item))
+    if kind == "list":
+        return kind, tuple(_key(one, depth + 1) for one in item)
+    if kind == "set":
+        return kind, frozenset(_key(one, depth + 1) for one in item)
+    if kind is None or kind == "dict":
+        raise _ForeignError(f"a {type(item).__name__}")
+    return (kind, item) if item == item else (kind, "nan")
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of numpy, or an array of no dimensions, as the number of Python's."""
+    kind = type(value)
+    if kind in _NUMPY_NUMBERS or (kind is np.ndarray and value.ndim == 0):
+        return value.item()
+    return value
+
+
+def _copied(value: Any, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise _ForeignError("something nested too deep, or within itself,")
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            raise _ForeignError(f"an array of {value.dtype}")
+        wide = {"g": "f8", "G": "c16"}.get(value.dtype.char, value.dtype)  # Python has no wider
+        return np.array(value, dtype=wide, copy=True, subok=False)
+    if isinstance(value, np.longdouble):
+        value = float(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    for base in type(value).__mro__:
+        if base is list or base is tuple or base is set or base is frozenset:
+            return base(_copied(one, depth + 1) for one in value)
+        if base is dict:
+            return {_copied(key, depth + 1): _copied(one, depth + 1) for key, one in value.items()}
+        if base is bool or base is type(None):
+            return value
+        if base in _KINDS:
+            return base(value)
+    raise _ForeignError(f"a {type(value).__name__}")

@@ -1,0 +1,227 @@
+"""`HiddenTests`: runs the agent's program with inputs it has not seen, and compares on the host."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal, final, get_args
+
+from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
+from envweave.codeact.executors.shared import SandboxOptions
+from envweave.codeact.files import gates
+from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
+from envweave.codeact.grading.fresh_sessions import FreshSessions, fresh_session
+from envweave.codeact.grading.test_cases import INPUTS, Case, read_cases, read_entry
+from envweave.codeact.prelude import MODULES, prelude
+from envweave.errors import OptionError, SandboxError, SessionEndedError
+from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.options import WantedIsolation
+from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.sandboxes import AsyncSandbox
+
+Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]
+"""What is told of a case: it passed; another value came out; the code raised; it took too long; it
+ended its session; it was not run, since an earlier one had decided. No word of it is the agent's.
+"""
+
+Source = Literal["program", "answer"]
+Score = Literal["all", "share"]
+
+_SEED = 0
+_LEAST_S = 0.01
+_STDIN = ".stdin"
+# The program may hand in, as it did in its episode. Here nobody takes it.
+_PREPARE = "def final_answer(answer=None): pass\n"
+_FEED = f"""
+def _feed():
+    import os
+    file = os.open({_STDIN!r}, os.O_RDONLY)
+    os.unlink({_STDIN!r})
+    os.dup2(file, 0)
+    os.close(file)
+_feed()
+del _feed
+"""
+
+
+@final
+class HiddenTests(Grader):
+    """Runs the agent's program in sessions of its own, one for each case.
+
+    The session is fresh: nothing that the agent did to its own can reach it, and no case another.
+    Inputs go in and plain data come out. What is expected stays here, and is compared here.
+
+    A case is `{"call": "fib(10)", "expected": 55}`; `{"args": [10], "kwargs": {}, "expected": 55}`
+    with `entry="fib"`; `{"stdin": "10", "stdout": "55"}` for a whole program; or text with asserts
+    such as `assert fib(10) == 55`. The first two may have a `"tolerance"`.
+
+    The program finds the modules that it had in its episode, and no tools. Random numbers are the
+    same in every case.
+
+    Args:
+        cases: The cases: one, or a list of them.
+        from_task: Instead, the key of the task's data under which they are.
+        entry: What cases with arguments call: `"fib"`, `"Solution().fib"`.
+        source: The program: `"program"` is the code of the episode, `"answer"` the text that was
+            handed in.
+        score: `"all"` pays 1 if every case passes, else 0, and runs none after the first that
+            does not; `"share"` pays the share of cases that pass.
+        per_case_timeout_s: How long the program and the call of one case may take together.
+        files: Whether the program finds `file_read` and its kind, as in an environment with them.
+        limits: What a session may use.
+        preload: Modules that programs use, so that their import is free.
+        isolation: The walls; see `Sandbox`.
+        visible: Files and folders of the host that programs may read, and import from.
+
+    Raises:
+        OptionError: A case cannot be run, or an option is not sound.
+    """
+
+    def __init__(
+        self,
+        cases: Any = NOT_GIVEN,
+        *,
+        from_task: str | None = None,
+        entry: str | None = None,
+        source: Source = "program",
+        score: Score = "all",
+        per_case_timeout_s: float = 5.0,
+        files: bool = False,
+        limits: Limits | None = None,
+        preload: Iterable[str] = (),
+        isolation: WantedIsolation = "auto",
+        visible: Iterable[str | os.PathLike[str]] = (),
+    ) -> None:
+        for name, value, kind in (("source", source, Source), ("score", score, Score)):
+            if value not in get_args(kind):
+                known = " nor ".join(map(repr, get_args(kind)))
+                raise OptionError(f"HiddenTests({name}={value!r}): neither {known}.")
+        if isinstance(per_case_timeout_s, bool) or not 0 < per_case_timeout_s < float("inf"):
+            raise OptionError(
+                f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected seconds above 0."
+            )
+        entry = read_entry(entry)
+        self._cases = Expected(
+            "HiddenTests", "cases", cases, from_task, lambda given: read_cases(given, entry)
+        )
+        self._source = source
+        self._score = score
+        self._timeout_s = float(per_case_timeout_s)
+        self._files = files
+        self._sessions = FreshSessions(
+            SandboxOptions(
+                limits=limits or Limits(),
+                preload=tuple(dict.fromkeys((*preload, *MODULES))),
+                isolation=isolation,
+                visible=tuple(map(os.fspath, visible)),
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"<HiddenTests: cases {self._cases!r}, score={self._score!r}>"
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Run the cases."""
+        cases = self._cases.of(attempt.task)
+        program = self._program_of(attempt)
+        if program is None:
+            outcomes: list[Outcome] = ["error"] * len(cases)
+        else:
+            async with self._sessions.sandbox() as sandbox:
+                outcomes = await self._run(sandbox, program, cases)
+        passed = Counter(outcomes)["ok"]
+        share = passed / len(cases)
+        return Grade(
+            score=share if self._score == "share" else float(share == 1),
+            passed=share == 1,
+            details={"ok": passed, "total": len(cases), "cases": outcomes},
+        )
+
+    async def close(self) -> None:
+        """Give the sandbox back."""
+        await self._sessions.close()
+
+    def _program_of(self, attempt: Attempt) -> str | None:
+        if self._source == "program":
+            return attempt.program
+        given = attempt.answered and type(attempt.answer) is str
+        return attempt.answer if given else None
+
+    async def _run(
+        self, sandbox: AsyncSandbox, program: str, cases: list[Case]
+    ) -> list[Outcome]:
+        tools = gates() if self._files else {}
+        outcomes: list[Outcome] = []
+        unfit: Outcome | None = None  # what became of a program that did not come to its end
+        for case in cases:
+            if self._score == "all" and outcomes and outcomes[-1] != "ok":
+                outcomes.append("skipped")
+            elif unfit is not None and case.call is not None:
+                outcomes.append(unfit)
+            else:
+                async with fresh_session(sandbox, _SEED, tools) as session:
+                    outcome, came_to_end = await self._play(session, program, case)
+                outcomes.append(outcome)
+                unfit = None if came_to_end else outcome
+        return outcomes
+
+    async def _play(
+        self, session: AsyncSession, program: str, case: Case
+    ) -> tuple[Outcome, bool]:
+        """Return what became of a case, and whether the program came to its end."""
+        await _prepare(session, case, prelude(files=self._files))
+        try:
+            result = await session.run(program, timeout_s=self._timeout_s)
+            if case.call is None:
+                return _judge_output(result, case), True
+            if not result.success:
+                return _of_failure(result), False
+            left_s = max(self._timeout_s - result.duration_s, _LEAST_S)
+            result = await session.run(case.call, timeout_s=left_s)
+        except SessionEndedError:
+            return "ended", True
+        except SandboxError as error:
+            raise GradingError(f"A session to judge in was lost: {error}") from error
+        return _judge_value(result, case), True
+
+
+async def _prepare(session: AsyncSession, case: Case, code: str) -> None:
+    """Put in what the program may need, before any of it runs."""
+    try:
+        made = await session.run(code + _PREPARE)
+        if case.inputs is not None:
+            await session.put(INPUTS, case.inputs)
+        if case.stdin is not None:
+            await session.write_file(_STDIN, case.stdin.encode())
+            made = await session.run(_FEED)
+    except SandboxError as error:
+        raise GradingError(f"A session to judge in was lost: {error}") from error
+    if not made.success:
+        raise GradingError(f"A session could not be prepared: {made.exception_message}")
+
+
+def _judge_value(result: ExecutionResult, case: Case) -> Outcome:
+    if not result.success:
+        return _of_failure(result)
+    value = result.return_value
+    # In a list, for `None` is also what a value without a plain form comes out as.
+    if type(value) is not list or len(value) != 1:
+        return "failed"
+    return "ok" if case.check.holds(value[0]) else "failed"
+
+
+def _judge_output(result: ExecutionResult, case: Case) -> Outcome:
+    exited = result.exception_type == "SystemExit" and result.exception_message in ("", "0", "None")
+    if not (result.success or exited) or result.session_ended:
+        return _of_failure(result)
+    if "output" in result.limits_hit:
+        return "failed"
+    return "ok" if case.check.holds(result.stdout) else "failed"
+
+
+def _of_failure(result: ExecutionResult) -> Outcome:
+    if "time" in result.limits_hit:
+        return "timeout"
+    return "ended" if result.session_ended else "error"

@@ -1,0 +1,158 @@
+"""`LocalDockerProvider`: a server in a container of this machine's Docker engine."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any, final
+
+from envweave.errors import CallOrderError, OptionError
+from envweave.providers.docker_container import Container
+from envweave.providers.docker_engine import Engine
+from envweave.providers.docker_options import DockerOptions, known, variables
+from envweave.providers.reaper import reap
+from envweave.providers.watched import WatchedProvider
+
+TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
+CONFIG = "ENVWEAVE_CONFIG"
+
+_CONFIG = '{"options": {"drain_s": 0}}'
+"""What a server is told where nobody says more: who stops it has no more use for its episodes."""
+
+
+@final
+class LocalDockerProvider(WatchedProvider):
+    """Starts a server in a container, with as few rights as it can do with.
+
+    By default the container's root file system is read-only, it has none of the rights of root and
+    cannot gain any, its memory, processes and CPU time are limited, and its port can be reached
+    from this machine alone, by those who have the token. `network="none"` leaves it no network at
+    all.
+
+    ```python
+    class EchoEnv(HTTPEnvClient[EchoAction, EchoObservation]):
+        pass
+
+    with EchoEnv.from_docker_image("echo-env:latest", provider=LocalDockerProvider()) as env:
+        env.reset()
+    ```
+
+    A container is removed by `stop_container`, when the process ends, and, if that was killed,
+    when the next one is started by anybody. Before it starts one, containers are removed whose
+    owners are gone.
+
+    Args:
+        **options: The fields of `DockerOptions`, such as `memory="512m"`, `cpus=1.0`, `pids=256`
+            or `network="none"`.
+
+    Raises:
+        OptionError: There is no such option, or it cannot have this value.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = DockerOptions(**known(options))
+        self._engine: Engine | None = None
+        self._container: Container | None = None
+        self._unstopped: weakref.finalize[Any, Any] | None = None
+        self._token: str | None = None
+
+    @property
+    def token(self) -> str | None:
+        """What to show the server that was started."""
+        return self._token
+
+    @property
+    def container(self) -> str | None:
+        """What the engine calls the container; `None` while there is none."""
+        return None if self._container is None else self._container.name
+
+    def start_container(
+        self,
+        image: str,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Start a container, and return its base URL, where nobody need answer yet.
+
+        Args:
+            image: Its name, such as `"echo-env:latest"`. It must be on this machine.
+            port: The port of loopback where callers will find it; left out, one that is free.
+            env_vars: The server's environment variables. `ENVWEAVE_TOKEN` is one that nobody
+                can guess, unless it is given.
+            **kwargs: Options for this container alone.
+
+        Raises:
+            StartupError: The engine does not answer, there is no such image, or it will not
+                start. Nothing is left behind.
+            OptionError: There is no such option, or it cannot have this value.
+            CallOrderError: One is running already.
+        """
+        if self._container is not None:
+            raise CallOrderError(
+                "The provider has started a container already. Stop it first, or use a provider "
+                "of its own for each."
+            )
+        if not isinstance(image, str) or not image.strip():
+            raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
+        options = self._options.changed(kwargs)
+        given = {CONFIG: _CONFIG, TOKEN: secrets.token_urlsafe(24), **variables(env_vars)}
+        engine = Engine(options.docker_host)
+        try:
+            reap(engine)
+            container = Container(engine, image, options, port, given)
+        except BaseException:
+            engine.close()
+            raise
+        self._engine, self._container, self._token = engine, container, given[TOKEN] or None
+        self._unstopped = weakref.finalize(self, _dropped, container, engine)
+        return container.base_url
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """Block until the server at `base_url` answers `/health`.
+
+        Raises:
+            EnvWeaveError: What it was to serve cannot be made.
+            StartupError: The container exited, or `timeout_s` seconds passed. The message ends
+                with the container's last log lines.
+        """
+        if self._container is None:
+            raise CallOrderError(f"No container was started for {base_url!r}.")
+        self._container.wait_until_ready(timeout_s)
+
+    def why_gone(self) -> str | None:
+        """Return why nobody will ever answer there again; `None` if somebody may."""
+        return None if self._container is None else self._container.why_gone()
+
+    def another(self) -> LocalDockerProvider:
+        """Return one more of this kind, with the same options and no container yet."""
+        one = LocalDockerProvider()
+        one._options = self._options
+        return one
+
+    def stop_container(self) -> None:
+        """Stop the container and remove it. May be called twice."""
+        container, self._container = self._container, None
+        engine, self._engine = self._engine, None
+        self._token = None
+        if container is None or engine is None:
+            return
+        try:
+            container.stop()
+        finally:
+            if self._unstopped is not None:
+                self._unstopped.detach()
+            engine.close()
+
+
+def _dropped(container: Container, engine: Engine) -> None:
+    container.remove()
+    engine.close()
+    warnings.warn(
+        f"The container {container.name} was dropped without stop_container(). Close what it was "
+        "started for.",
+        ResourceWarning,
+        stacklevel=1,
+    )

@@ -1,0 +1,221 @@
+"""The Docker engine of this machine, as far as containers are started and looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from envweave.errors import MissingExtraError, OptionError, StartupError
+
+CALL_S = 60.0
+"""How long the engine may take for one answer, before it counts as hung."""
+
+LOOK_S = 5.0
+"""The same where somebody only wants to know what became of a container."""
+
+_HOW_TO_START = (
+    "Start it: `sudo systemctl start docker` on Linux, or Docker Desktop. `docker info` tells "
+    "whether it runs."
+)
+
+
+class EngineError(StartupError):
+    """The engine does not answer."""
+
+
+class NoSuchContainerError(StartupError):
+    """The engine has no such container, or not any more."""
+
+
+class RefusedError(StartupError):
+    """The engine answered, and will not do it."""
+
+
+@final
+class Engine:
+    """A connection to the engine, which any thread may use.
+
+    Args:
+        docker_host: Where it is; left out, `$DOCKER_HOST`, or where the current context of
+            `docker` says.
+
+    Raises:
+        MissingExtraError: The library for it is not installed.
+        OptionError: It is the engine of another machine.
+        EngineError: It does not answer.
+    """
+
+    def __init__(self, docker_host: str | None = None) -> None:
+        try:
+            import docker
+            from docker.utils import kwargs_from_env
+        except ImportError:
+            raise MissingExtraError.for_extra(
+                "Starting containers needs the Docker SDK.", "docker"
+            ) from None
+        self._errors = docker.errors
+        self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context()
+        _refuse_far(self.url)
+        settings = kwargs_from_env() if docker_host is None else {}
+        settings["base_url"] = self.url
+        # Two threads at one connection of the library would mix up their answers.
+        self._lock = threading.Lock()
+        self._api: Any = None
+        with self._told():
+            self._api = docker.APIClient(**settings, version="auto", timeout=CALL_S)
+
+    def close(self) -> None:
+        """Hang up. May be called twice."""
+        if self._api is not None:
+            self._api.close()
+
+    # Images
+
+    def image(self, name: str) -> dict[str, Any]:
+        """Return what the engine knows of an image.
+
+        Raises:
+            StartupError: There is none; the message says how to have it.
+        """
+        try:
+            with self._told():
+                found: dict[str, Any] = self._api.inspect_image(name)
+                return found
+        except NoSuchContainerError:
+            raise StartupError(
+                f"There is no image {name!r} on this machine. Build it, with `envweave build ID "
+                f"-t {name}` or `docker build -t {name} FOLDER`; or fetch it: `docker pull {name}`."
+            ) from None
+
+    def info(self) -> dict[str, Any]:
+        """Return what the engine says of itself."""
+        with self._told():
+            told: dict[str, Any] = self._api.info()
+            return told
+
+    # Containers
+
+    def create(self, name: str, config: Mapping[str, Any]) -> str:
+        """Make a container, which does not run yet, and return its id."""
+        with self._told():
+            made = self._api.create_container_from_config(dict(config), name)
+            identity: str = made["Id"]
+            return identity
+
+    def start(self, container: str) -> None:
+        """Let it run."""
+        with self._told():
+            self._api.start(container)
+
+    def inspect(self, container: str, timeout_s: float = CALL_S) -> dict[str, Any]:
+        """Return what the engine knows of a container.
+
+        Raises:
+            NoSuchContainerError: There is none.
+            EngineError: The engine does not answer, or not in time.
+        """
+        with self._told(timeout_s):
+            found: dict[str, Any] = self._api.inspect_container(container)
+            return found
+
+    def last_lines(self, container: str, count: int, timeout_s: float = CALL_S) -> list[str]:
+        """Return the last lines that a container printed."""
+        with self._told(timeout_s):
+            raw: bytes = self._api.logs(container, tail=count)
+        lines = raw.decode(errors="replace").splitlines()
+        return [line.rstrip() for line in lines if line.strip()][-count:]
+
+    def stop(self, container: str, grace_s: int) -> None:
+        """End it in order, and after so long by force. One that is gone is no failure."""
+        with contextlib.suppress(NoSuchContainerError), self._told(grace_s + CALL_S):
+            self._api.stop(container, timeout=grace_s)
+
+    def pause(self, container: str) -> None:
+        """Hold it up, wherever it stands."""
+        with self._told():
+            self._api.pause(container)
+
+    def unpause(self, container: str) -> None:
+        """Let it go on."""
+        with self._told():
+            self._api.unpause(container)
+
+    def remove(self, container: str) -> None:
+        """Remove a container, whatever it does. One that is gone is no failure."""
+        with contextlib.suppress(NoSuchContainerError), self._told():
+            try:
+                self._api.remove_container(container, force=True, v=True)
+            except self._errors.APIError as error:
+                if error.status_code != 409:  # somebody else is removing it
+                    raise
+
+    def labels(self, label: str) -> dict[str, Mapping[str, str]]:
+        """Return the labels of every container that has one of this name, by its id."""
+        with self._told():
+            found = self._api.containers(all=True, filters={"label": label})
+        return {one["Id"]: one["Labels"] for one in found}
+
+    @contextlib.contextmanager
+    def _told(self, timeout_s: float = CALL_S) -> Iterator[None]:
+        """Make one call, and tell in our own words why it failed."""
+        with self._lock:
+            if self._api is not None:
+                self._api.timeout = timeout_s
+            try:
+                yield
+            except self._errors.NotFound as error:
+                raise NoSuchContainerError(_explained(error)) from None
+            except self._errors.APIError as error:
+                raise RefusedError(_explained(error)) from None
+            except (self._errors.DockerException, OSError) as error:
+                raise self._silent(error) from None
+
+    def _silent(self, error: Exception) -> EngineError:
+        why = " ".join(str(error).split())
+        if "Permission denied" in why:
+            return EngineError(
+                f"The Docker engine at {self.url} may not be used by this user. Ask for that: "
+                "`sudo usermod -aG docker $USER`, and log in again."
+            )
+        for known in ("No such file or directory", "Connection refused", "timed out"):
+            if known in why:
+                why = known.lower()
+        return EngineError(
+            f"The Docker engine at {self.url} does not answer ({why}). {_HOW_TO_START}"
+        )
+
+
+def _of_context() -> str:
+    """Return where `docker` itself looks for the engine."""
+    from docker.context import ContextAPI
+
+    try:
+        found = ContextAPI.get_current_context()
+        host = found.Host if found is not None else None
+    except Exception:  # noqa: BLE001 - whatever the library makes of a broken file
+        host = None
+    return str(host) if host else "unix:///var/run/docker.sock"
+
+
+def _refuse_far(url: str) -> None:
+    """Refuse an engine whose containers cannot be reached from here."""
+    parts = urlsplit(url)
+    is_here = parts.scheme in ("unix", "npipe", "http+unix", "") or parts.hostname in (
+        "localhost",
+        "127.0.0.1",
+        "::1",
+    )
+    if not is_here:
+        raise OptionError(
+            f"The Docker engine at {url!r} is another machine's, and its containers cannot be "
+            "reached from here. Serve the environment there, and connect to it by its URL; or use "
+            "the engine of this machine, with docker_host='unix:///var/run/docker.sock'."
+        )
+
+
+def _explained(error: Any) -> str:
+    return " ".join(str(error.explanation or error).split()) or "it does not say why"

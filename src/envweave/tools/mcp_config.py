@@ -1,0 +1,277 @@
+"""Reads `{"mcpServers": …}`: which MCP servers there are, and how each is reached."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+from envweave.errors import OptionError, suggest
+
+AnyConfig = Mapping[str, Any] | str | os.PathLike[str]
+"""A configuration, or the path of a JSON file that holds one."""
+
+Transport = Literal["http", "sse"]
+
+_KINDS: dict[str, Transport] = {"http": "http", "streamable-http": "http", "sse": "sse"}
+_OURS = ("allow", "timeout_s")
+_OF_COMMANDS = ("command", "args", "env", "cwd", "type", "transport", *_OURS)
+_OF_URLS = ("url", "headers", "type", "transport", *_OURS)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(ABC):
+    """What all servers have.
+
+    Attributes:
+        name: What the configuration calls it.
+        allow: The tools of it that may be used, by the server's own names; `None` means all.
+        timeout_s: How long it may take to start, and to answer; `None` leaves it to others.
+    """
+
+    name: str
+    allow: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """How it is reached, for errors. It tells no secret."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CommandServer(ServerConfig):
+    """A server that is started here, and spoken to over its stdin and stdout.
+
+    Attributes:
+        command: The program.
+        args: Its arguments.
+        env: Environment variables besides those that every program needs.
+        cwd: The folder it runs in; `None` means this process's.
+    """
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The command line. A secret belongs into `env`."""
+        return " ".join([self.command, *self.args])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UrlServer(ServerConfig):
+    """A server that runs already, and is spoken to over HTTP.
+
+    Attributes:
+        url: Its address.
+        headers: Sent with every call.
+        transport: Streamable HTTP, or the older way with server-sent events.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: Transport = "http"
+
+    @property
+    def where(self) -> str:
+        """The address, without a password or a query."""
+        bare = re.sub(r"//[^/@]*@", "//", self.url)
+        return bare.partition("?")[0]
+
+
+def read_config(config: AnyConfig) -> list[CommandServer | UrlServer]:
+    """Return the servers of a configuration, in its order.
+
+    `${NAME}` in `env` and `headers` stands for that variable of this process's environment.
+
+    Raises:
+        OptionError: It is not sound; the message names the server and the key.
+    """
+    found = config if isinstance(config, Mapping) else _from_file(config)
+    servers = found.get("mcpServers")
+    for key in found:
+        if key != "mcpServers":
+            hint = suggest(str(key), ["mcpServers"])
+            raise OptionError(f"MCP servers: {key!r} is not known; expected 'mcpServers'.{hint}")
+    if not isinstance(servers, Mapping) or not servers:
+        raise OptionError(
+            f"MCP servers: {servers!r} is no set of servers. Expected "
+            '{"mcpServers": {name: {"command": …} or {"url": …}}}.'
+        )
+    return [_server(name, given) for name, given in servers.items()]
+
+
+def _from_file(path: Any) -> Mapping[str, Any]:
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"MCP servers: expected a dict or the path of a JSON file, not {path!r}.")
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"MCP servers: {path!r} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise OptionError(f"MCP servers: {path!r} is no JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise OptionError(f"MCP servers: {path!r} holds no JSON object.")
+    return found
+
+
+def _server(name: Any, given: Any) -> CommandServer | UrlServer:
+    if not isinstance(name, str) or not name.strip():
+        raise OptionError(f"MCP servers: the name of a server is text, not {name!r}.")
+    if not isinstance(given, Mapping):
+        raise OptionError(f"MCP server {name!r}: expected a dict, not {given!r}.")
+    entry = _Entry(name, given)
+    if ("command" in given) == ("url" in given):
+        both = "both 'command' and 'url'" if "url" in given else "neither 'command' nor 'url'"
+        raise OptionError(
+            f"MCP server {name!r} has {both}. Give 'command' to start a server here, or 'url' to "
+            "reach one that runs."
+        )
+    return _command(entry) if "command" in given else _url(entry)
+
+
+def _command(entry: _Entry) -> CommandServer:
+    entry.allow_only(_OF_COMMANDS)
+    if entry.kind() not in (None, "stdio"):
+        raise entry.wrong("type", "'stdio', or a 'url' in place of 'command'")
+    cwd = entry.given.get("cwd")
+    if cwd is not None and not isinstance(cwd, str | os.PathLike):
+        raise entry.wrong("cwd", "a path")
+    return CommandServer(
+        name=entry.name,
+        command=entry.text("command"),
+        args=entry.texts("args") or (),
+        env=entry.expanded("env"),
+        cwd=None if cwd is None else os.fspath(cwd),
+        allow=entry.texts("allow"),
+        timeout_s=entry.seconds("timeout_s"),
+    )
+
+
+def _url(entry: _Entry) -> UrlServer:
+    entry.allow_only(_OF_URLS)
+    kind = entry.kind() or "http"
+    if kind not in _KINDS:
+        raise entry.wrong("type", " or ".join(map(repr, _KINDS)))
+    url = entry.text("url")
+    if not re.match(r"https?://[^/?#\s]+", url):
+        raise entry.wrong("url", "an address that begins with http:// or https://")
+    return UrlServer(
+        name=entry.name,
+        url=url,
+        headers=entry.expanded("headers"),
+        transport=_KINDS[kind],
+        allow=entry.texts("allow"),
+        timeout_s=entry.seconds("timeout_s"),
+    )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One server as it was given, and what its keys hold."""
+
+    name: str
+    given: Mapping[str, Any]
+
+    def wrong(self, key: str, wanted: str) -> OptionError:
+        given = f"={self.given[key]!r}" if key in self.given else ""
+        return OptionError(f"MCP server {self.name!r}: {key}{given}: expected {wanted}.")
+
+    def allow_only(self, known: tuple[str, ...]) -> None:
+        for key in self.given:
+            if key not in known:
+                raise OptionError(
+                    f"MCP server {self.name!r}: {key!r} is not known."
+                    f"{suggest(str(key), known)} Known: {', '.join(known)}."
+                )
+
+    def kind(self) -> str | None:
+        """Return what `type` says, or `transport`, which is the same."""
+        said = [self.given[key] for key in ("type", "transport") if key in self.given]
+        if len(said) == 2 and said[0] != said[1]:
+            raise OptionError(
+                f"MCP server {self.name!r}: type={said[0]!r} and transport={said[1]!r} mean the "
+                "same, and differ. Give one."
+            )
+        if said and not isinstance(said[0], str):
+            raise self.wrong("type" if "type" in self.given else "transport", "text")
+        return said[0] if said else None
+
+    def text(self, key: str) -> str:
+        value = self.given[key]
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise self.wrong(key, "text")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        values = self.given.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list | tuple) or not all(
+            isinstance(value, str) and "\0" not in value for value in values
+        ):
+            raise self.wrong(key, "a list of texts")
+        return tuple(values)
+
+    def seconds(self, key: str) -> float | None:
+        value = self.given.get(key)
+        if value is None:
+            return None
+        return check_seconds(value, f"MCP server {self.name!r}: {key}={value!r}")
+
+    def expanded(self, key: str) -> dict[str, str]:
+        """Return texts by name, with the variables of this process's environment filled in."""
+        values = self.given.get(key)
+        if values is None:
+            return {}
+        if not isinstance(values, Mapping):
+            raise self._wrong_texts(key)
+        return {name: self._expand(key, name, value) for name, value in values.items()}
+
+    def _expand(self, key: str, name: Any, value: Any) -> str:
+        if not isinstance(name, str) or not name or re.search(r"[\0\n\r=]", name):
+            raise self._wrong_texts(key)
+        if not isinstance(value, str) or "\0" in value:
+            raise self._wrong_texts(key)
+
+        def look_up(variable: re.Match[str]) -> str:
+            try:
+                return os.environ[variable[1]]
+            except KeyError:
+                raise OptionError(
+                    f"MCP server {self.name!r}: {key}[{name!r}] asks for the environment "
+                    f"variable {variable[1]!r}, which is not set."
+                ) from None
+
+        filled = _VARIABLE.sub(look_up, value)
+        if key == "headers" and re.search(r"[\n\r]", filled):
+            raise OptionError(f"MCP server {self.name!r}: {key}[{name!r}] has a line break.")
+        return filled
+
+    def _wrong_texts(self, key: str) -> OptionError:
+        # The values are not shown: they may be secret.
+        return OptionError(f"MCP server {self.name!r}: {key}: expected texts by name.")
+
+
+def check_seconds(value: Any, shown: str) -> float:
+    """Return a time.
+
+    Raises:
+        OptionError: It is none; the message begins with `shown`.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        raise OptionError(f"{shown}: expected a number of seconds, more than 0.")
+    return float(value)
