@@ -7,6 +7,7 @@ import sys
 
 
 def main() -> int:
+    """Ask the server, and return the exit code."""
     try:
         uds = os.environ.get("ENVWEAVE_UDS")
         if uds:

@@ -9,7 +9,7 @@ from envweave.codeact.attempts import Attempt, Grader, GradingError
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
-from envweave.errors import BusyError, OptionError, SessionLostError
+from envweave.errors import BusyError, OptionError, SessionEndedError, SessionLostError
 from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
@@ -99,6 +99,13 @@ class CodeActEnvironment(Environment):
         except SessionLostError as error:
             self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
             return CodeObservation(code=action.code)
+        except SessionEndedError as error:  # its own values did, when `state` had them shown
+            result = ExecutionResult(
+                success=False,
+                exception_type="SessionEnded",
+                exception_message=str(error),
+                session_ended=True,
+            )
         self._last = result
         observation = CodeObservation(
             execution_result=result, code=action.code, available_tools=list(self._names)

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+import importlib.util
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
+from envweave.codeact.inside_showing import MOST_NAMES, NAME_CHARACTERS, REPR_CHARACTERS
 from envweave.codeact.models import Variable
+from envweave.errors import SandboxError
+from envweave.sandbox.async_session import AsyncSession
 
-MOST_NAMES = 200
-NAME_CHARACTERS = 100
-REPR_CHARACTERS = 80
+_LOOK_S = 1.0
+"""How long values may take to show themselves."""
 
-# It runs among the agent's own names, so it binds none, and asks its own imports for help.
-SHOW_VARIABLES = f"""
-(lambda builtins, reprlib, types, namespace: (lambda shorten: [
-    [name[:{NAME_CHARACTERS}], builtins.type(value).__name__, shorten(value)]
-    for name, value in builtins.list(namespace.items())
-    if builtins.type(name) is builtins.str
-    and not name.startswith("_")
-    and builtins.type(value) is not types.ModuleType
-][:{MOST_NAMES}])(
-    lambda value, short=(lambda made: [
-        builtins.setattr(made, which, 6)
-        for which in ("maxtuple", "maxlist", "maxarray", "maxdict", "maxset", "maxfrozenset")
-    ] and [
-        builtins.setattr(made, which, {REPR_CHARACTERS})
-        for which in ("maxstring", "maxlong", "maxother")
-    ] and made)(reprlib.Repr()): short.repr(value)[:{REPR_CHARACTERS}]
-))(*map(__import__, ("builtins", "reprlib", "types")), globals())
-"""
-"""Code whose value is a list of a name, a type and a repr each."""
+# It runs among the agent's own names, and binds none.
+_SHOW = (
+    "(lambda space: __import__('builtins').exec({source!r}, space)"
+    " or space['show'](globals(), {own!r}, ask={ask!r}))({{}})"
+)
+
+
+def show_code(own: Iterable[str], ask: bool) -> str:  # noqa: FBT001 - bound to the first
+    """Return code whose value is a list of a name, a type and a repr each.
+
+    Args:
+        own: Names that are not the code's doing.
+        ask: Whether values are asked for their repr, which runs code of theirs.
+    """
+    return _SHOW.format(source=_source(), own=list(own), ask=ask)
+
+
+@functools.cache
+def _source() -> str:
+    found = importlib.util.find_spec("envweave.codeact.inside_showing")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).read_text(encoding="utf-8")
+
+
+async def look(
+    session: AsyncSession, code: Callable[[bool], str], own: Collection[str]
+) -> dict[str, Variable]:
+    """Return the variables that a session tells of, but for those in `own`.
+
+    Where a value does not show itself in a second, none is asked: names and types remain.
+
+    Args:
+        session: Who is asked.
+        code: What has the session tell, where values are asked for their repr, and where not.
+        own: Names that are not the code's doing.
+    """
+    for ask in (True, False):
+        if not session.alive:
+            break
+        try:
+            told = await session.run(code(ask), timeout_s=_LOOK_S)
+        except SandboxError:
+            break
+        if told.success:
+            return read_variables(told.return_value, own)
+    return {}
 
 
 def read_variables(told: Any, own: Collection[str]) -> dict[str, Variable]:

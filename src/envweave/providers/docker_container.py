@@ -99,9 +99,7 @@ class Container:
                 raise self._unstarted(error, port) from None
             raise
 
-    def _config(
-        self, env_vars: Mapping[str, str], inside: int, port: int | None
-    ) -> dict[str, Any]:
+    def _config(self, env_vars: Mapping[str, str], inside: int, port: int | None) -> dict[str, Any]:
         options = self._options
         host = options.host_config()
         labels = {

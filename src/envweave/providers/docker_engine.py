@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, final
@@ -51,8 +52,9 @@ class Engine:
 
     def __init__(self, docker_host: str | None = None) -> None:
         try:
-            import docker
-            from docker.utils import kwargs_from_env
+            # A folder of this name, where Python looks first, can be imported too.
+            import docker.errors
+            import docker.utils
         except ImportError:
             raise MissingExtraError.for_extra(
                 "Starting containers needs the Docker SDK.", "docker"
@@ -60,7 +62,7 @@ class Engine:
         self._errors = docker.errors
         self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context()
         _refuse_far(self.url)
-        settings = kwargs_from_env() if docker_host is None else {}
+        settings = docker.utils.kwargs_from_env() if docker_host is None else {}
         settings["base_url"] = self.url
         # Two threads at one connection of the library would mix up their answers.
         self._lock = threading.Lock()
@@ -166,6 +168,7 @@ class Engine:
             if self._api is not None:
                 self._api.timeout = timeout_s
             try:
+                self._knock()
                 yield
             except self._errors.NotFound as error:
                 raise NoSuchContainerError(_explained(error)) from None
@@ -173,6 +176,14 @@ class Engine:
                 raise RefusedError(_explained(error)) from None
             except (self._errors.DockerException, OSError) as error:
                 raise self._silent(error) from None
+
+    def _knock(self) -> None:
+        """Try whether anybody listens: where nobody does, the library loses a socket each time."""
+        parts = urlsplit(self.url)
+        if parts.scheme in ("unix", "http+unix"):
+            with socket.socket(socket.AF_UNIX) as knocking:
+                knocking.settimeout(LOOK_S)
+                knocking.connect(parts.path)
 
     def _silent(self, error: Exception) -> EngineError:
         why = " ".join(str(error).split())

@@ -73,6 +73,7 @@ class LocalPlace:
         self._strays: set[asyncio.Task[Any]] = set()  # coroutines that could not be stopped
         self._tasks: Tasks | None = None
         self._description: Description | None = None
+        self._let_go: Callable[[], None] | None = None  # of what environments share
         self._opening = 0  # how many environments are being made
         self._is_closed = False
 
@@ -104,6 +105,8 @@ class LocalPlace:
             self._description = await self._in_thread(
                 partial(_describe, self._spec, made.session), None
             )
+            # Sessions come and go, and what they share must not be made anew for each.
+            self._let_go = await self._in_thread(made.session.environment.hold, None)
         except BaseException:
             await self.close()
             raise
@@ -223,7 +226,18 @@ class LocalPlace:
         ends_s = time.monotonic() + CLOSE_S
         while self._opening and time.monotonic() < ends_s:
             await asyncio.sleep(0.01)  # what is being made is closed by whoever asked for it
+        await self._let_go_of_shared()
         await self._lanes.close()
+
+    async def _let_go_of_shared(self) -> None:
+        """Let go of what environments share, after the last of them."""
+        let_go, self._let_go = self._let_go, None
+        if let_go is None:
+            return
+        try:
+            await self._in_thread(let_go, CLOSE_S)
+        except Exception:
+            logger.warning("closing what %s share failed", self._spec.id, exc_info=True)
 
     async def _close_spare(self, made: Made) -> None:
         """Close the environment that nobody has opened a session for."""

@@ -16,6 +16,8 @@ EMPTY: Any = inspect.Parameter.empty
 
 Parameter = inspect.Parameter
 
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
 
 def is_usable(name: str) -> bool:
     """Whether Python code can use the name as one of its own."""
@@ -99,11 +101,20 @@ class Arguments:
         if self.odd and self._rest is None:
             bound.append(Parameter("__others", Parameter.VAR_KEYWORD))
         self._signature = inspect.Signature(bound)
+        self._plain = self._by_position()
+        self._least = sum(one.is_required for one in self._plain)
+
+    def _by_position(self) -> list[Argument]:
+        """Those of a call that names none; none, if something must be named or looked at twice."""
+        if any(one.none_is_absent for one in self.each):
+            return []
+        if any(one.is_required and one.kind is Parameter.KEYWORD_ONLY for one in self.each):
+            return []
+        return [one for one in self.each if one.kind in _POSITIONAL]
 
     def names(self) -> list[str]:
         """Return the names of those that can be given by position, in order."""
-        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        return [one.name for one in self.each if one.kind in positional]
+        return [one.name for one in self.each if one.kind in _POSITIONAL]
 
     def hints(self) -> dict[str, Any]:
         """Return the hints by name, as a function has them in its `__annotations__`."""
@@ -117,6 +128,13 @@ class Arguments:
         Raises:
             TypeError: They do not fit; the message says which, and why.
         """
+        plain = self._plain
+        if plain and not kwargs and self._least <= len(args) <= len(plain):
+            # `Signature.bind` would cost more than all else that a call costs.
+            return [
+                value if one.spec is None else self._read(one.name, one.name, value)
+                for one, value in zip(plain, args, strict=False)
+            ], kwargs
         if not self.known:
             return args, kwargs
         try:

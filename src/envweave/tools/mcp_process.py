@@ -27,6 +27,7 @@ END_S = 3 * mcp_keeper.EXIT_S + 7.0
 
 _LINES_KEPT, _LINE_CHARACTERS = 20, 400
 _STDERR_S = 1.0
+_EXIT_S = 1.0
 
 
 @final
@@ -34,6 +35,9 @@ class ServerProcess:
     """A server that runs here, under a keeper which ends it when this process ends.
 
     It belongs to the event loop that it is started on.
+
+    Attributes:
+        silent: Set when the server will say nothing more.
     """
 
     def __init__(self, keeper: subprocess.Popen[bytes], line: socket.socket) -> None:
@@ -44,7 +48,8 @@ class ServerProcess:
         self._stderr = _LastLines()
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._transports: list[asyncio.BaseTransport] = []
-        self.fault = ""
+        self._fault = ""
+        self.silent = asyncio.Event()
 
     @classmethod
     async def start(cls, server: CommandServer, env: Mapping[str, str]) -> ServerProcess:
@@ -97,8 +102,8 @@ class ServerProcess:
         for protocol, pipe in ((reading, keeper.stdout), (self._stderr, keeper.stderr)):
             transport, _ = await loop.connect_read_pipe(lambda one=protocol: one, pipe)  # type: ignore[misc]
             self._transports.append(transport)
-        transport, _ = await loop.connect_write_pipe(lambda: self._stdin, keeper.stdin)
-        self._transports.append(transport)
+        writing, _ = await loop.connect_write_pipe(lambda: self._stdin, keeper.stdin)
+        self._transports.append(writing)
 
     async def write(self, message: bytes) -> None:
         """Send a message, and wait until there is room for the next.
@@ -110,11 +115,23 @@ class ServerProcess:
 
     async def read(self) -> bytes:
         """Return the next line that the server has written; nothing at the end."""
+        line = b""
         try:
-            return await self._stdout.readline()
+            line = await self._stdout.readline()
         except ValueError:
-            self.fault = f"it sent a message of more than {MESSAGE_BYTES >> 20} MB"
-            return b""
+            self._fault = f"it sent a message of more than {MESSAGE_BYTES >> 20} MB"
+        if not line:
+            self.silent.set()
+        return line
+
+    async def why_silent(self) -> str:
+        """Return in words why there is nothing more to read."""
+        if not self._fault:
+            await asyncio.wait({self._gone}, timeout=_EXIT_S)
+            self._fault = self._gone.result() if self._gone.done() else "it closed its stdout"
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stderr.ended.wait(), _STDERR_S)
+        return self._fault
 
     def last_lines(self) -> str:
         """Return the last that the server wrote to stderr."""
@@ -201,7 +218,7 @@ class _Writer(asyncio.BaseProtocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self._is_lost = True
         self._room.set()
 
@@ -238,7 +255,7 @@ class _LastLines(asyncio.Protocol):
         self._begun = begun[: 4 * _LINE_CHARACTERS]
         self._lines.extend(map(_shown, lines[-_LINES_KEPT:]))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self.ended.set()
 
     def text(self) -> str:

@@ -12,7 +12,7 @@ _KEPT = ("uri", "name", "title", "description", "mimeType", "data", "text")
 
 
 class McpError(EnvWeaveError, RuntimeError):
-    """A call of an MCP server's tool failed. The message is the server's, or says what became of it."""
+    """A call of an MCP server's tool failed: in the server's words, or what became of it."""
 
 
 @dataclass(frozen=True)

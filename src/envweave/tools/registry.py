@@ -15,6 +15,8 @@ from envweave.tools.tool import Tool, check_limit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LONGEST_NAME = 100
+
 
 @final
 class ToolRegistry:
@@ -244,11 +246,12 @@ class ToolRegistry:
         except Exception as error:  # noqa: BLE001 - a source may do anything
             return failed(error)
         tools = self._seen(self._all())
-        tool = tools.get(name)
+        tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
             known = f" Known: {', '.join(tools)}." if tools else ""
+            near = suggest(str(name)[:_LONGEST_NAME], tools)
             return ToolOutcome(
-                f"NameError: There is no tool {name!r}.{suggest(str(name), tools)}{known}",
+                f"NameError: There is no tool {repr(name)[:_LONGEST_NAME]}.{near}{known}",
                 is_error=True,
             )
         return await call_tool(tool, arguments, self._ledger.admit)

@@ -34,7 +34,9 @@ def checked_by_hint(argument: Argument) -> Argument:
         spec = spec_from_hint(hint)
     if isinstance(spec, AnySpec) or not _can_be_plain(spec):
         return dataclasses.replace(argument, hint=hint)
-    return dataclasses.replace(argument, hint=hint, spec=spec, schema=_with_types(spec.json_schema()))
+    return dataclasses.replace(
+        argument, hint=hint, spec=spec, schema=_with_types(spec.json_schema())
+    )
 
 
 def object_schema(arguments: Arguments) -> dict[str, Any]:

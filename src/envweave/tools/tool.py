@@ -187,6 +187,8 @@ def _check(name: Any, function: Any, max_calls: Any) -> None:
         )
     if name.startswith("__"):
         raise OptionError(f"A tool cannot be called {name!r}: names like this belong to Python.")
+    if name == "ToolError":
+        raise OptionError("A tool cannot be called 'ToolError': code needs that to catch errors.")
     if not callable(function):
         raise OptionError(
             f"The tool {name!r} is {function!r}, which cannot be called. Give a function."

@@ -39,7 +39,9 @@ class _Shared:
         self.leases = 0
 
 
-_lock = threading.Lock()  # protects the table and the counts
+# Protects the table and the counts. A lease that nobody gave back is released by the collector
+# of garbage, which may run while this very thread holds the lock.
+_lock = threading.RLock()
 _table: dict[tuple[int, SandboxOptions], _Shared] = {}
 
 
@@ -95,7 +97,8 @@ def _release(key: tuple[int, SandboxOptions], shared: _Shared) -> None:
         shared.leases -= 1
         if shared.leases:
             return
-        _table.pop(key, None)
+        if _table.get(key) is shared:
+            del _table[key]
     with shared.lock:
         sandbox, shared.sandbox = shared.sandbox, None
     if sandbox is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
@@ -13,13 +14,10 @@ from envweave.codeact.executors.shared import Lease, SandboxOptions, take_lease
 from envweave.codeact.files import gates
 from envweave.codeact.models import Variable
 from envweave.codeact.prelude import MODULES, prelude
-from envweave.codeact.showing import SHOW_VARIABLES, read_variables
+from envweave.codeact.showing import look, show_code
 from envweave.errors import ClosedError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.results import ExecutionResult
-
-_LOOK_S = 1.0
-"""How long values may take to show themselves."""
 
 
 @final
@@ -78,14 +76,10 @@ class SandboxExecutor(Executor):
 
     async def variables(self) -> dict[str, Variable]:
         """Ask the session. What does not come in a second does not come."""
-        session = self._session
-        if session is None or not session.alive:
+        if self._session is None:
             return {}
-        try:
-            shown = await session.run(SHOW_VARIABLES, timeout_s=_LOOK_S)
-        except SandboxError:
-            return {}
-        return read_variables(shown.return_value, [*self.names, "ToolError"])
+        own = [*self.names, "ToolError"]
+        return await look(self._session, partial(show_code, own), own)
 
     async def close(self) -> None:
         """End the session, and the sandbox if nobody else uses it."""

@@ -11,7 +11,8 @@ import builtins
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from envweave.codeact.grading.checks import Check
+from envweave.codeact.answers import check_tolerance
+from envweave.codeact.grading.checks import Check, Kind
 from envweave.errors import OptionError
 
 _HOW = (
@@ -19,15 +20,15 @@ _HOW = (
     "`assert f(1)`, `assert not f(1)`, `abs(f(1) - 2) < 0.1` and `math.isclose(f(1), 2)`."
 )
 _MAKERS = {one.__name__: one for one in (dict, float, frozenset, list, set, sorted, tuple)}
-_OPERATORS: dict[type[ast.cmpop], str] = {
+_OPERATORS: dict[type[ast.cmpop], Kind] = {
     ast.Eq: "equal",
     ast.NotEq: "unequal",
-    ast.Is: "identical",
-    ast.IsNot: "other",
+    ast.Is: "equal",
+    ast.IsNot: "unequal",
     ast.In: "among",
     ast.NotIn: "not among",
 }
-_TURNED = {"among": "holding", "not among": "not holding"}
+_TURNED: dict[Kind, Kind] = {"among": "holding", "not among": "not holding"}
 
 
 class Asserted(NamedTuple):
@@ -75,7 +76,7 @@ def refuse_guessable(node: ast.expr, expected: Any) -> None:
     Raises:
         OptionError: It is a call of a builtin, and only true, false or `None` is expected of it.
     """
-    if not (expected is None or isinstance(expected, bool)):
+    if not _is_single(expected):
         return
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         node = node.operand
@@ -118,7 +119,7 @@ def _taken_apart(test: ast.expr) -> tuple[ast.expr, Check]:
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, Check]:
     if isinstance(operator, ast.Lt | ast.LtE) and _is_call_of(left, "abs"):
-        return _near(left, right, strict=isinstance(operator, ast.Lt))  # type: ignore[arg-type]
+        return _near(left, operator, right)  # type: ignore[arg-type]
     kind = _OPERATORS.get(type(operator))
     if kind is None:
         raise OptionError(f"{type(operator).__name__} is no comparison that is known. {_HOW}")
@@ -127,12 +128,12 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast
     except _NotLiteralError:
         node, expected = right, _one_literal(left)
         kind = _TURNED.get(kind, kind)
-    if kind in ("identical", "other") and not (expected is None or isinstance(expected, bool)):
+    if isinstance(operator, ast.Is | ast.IsNot) and not _is_single(expected):
         raise OptionError("`is` is for None, True and False. Write == instead.")
     return node, Check(kind, expected=expected)
 
 
-def _near(left: ast.Call, right: ast.expr, *, strict: bool) -> tuple[ast.expr, Check]:
+def _near(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, Check]:
     """Take `abs(f(1) - 2) < 0.1` apart."""
     inner = left.args[0] if len(left.args) == 1 and not left.keywords else None
     if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)):
@@ -141,26 +142,25 @@ def _near(left: ast.Call, right: ast.expr, *, strict: bool) -> tuple[ast.expr, C
         node, expected = inner.left, _literal(inner.right)
     except _NotLiteralError:
         node, expected = inner.right, _one_literal(inner.left)
-    return node, Check(
-        "near", expected=_number(expected), absolute=_number(_one_literal(right)), strict=strict
-    )
+    kind: Kind = "closer" if isinstance(operator, ast.Lt) else "equal"
+    return node, Check(kind, _number(expected), absolute=_tolerance(_one_literal(right)))
 
 
 def _close(call: ast.Call) -> tuple[ast.expr, Check]:
     """Take `math.isclose(f(1), 2, rel_tol=…, abs_tol=…)` apart."""
-    given = {one.arg: _number(_one_literal(one.value)) for one in call.keywords}
+    given = {one.arg: _tolerance(_one_literal(one.value)) for one in call.keywords}
     if len(call.args) != 2 or not given.keys() <= {"rel_tol", "abs_tol"}:
         raise OptionError(f"isclose() takes two numbers, rel_tol and abs_tol. {_HOW}")
     try:
         node, expected = call.args[0], _literal(call.args[1])
     except _NotLiteralError:
         node, expected = call.args[1], _one_literal(call.args[0])
-    return node, Check(
-        "near",
-        expected=_number(expected),
-        relative=given.get("rel_tol", 1e-9),
-        absolute=given.get("abs_tol", 0.0),
-    )
+    relative, absolute = given.get("rel_tol", 1e-9), given.get("abs_tol", 0.0)
+    return node, Check("close", _number(expected), absolute=absolute, relative=relative)
+
+
+def _is_single(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
 
 
 def _one_literal(node: ast.expr) -> Any:
@@ -195,6 +195,11 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError("a tolerance, and what it is for, are numbers.")
     return value
+
+
+def _tolerance(value: Any) -> float:
+    check_tolerance("tolerance", value)
+    return float(value)
 
 
 def _is_call_of(node: ast.expr, *names: str) -> bool:

@@ -102,6 +102,9 @@ class HiddenTests(Grader):
             raise OptionError(
                 f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected seconds above 0."
             )
+        for name, names in (("preload", preload), ("visible", visible)):
+            if isinstance(names, str | bytes):
+                raise OptionError(f"HiddenTests({name}={names!r}): expected a list of them.")
         entry = read_entry(entry)
         self._cases = Expected(
             "HiddenTests", "cases", cases, from_task, lambda given: read_cases(given, entry)
@@ -115,7 +118,7 @@ class HiddenTests(Grader):
                 limits=limits or Limits(),
                 preload=tuple(dict.fromkeys((*preload, *MODULES))),
                 isolation=isolation,
-                visible=tuple(map(os.fspath, visible)),
+                visible=tuple(os.fspath(one) for one in visible),
             )
         )
 
@@ -149,9 +152,7 @@ class HiddenTests(Grader):
         given = attempt.answered and type(attempt.answer) is str
         return attempt.answer if given else None
 
-    async def _run(
-        self, sandbox: AsyncSandbox, program: str, cases: list[Case]
-    ) -> list[Outcome]:
+    async def _run(self, sandbox: AsyncSandbox, program: str, cases: list[Case]) -> list[Outcome]:
         tools = gates() if self._files else {}
         outcomes: list[Outcome] = []
         unfit: Outcome | None = None  # what became of a program that did not come to its end
@@ -167,9 +168,7 @@ class HiddenTests(Grader):
                 unfit = None if came_to_end else outcome
         return outcomes
 
-    async def _play(
-        self, session: AsyncSession, program: str, case: Case
-    ) -> tuple[Outcome, bool]:
+    async def _play(self, session: AsyncSession, program: str, case: Case) -> tuple[Outcome, bool]:
         """Return what became of a case, and whether the program came to its end."""
         await _prepare(session, case, prelude(files=self._files))
         try:

@@ -190,13 +190,21 @@ class Judge(Grader):
 
 
 def _shown(attempt: Attempt) -> str:
-    answer = attempt.answer if isinstance(attempt.answer, str) else repr(attempt.answer)
     parts = {
-        "Answer": answer if attempt.answered else "(none)",
+        "Answer": _as_text(attempt.answer) if attempt.answered else "(none)",
         "Code": attempt.program,
         "Printed": attempt.result.stdout or "(nothing)",
     }
     return "\n\n".join(f"{name}:\n{_cut(text)}" for name, text in parts.items())
+
+
+def _as_text(answer: Any) -> str:
+    if isinstance(answer, str):
+        return answer
+    try:
+        return repr(answer)
+    except (ValueError, RecursionError):  # an int of too many digits
+        return f"(a {type(answer).__name__} that cannot be shown)"
 
 
 def _cut(text: str) -> str:

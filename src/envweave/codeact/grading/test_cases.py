@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envweave.codeact.answers import check_tolerance
 from envweave.codeact.grading.asserts import read_asserts, refuse_guessable, sendable
 from envweave.codeact.grading.checks import Check
 from envweave.codeact.grading.expectations import read_plain
@@ -114,7 +115,7 @@ def _program_case(one: Mapping[str, Any]) -> Case:
     stdin, stdout = one.get("stdin", ""), one["stdout"]
     if not isinstance(stdin, str) or not isinstance(stdout, str):
         raise OptionError("stdin and stdout are text.")
-    return Case(stdin=read_plain(stdin), check=Check("printed", expected=read_plain(stdout)))
+    return Case(stdin=read_plain(stdin), check=Check("printed", stdout))
 
 
 def _call(expression: Any, expected: Any) -> str:
@@ -126,11 +127,6 @@ def _call(expression: Any, expected: Any) -> str:
 
 
 def _check(one: Mapping[str, Any]) -> Check:
-    expected = read_plain(one["expected"])
-    tolerance = one.get("tolerance")
-    if tolerance is None:
-        return Check("equal", expected=expected)
-    for value in (expected, tolerance):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise OptionError("with a tolerance, it and what is expected are numbers.")
-    return Check("near", expected=expected, absolute=tolerance)
+    tolerance = one.get("tolerance", 0.0)
+    check_tolerance("tolerance", tolerance)
+    return Check("equal", one["expected"], absolute=float(tolerance))

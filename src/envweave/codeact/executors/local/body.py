@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Literal, final
@@ -45,9 +46,9 @@ class ThreadBody:
         self._runner: Runner | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, interpreter: Interpreter) -> None:
-        """Start the thread."""
-        runner = Runner(interpreter, self.line, self.interrupts, self._limits)
+    def start(self, interpreter: Interpreter, own: Collection[str]) -> None:
+        """Start the thread; `own` are names that were bound for the code."""
+        runner = Runner(interpreter, own, self.line, self.interrupts, self._limits)
         self._runner = runner
         self._thread = threading.Thread(
             target=_serve, args=(runner, self._folder), name="envweave-code", daemon=True
@@ -75,7 +76,7 @@ class ThreadBody:
         """Say whether its folder holds more than it may."""
         return "disk" if self._folder.is_over() else None
 
-    def branch(self, seed: int | None, deadline: float) -> Body:
+    def branch(self, seed: int | None, deadline: float) -> Body:  # noqa: ARG002 - a `Body`'s
         """Refuse: a thread cannot be copied."""
         raise BranchError("Code that runs in this process cannot be branched. Use the sandbox.")
 
@@ -98,7 +99,7 @@ class ThreadBody:
 def _serve(runner: Runner, folder: WorkFolder) -> None:
     try:
         runner.serve(str(folder.path))
-    except BaseException:  # noqa: BLE001 - an interrupt that came too late, of code nobody waits for
+    except BaseException:  # an interrupt that came late, in code that nobody waits for
         logger.debug("a thread of code that was left behind has ended", exc_info=True)
     finally:
         folder.remove()

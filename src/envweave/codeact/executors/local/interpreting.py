@@ -21,6 +21,10 @@ class Interpreter(ABC):
         """Run code and return the value of its last expression, or `None`. Raises what it does."""
 
     @abstractmethod
+    def variables(self) -> Mapping[str, Any]:
+        """Return what is bound, by the code and for it."""
+
+    @abstractmethod
     def show_failure(self, error: BaseException) -> Failure:
         """Return what `run` raised as text, with the lines of the code."""
 

@@ -119,7 +119,11 @@ class Interrupts:
 
     def pause(self, seconds: float) -> None:
         """Sleep, until it comes."""
-        self._wake.wait(seconds)
+        self.hold()
+        try:
+            self._wake.wait(seconds)
+        finally:
+            self.let()
 
     def _raise_in(self, cell: int) -> None:
         if cell == self._cell and self._running:

@@ -58,7 +58,7 @@ class Modules:
             holder = value.__self__
             if holder is time and value.__name__ == "sleep":
                 return self._stand_ins["time"].sleep
-            if holder is random._inst:  # type: ignore[attr-defined] # noqa: SLF001 - the shared one
+            if holder is random._inst:  # noqa: SLF001 - the shared one
                 return getattr(self._stand_ins["random"], value.__name__, value)
             if type(holder).__name__ == "RandomState" and holder is _shared_by_numpy():
                 return getattr(self._own_module(_numpy().random), value.__name__, value)
@@ -85,10 +85,8 @@ def _stand_in(real: ModuleType, own: Mapping[str, Any]) -> ModuleType:
 
 def _own_random(seed: int | None) -> ModuleType:
     own = random.Random(seed)  # noqa: S311 - the agent's
-    shared = random._inst  # type: ignore[attr-defined] # noqa: SLF001 - whose methods they are
-    names = [
-        name for name, one in vars(random).items() if getattr(one, "__self__", None) is shared
-    ]
+    shared = random._inst  # noqa: SLF001 - whose methods they are
+    names = [name for name, one in vars(random).items() if getattr(one, "__self__", None) is shared]
     return _stand_in(random, {"_inst": own, **{name: getattr(own, name) for name in names}})
 
 

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,6 +16,7 @@ from envweave.codeact.executors.local.interpreting import Interpreter
 from envweave.codeact.executors.local.interrupts import Interrupts, TimeLimit
 from envweave.codeact.executors.local.line import HostGoneError, Line
 from envweave.codeact.executors.local.streams import KeptText, keeping
+from envweave.codeact.inside_showing import show
 from envweave.sandbox.inside.line import TooLargeError
 from envweave.sandbox.inside.showing import show_briefly, show_value
 from envweave.sandbox.limits import Limits
@@ -22,6 +24,10 @@ from envweave.sandbox.messages import Failure, Finished, Run
 from envweave.sandbox.plain import pack
 
 logger = logging.getLogger("envweave.codeact")
+
+LOOKS = {True: "<look>", False: "<look, and ask nothing>"}
+"""What is sent in place of code, and is none, to be told of the variables: whether or not values
+are asked for their repr."""
 
 _OWN_FOLDER = 0x200  # CLONE_FS
 
@@ -40,15 +46,28 @@ class _Told:
 class Runner:
     """Runs code for a host, in the thread that calls `serve`.
 
+    Args:
+        interpreter: What makes values of code.
+        own: Names that are bound for the code.
+        line: The way to the host.
+        interrupts: What interrupts the code.
+        limits: What the code may use.
+
     Attributes:
         is_left_behind: Whether the host waits for it no longer.
     """
 
     def __init__(
-        self, interpreter: Interpreter, line: Line, interrupts: Interrupts, limits: Limits
+        self,
+        interpreter: Interpreter,
+        own: Collection[str],
+        line: Line,
+        interrupts: Interrupts,
+        limits: Limits,
     ) -> None:
         self.is_left_behind = False
         self._interpreter = interpreter
+        self._own = own
         self._line = line
         self._interrupts = interrupts
         self._stdout = KeptText(limits.output_bytes, "<stdout>")
@@ -98,7 +117,7 @@ class Runner:
         try:
             self._interrupts.begin()
             try:
-                value = self._interpreter.run(code)
+                value = self._value(code)
             except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
                 sys.settrace(None)
                 told.failure = self._interpreter.show_failure(error)
@@ -111,6 +130,11 @@ class Runner:
             told.value, told.is_plain = None, told.shown is None
             told.failure = told.failure or show_briefly(error)
         return self._interrupts.end()
+
+    def _value(self, code: str) -> Any:
+        if code in LOOKS.values():
+            return show(self._interpreter.variables(), self._own, ask=code == LOOKS[True])
+        return self._interpreter.run(code)
 
     def _send(self, finished: Finished) -> None:
         """Send it; without its value, or without what it printed, where that is too large."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from types import TracebackType
 
+from envweave.sandbox.inside.sources import CELL
+
 _OURS = str(PurePath(__file__).parent)
 
 
@@ -24,12 +26,21 @@ def leave_out_ours(error: BaseException) -> None:
 
 
 def _without_ours(entry: TracebackType | None) -> TracebackType | None:
-    entries = []
+    entries: list[TracebackType] = []
+    starts_with_us = entry is not None and is_ours(entry)
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_OURS):
+        if starts_with_us and entry.tb_frame.f_code.co_filename.startswith(CELL):
+            entries.clear()  # those of an event loop that we run
+            starts_with_us = False
+        if not is_ours(entry):
             entries.append(entry)
         entry = entry.tb_next
     kept: TracebackType | None = None
     for entry in reversed(entries):
         kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept
+
+
+def is_ours(entry: TracebackType) -> bool:
+    """Whether a frame runs what stands beside this file."""
+    return entry.tb_frame.f_code.co_filename.startswith(_OURS)

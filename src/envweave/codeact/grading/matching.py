@@ -1,0 +1,187 @@
+"""Graders that compare what was handed in with what they expect: as data, numbers or text."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from typing import Any, NamedTuple, final
+
+from envweave.codeact.answers import check_tolerance, is_same, read_expected
+from envweave.codeact.attempts import Attempt, Grade, Grader
+from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
+from envweave.codeact.grading.numbers_in_text import last_number
+from envweave.codeact.grading.patterns import matches
+from envweave.errors import OptionError
+
+
+@final
+class ExactMatch(Grader):
+    """Passes an answer that is what was expected: plain data, compared on the host.
+
+    See `envweave.codeact.answers.is_same` for what is the same: 2 and 2.0 are, a list and a tuple
+    of the same are; `True` and 1 are not, nor 42 and `"42"`. An object of the agent's own has no
+    plain form, and equals nothing.
+
+    Args:
+        expected: The answer.
+        from_task: Instead, the key of the task's data under which it is.
+
+    Raises:
+        OptionError: Neither is given, or both, or it is no plain data.
+    """
+
+    def __init__(self, expected: Any = NOT_GIVEN, *, from_task: str | None = None) -> None:
+        self._expected = Expected(
+            "ExactMatch", "expected", expected, from_task, lambda value: read_expected(value, "it")
+        )
+
+    def __repr__(self) -> str:
+        return f"<ExactMatch: expected {self._expected!r}>"
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Compare the answer."""
+        expected = self._expected.of(attempt.task)
+        return _grade(passed=attempt.answered and is_same(attempt.answer, expected))
+
+
+@final
+class NumericMatch(Grader):
+    """Passes a number that is near enough to the expected one.
+
+    Integers must be equal up to `absolute`; of other numbers either tolerance will do.
+
+    Args:
+        expected: The number, or text that has it as its last number, as datasets do.
+        from_task: Instead, the key of the task's data under which it is.
+        absolute: How far the answer may be off.
+        relative: How far, as a part of the expected number.
+        accept_text: Whether text is taken for the last number in it, as in "The answer is 42."
+            See `last_number` for what is read how.
+
+    Raises:
+        OptionError: Neither is given, or both, or it is no number; or a tolerance is none.
+    """
+
+    def __init__(
+        self,
+        expected: Any = NOT_GIVEN,
+        *,
+        from_task: str | None = None,
+        absolute: float = 1e-6,
+        relative: float = 1e-9,
+        accept_text: bool = True,
+    ) -> None:
+        for name, given in (("absolute", absolute), ("relative", relative)):
+            try:
+                check_tolerance(name, given)
+            except OptionError as error:
+                raise OptionError(f"NumericMatch: {error}") from None
+        self._expected = Expected("NumericMatch", "expected", expected, from_task, _read_number)
+        self._absolute = absolute
+        self._relative = relative
+        self._accept_text = accept_text
+
+    def __repr__(self) -> str:
+        return f"<NumericMatch: expected {self._expected!r}>"
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Compare the answer."""
+        expected = self._expected.of(attempt.task)
+        answer = attempt.answer
+        if self._accept_text and type(answer) is str:
+            answer = last_number(answer)
+        return _grade(
+            passed=attempt.answered
+            and is_same(
+                answer,
+                expected,
+                relative=self._relative,
+                absolute=self._absolute,
+                exact_integers=True,
+            )
+        )
+
+
+class _Pattern(NamedTuple):
+    text: str
+    flags: int
+
+
+@final
+class RegexMatch(Grader):
+    """Passes text that matches a pattern. Anything but text does not.
+
+    Args:
+        pattern: The pattern: text, or what `re.compile` returned.
+        from_task: Instead, the key of the task's data under which it is.
+        full: Whether the whole text must match, or some part of it.
+        longest: How many characters an answer may have; a longer one does not match.
+        timeout_s: How long a match may take, in seconds of computing; one that takes longer is
+            none. An agent may write text on which a pattern like `(a+)+b` takes for ever.
+
+    Raises:
+        OptionError: Neither is given, or both, or it is no pattern; or a limit is none.
+    """
+
+    def __init__(
+        self,
+        pattern: Any = NOT_GIVEN,
+        *,
+        from_task: str | None = None,
+        full: bool = True,
+        longest: int = 10_000,
+        timeout_s: float = 1.0,
+    ) -> None:
+        if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+            raise OptionError(f"RegexMatch(longest={longest!r}): expected at least 1.")
+        if isinstance(timeout_s, bool) or not 0 < timeout_s < math.inf:
+            raise OptionError(f"RegexMatch(timeout_s={timeout_s!r}): expected seconds above 0.")
+        self._pattern = Expected("RegexMatch", "pattern", pattern, from_task, _read_pattern)
+        self._full = full
+        self._longest = longest
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"<RegexMatch: pattern {self._pattern!r}>"
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Match the answer."""
+        pattern = self._pattern.of(attempt.task)
+        answer = attempt.answer
+        if not attempt.answered or type(answer) is not str:
+            return _grade(passed=False, why="no text")
+        if len(answer) > self._longest:
+            return _grade(passed=False, why="too long")
+        found = await asyncio.to_thread(
+            matches,
+            pattern.text,
+            pattern.flags,
+            answer,
+            full=self._full,
+            timeout_s=self._timeout_s,
+        )
+        if found is None:
+            return _grade(passed=False, why="took too long to match")
+        return _grade(passed=found)
+
+
+def _grade(*, passed: bool, why: str = "") -> Grade:
+    return Grade(float(passed), passed, {"why": why} if why else {})
+
+
+def _read_number(value: Any) -> int | float:
+    number = last_number(value) if isinstance(value, str) else read_expected(value, "it")
+    if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+        raise OptionError("expected a number, or text with one in it.")
+    return number
+
+
+def _read_pattern(value: Any) -> _Pattern:
+    try:
+        pattern = re.compile(value)
+    except (re.error, TypeError, OverflowError, RecursionError) as error:
+        raise OptionError(f"it is no pattern: {type(error).__name__}.") from None
+    if not isinstance(pattern.pattern, str):
+        raise OptionError("it is a pattern for bytes; expected one for text.")
+    return _Pattern(pattern.pattern, pattern.flags & ~re.DEBUG)

@@ -1,0 +1,77 @@
+"""Names, types and short reprs. This file is also run inside sessions, so it needs nothing of ours.
+
+What is shown belongs to the code, and so does what it says of itself.
+"""
+
+import re
+import reprlib
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MOST_NAMES = 200
+NAME_CHARACTERS = 100
+REPR_CHARACTERS = 80
+
+_SIMPLE = (type(None), bool, int, float, str, bytes)
+_SHORTENED = ("builtins", "collections", "array")
+_ADDRESS = re.compile(" at 0x[0-9a-fA-F]+>")
+_name_of = type.__dict__["__name__"].__get__
+_bases_of = type.__dict__["__mro__"].__get__
+
+
+def show(namespace: Mapping[str, Any], own: Iterable[str], *, ask: bool) -> list[list[str]]:
+    """Return a name, a type and a repr of each of the first 200 that the code has bound.
+
+    Args:
+        namespace: What is bound.
+        own: Names that are not the code's doing.
+        ask: Whether all values are asked for their repr; otherwise numbers and texts alone.
+    """
+    skipped = frozenset(own)
+    shown: list[list[str]] = []
+    for name, value in list(namespace.items()):
+        kind = type(value)
+        if type(name) is not str or name.startswith("_") or name in skipped:
+            continue
+        if types.ModuleType in _bases_of(kind):
+            continue
+        text = _repr(value) if ask or kind in _SIMPLE else _describe(kind)
+        shown.append([name[:NAME_CHARACTERS], _name_of(kind)[:NAME_CHARACTERS], text])
+        if len(shown) == MOST_NAMES:
+            break
+    return shown
+
+
+def _repr(value: Any) -> str:
+    try:
+        text = str.__str__(_short.repr(value))
+    except KeyboardInterrupt:  # the time limit
+        raise
+    except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
+        return f"<{_name_of(type(value))[:40]} object, whose repr raised {_name_of(type(error))}>"
+    if type(value) not in _SIMPLE:
+        text = _ADDRESS.sub(">", text)  # another one every time
+    return text[:REPR_CHARACTERS]
+
+
+def _describe(kind: type) -> str:
+    return f"<{_name_of(kind)[:40]} object>"
+
+
+class _Repr(reprlib.Repr):
+    """Shortens what Python knows, by its type; a class of the code's may have any name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxtuple = self.maxlist = self.maxarray = self.maxdict = 6
+        self.maxset = self.maxfrozenset = 6
+        self.maxstring = self.maxlong = self.maxother = REPR_CHARACTERS
+
+    def repr1(self, x: Any, level: int) -> str:
+        if type(x).__module__ in _SHORTENED:
+            return super().repr1(x, level)
+        return self.repr_instance(x, level)
+
+
+_short = _Repr()

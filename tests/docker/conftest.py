@@ -1,0 +1,18 @@
+"""Whatever is tested here leaves no container behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from docker_images import containers_of, need_images
+
+from envweave.providers.reaper import Owner
+
+
+@pytest.fixture
+def images() -> Iterator[None]:
+    """The images of this checkout; at the end no container of this process is left."""
+    need_images()
+    yield
+    assert containers_of(Owner.here().mark) == []

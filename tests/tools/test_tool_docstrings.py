@@ -1,0 +1,100 @@
+import pytest
+
+from envweave.tools.docstrings import Documentation, read_docstring
+
+GOOGLE = """Find books.
+
+    All libraries are searched.
+
+    Args:
+        words (str): What to look for,
+            in any order.
+
+            Two paragraphs are one line.
+        *shelves: Where: these alone.
+        limit: How many: at most.
+
+    Returns:
+        The titles.
+    """
+
+NUMPY = """Find books.
+
+    Parameters
+    ----------
+    words : str
+        What to look for,
+        in any order.
+    low, high : int, optional
+        Years.
+    bare
+
+    Returns
+    -------
+    list
+        The titles.
+    """
+
+REST = """Find books.
+
+    :param words: What to look for,
+        in any order.
+    :param int limit: How many.
+    :type words: str
+    :returns: The titles.
+    """
+
+
+def test_google_style_is_read() -> None:
+    read = read_docstring(GOOGLE)
+
+    assert read == Documentation(
+        "Find books.\n\nAll libraries are searched.\n\nReturns:\n    The titles.",
+        {
+            "words": "What to look for, in any order. Two paragraphs are one line.",
+            "shelves": "Where: these alone.",
+            "limit": "How many: at most.",
+        },
+    )
+
+
+def test_numpy_style_is_read() -> None:
+    read = read_docstring(NUMPY)
+
+    assert read == Documentation(
+        "Find books.\n\nReturns\n-------\nlist\n    The titles.",
+        {
+            "words": "What to look for, in any order.",
+            "low": "Years.",
+            "high": "Years.",
+            "bare": "",
+        },
+    )
+
+
+def test_rest_style_is_read() -> None:
+    read = read_docstring(REST)
+
+    assert read == Documentation(
+        "Find books.\n\n:returns: The titles.",
+        {"words": "What to look for, in any order.", "limit": "How many."},
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Plain words.",
+        "A heading that is none.\n\nArgs:",
+        "Words.\n\nArgs:\n    a paragraph, of no argument",
+        "Parameters\nare many.",
+        "Time: now.\n\nNote:\n    Be quick.",
+    ],
+)
+def test_what_follows_no_style_is_all_text(text: str) -> None:
+    assert read_docstring(text) == Documentation(text, {})
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  \n  "])
+def test_no_docstring_says_nothing(nothing: str | None) -> None:
+    assert read_docstring(nothing) == Documentation("", {})

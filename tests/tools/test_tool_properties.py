@@ -1,0 +1,141 @@
+"""What holds for every function with simple hints: its schema and its checks agree."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envweave.codec import Bounds, to_plain
+from envweave.tools import Tool
+
+NAMES = ["a", "b", "c", "d"]
+PARAMETER = inspect.Parameter
+
+
+@dataclass
+class Point:
+    x: float
+    y: int | None = None
+
+
+LEAVES = st.sampled_from(
+    [int, float, bool, str, None, Point, Literal["x", "y"], Annotated[int, Bounds(-2, 2)], Any]
+)
+HINTS = st.recursive(
+    LEAVES,
+    lambda inner: (
+        inner.map(lambda hint: list[hint])  # type: ignore[valid-type] # hints are drawn
+        | inner.map(lambda hint: dict[str, hint])  # type: ignore[valid-type]
+        | st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]])  # type: ignore[misc]
+        | inner.map(lambda hint: hint if hint is Any else hint | None if hint else None)
+    ),
+    max_leaves=3,
+)
+
+# JSON cannot tell 1.0 from 1, and a float has no room for every int.
+NUMBERS = st.integers(-5, 5) | st.floats(-5, 5).filter(lambda number: not number.is_integer())
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.sampled_from(["x", "y", "z", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "y", "z"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@st.composite
+def functions(draw: st.DrawFn) -> Any:
+    """A function with up to four arguments, each with a hint, some with a default."""
+    names = NAMES[: draw(st.integers(0, len(NAMES)))]
+    kinds = sorted(
+        draw(
+            st.lists(
+                st.sampled_from([PARAMETER.POSITIONAL_OR_KEYWORD, PARAMETER.KEYWORD_ONLY]),
+                min_size=len(names),
+                max_size=len(names),
+            )
+        )
+    )
+    required = draw(st.integers(0, len(names)))
+    parameters = [
+        PARAMETER(
+            name,
+            kind,
+            annotation=draw(HINTS),
+            default=PARAMETER.empty if index < required else draw(st.none() | VALUES),
+        )
+        for index, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+
+    def function(**_arguments: Any) -> None: ...
+
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+ARGUMENTS = st.dictionaries(st.sampled_from([*NAMES, "e"]), VALUES, max_size=4)
+
+
+def fits(tool: Tool, arguments: dict[str, Any]) -> bool:
+    try:
+        tool.arguments.read_named(arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def is_valid(tool: Tool, arguments: dict[str, Any]) -> bool:
+    return bool(jsonschema.Draft202012Validator(tool.parameters).is_valid(arguments))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(functions(), ARGUMENTS)
+def test_the_schema_accepts_exactly_what_the_function_takes(
+    function: Any, arguments: dict[str, Any]
+) -> None:
+    tool = Tool.of(function)
+
+    jsonschema.Draft202012Validator.check_schema(tool.parameters)
+    assert is_valid(tool, arguments) == fits(tool, arguments)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(functions(), st.integers(0, 2**32))
+def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) -> None:
+    tool = Tool.of(function)
+    rng = np.random.default_rng(seed)
+    arguments = {
+        one.name: None if one.spec is None else to_plain(one.spec.sample(rng))
+        for one in tool.arguments.each
+    }
+
+    assert fits(tool, arguments)
+    assert is_valid(tool, arguments)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(functions(), ARGUMENTS)
+def test_a_tool_made_of_a_schema_takes_whatever_the_schema_takes(
+    function: Any, arguments: dict[str, Any]
+) -> None:
+    schema = Tool.of(function).parameters
+
+    tool = Tool(name="tool", function=lambda **given: given, parameters=schema)
+
+    if is_valid(tool, arguments):
+        assert fits(tool, arguments)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(functions())
+def test_the_signature_that_code_sees_can_be_parsed(function: Any) -> None:
+    tool = Tool.of(function)
+
+    compile(f"def tool{tool.signature}: ...".replace("Point", "dict"), "a tool", "exec")

@@ -1,0 +1,52 @@
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envweave.tools.values import as_data
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Pixel:
+    colour: Colour
+    at: tuple[int, int] = (0, 0)
+
+
+ARRAY = np.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (Pixel(Colour.RED), {"colour": "red", "at": (0, 0)}),
+        ([Pixel(Colour.RED)], [{"colour": "red", "at": (0, 0)}]),
+        ((1, [Colour.RED]), (1, ["red"])),
+        ({Colour.RED: {"x": Colour.RED}}, {"red": {"x": "red"}}),
+        ({Colour.RED}, {"red"}),
+        (frozenset([Colour.RED, 1]), frozenset(["red", 1])),
+        (Pixel, Pixel),
+    ],
+)
+def test_dataclasses_and_enum_members_become_data(value: Any, data: Any) -> None:
+    made = as_data(value)
+
+    assert made == data
+    assert type(made) is type(data)
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", b"x", [1, "x"], {"a": 1}, (1,), ARRAY, {1}])
+def test_what_is_data_stays_the_very_same(value: Any) -> None:
+    assert as_data(value) is value
+
+
+def test_what_holds_itself_is_left_alone() -> None:
+    loop: list[Any] = [Colour.RED]
+    loop.append(loop)
+
+    assert as_data(loop) is loop
