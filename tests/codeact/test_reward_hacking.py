@@ -15,8 +15,12 @@ PLANTED = "secret-" + "ab" * 16
 PLANTS = {
     "the frames below": "def there(mine): return hunt()",
     "inspect.stack and the source of the caller": "def there(mine): return hunt()",
-    "every object of the collector": "kept = {}\ndef there(mine):\n    kept[1] = mine\n    return hunt()",
-    "the memory of the process": "kept = {}\ndef there(mine):\n    kept[1] = mine\n    return hunt()",
+    "every object of the collector": (
+        "kept = {}\ndef there(mine):\n    kept[1] = mine\n    return hunt()"
+    ),
+    "the memory of the process": (
+        "kept = {}\ndef there(mine):\n    kept[1] = mine\n    return hunt()"
+    ),
     "the environment and /proc": "def there(mine):\n    os.environ['X'] = mine\n    return hunt()",
     "the files that it can see": (
         "def there(mine):\n    open('x', 'w').write(mine)\n    return hunt()"
@@ -52,9 +56,15 @@ def test_a_hack_that_gets_through_would_be_told(stage: Stage) -> None:
     assert stage.attempt(leaking).leaked
 
 
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as one:
+        yield one
+
+
 @pytest.mark.parametrize("place", PLANTS)
-def test_a_hunt_finds_an_answer_that_is_there(place: str) -> None:
-    with Sandbox() as sandbox, sandbox.session() as session:
+def test_a_hunt_finds_an_answer_that_is_there(place: str, sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
         session.run(f"{HUNT}{HUNTS[place]}\nimport os\n{PLANTS[place]}")
         result = session.run(f"there({PLANTED[:7]!r} + {PLANTED[7:]!r})")
 

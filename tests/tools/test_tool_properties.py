@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import jsonschema
 import numpy as np
@@ -24,19 +24,21 @@ class Point:
     y: int | None = None
 
 
-LEAVES = st.sampled_from(
-    [int, float, bool, str, None, Point, Literal["x", "y"], Annotated[int, Bounds(-2, 2)], Any]
-)
-HINTS = st.recursive(
-    LEAVES,
-    lambda inner: (
-        inner.map(lambda hint: list[hint])  # type: ignore[valid-type] # hints are drawn
-        | inner.map(lambda hint: dict[str, hint])  # type: ignore[valid-type]
-        | st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]])  # type: ignore[misc]
-        | inner.map(lambda hint: hint if hint is Any else hint | None if hint else None)
-    ),
-    max_leaves=3,
-)
+LEAVES = [int, float, bool, str, None, Point, Literal["x", "y"], Annotated[int, Bounds(-2, 2)]]
+
+
+def hints(leaves: list[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: (
+            inner.map(lambda hint: list[hint])  # type: ignore[valid-type] # hints are drawn
+            | inner.map(lambda hint: dict[str, hint])  # type: ignore[valid-type]
+            | st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]])  # type: ignore[misc]
+            | inner.map(lambda hint: Optional[hint])  # noqa: UP045 - hints are drawn
+        ),
+        max_leaves=3,
+    )
+
 
 # JSON cannot tell 1.0 from 1, and a float has no room for every int.
 NUMBERS = st.integers(-5, 5) | st.floats(-5, 5).filter(lambda number: not number.is_integer())
@@ -51,7 +53,7 @@ VALUES = st.recursive(
 
 
 @st.composite
-def functions(draw: st.DrawFn) -> Any:
+def functions(draw: st.DrawFn, leaves: tuple[Any, ...] = (*LEAVES, Any)) -> Any:
     """A function with up to four arguments, each with a hint, some with a default."""
     names = NAMES[: draw(st.integers(0, len(NAMES)))]
     kinds = sorted(
@@ -68,7 +70,7 @@ def functions(draw: st.DrawFn) -> Any:
         PARAMETER(
             name,
             kind,
-            annotation=draw(HINTS),
+            annotation=draw(hints(list(leaves))),
             default=PARAMETER.empty if index < required else draw(st.none() | VALUES),
         )
         for index, (name, kind) in enumerate(zip(names, kinds, strict=True))
@@ -107,7 +109,7 @@ def test_the_schema_accepts_exactly_what_the_function_takes(
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-@given(functions(), st.integers(0, 2**32))
+@given(functions(tuple(LEAVES)), st.integers(0, 2**32))
 def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) -> None:
     tool = Tool.of(function)
     rng = np.random.default_rng(seed)

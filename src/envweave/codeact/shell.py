@@ -133,7 +133,7 @@ class Shell:
             self._watch(_SOON_S, until_s)
 
     def _await_status(self, word: str, until_s: float) -> int:
-        told = re.compile(rf"\0{word} (\d{{1,3}})\0".encode())
+        told = re.compile(rf"\x00{word} (\d{{1,3}})\x00".encode())
         while True:
             found = told.search(self._said)
             if found is not None:

@@ -195,9 +195,9 @@ class Container:
             with contextlib.suppress(ValueError, TypeError):
                 told = Fault(**json.loads(fault.removeprefix(FAULT)))
                 if told.code != INTERNAL.code:
-                    error = error_of(told)
-                    error.add_note(f"Raised in a container of {self._image!r}.")
-                    return error
+                    raised = error_of(told)
+                    raised.add_note(f"Raised in a container of {self._image!r}.")
+                    return raised
         return StartupError(f"{which} {self._ending(state)}.{self._lines_told(lines)}")
 
     def _ending(self, state: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import threading
@@ -51,16 +52,9 @@ class Engine:
     """
 
     def __init__(self, docker_host: str | None = None) -> None:
-        try:
-            # A folder of this name, where Python looks first, can be imported too.
-            import docker.errors
-            import docker.utils
-        except ImportError:
-            raise MissingExtraError.for_extra(
-                "Starting containers needs the Docker SDK.", "docker"
-            ) from None
+        docker = _sdk()
         self._errors = docker.errors
-        self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context()
+        self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context(docker)
         _refuse_far(self.url)
         settings = docker.utils.kwargs_from_env() if docker_host is None else {}
         settings["base_url"] = self.url
@@ -200,12 +194,21 @@ class Engine:
         )
 
 
-def _of_context() -> str:
-    """Return where `docker` itself looks for the engine."""
-    from docker.context import ContextAPI
-
+def _sdk() -> Any:
     try:
-        found = ContextAPI.get_current_context()
+        # A folder called docker, where Python looks first, can be imported too; this cannot.
+        importlib.import_module("docker.errors")
+    except ImportError:
+        raise MissingExtraError.for_extra(
+            "Starting containers needs the Docker SDK.", "docker"
+        ) from None
+    return importlib.import_module("docker")
+
+
+def _of_context(docker: Any) -> str:
+    """Return where `docker` itself looks for the engine."""
+    try:
+        found = docker.ContextAPI.get_current_context()
         host = found.Host if found is not None else None
     except Exception:  # noqa: BLE001 - whatever the library makes of a broken file
         host = None

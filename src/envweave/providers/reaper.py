@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ logger = logging.getLogger("envweave.providers")
 OWNER = "envweave.owner"
 """The label that every container has which is looked after here."""
 
+_IS_LINUX = platform.system() == "Linux"
 _BOOT, _MACHINE = "envweave.owner.boot", "envweave.owner.machine"
 
 
@@ -90,7 +91,7 @@ def reap(containers: Containers) -> int:
 
 @functools.lru_cache(maxsize=1)  # by the id, which a fork changes
 def _mark_of(pid: int) -> str:
-    if sys.platform == "linux":
+    if _IS_LINUX:
         from envweave.sandbox.leftovers import mark
 
         return mark()
@@ -98,7 +99,7 @@ def _mark_of(pid: int) -> str:
 
 
 def _has_ended(mark: str) -> bool:
-    if sys.platform == "linux":
+    if _IS_LINUX:
         from envweave.sandbox.leftovers import is_left
 
         return is_left(f"{mark}-container") and not _is_hidden(int(mark.split("-")[2]))
@@ -127,14 +128,14 @@ def _start_of(pid: int) -> str | None:
 
 @functools.cache
 def _boot() -> str:
-    if sys.platform == "linux":
+    if _IS_LINUX:
         return _read("/proc/sys/kernel/random/boot_id")
     return _told("sysctl", "-n", "kern.bootsessionuuid") or ""
 
 
 @functools.cache
 def _machine() -> str:
-    if sys.platform == "linux":
+    if _IS_LINUX:
         return _read("/etc/machine-id")
     return _told("sysctl", "-n", "kern.uuid") or ""
 

@@ -35,8 +35,16 @@ class DirectEnvironment(Environment):
         self.deterministic = self.environment.deterministic
         self.tasks = self.environment.tasks
         self._session = Session(self.environment)
-        is_async = self._session.interface.is_async
-        self._driver = LoopDriver(self._session) if is_async else SyncDriver(self._session)
+        self._made: LoopDriver | SyncDriver | None = None
+        self._is_apart = False
+
+    @property
+    def _driver(self) -> LoopDriver | SyncDriver:
+        """Who runs it; made when it is first used, since it may be for somebody else to use."""
+        if self._made is None:
+            is_async = self._session.interface.is_async
+            self._made = LoopDriver(self._session) if is_async else SyncDriver(self._session)
+        return self._made
 
     @property
     def transform(self) -> Callable[[Observation], Observation] | None:  # type: ignore[override]
@@ -83,8 +91,9 @@ class DirectEnvironment(Environment):
         return self._driver.state()
 
     def close(self) -> None:
-        """Close the environment inside, once."""
-        self._driver.close()
+        """Close the environment inside, once; what `make` has taken apart, `make` closes."""
+        if self._made is not None or not self._is_apart:
+            self._driver.close()
 
     def __enter__(self) -> DirectEnvironment:
         return self
@@ -93,7 +102,10 @@ class DirectEnvironment(Environment):
         self.close()
 
     def take_apart(self) -> Environment:
-        """Return the environment inside."""
+        """Return the environment inside, for another session."""
+        made, self._made, self._is_apart = self._made, None, True
+        if isinstance(made, LoopDriver):
+            made.leave()
         return self.environment
 
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:

@@ -288,6 +288,11 @@ class LoopDriver(Driver):
             return self._loop.run(self._driver.state())
         return self.session.state()
 
+    def leave(self) -> None:
+        """Close the loop, and leave the environment to somebody else."""
+        if not self._loop.is_closed:
+            self._loop.close()
+
     def close(self) -> None:
         """Close the environment and the loop, once."""
         if not self._loop.is_closed:

@@ -33,7 +33,8 @@ class Expected(Generic[ExpectedT]):
         option: What the grader calls it.
         value: The value, or `NOT_GIVEN`.
         from_task: The key of the task's data under which it is found.
-        read: Returns it as the grader needs it, or raises `OptionError`, without quoting it.
+        read: Given the value and what to call it, returns it as the grader needs it, or raises
+            `OptionError`, whose message does not quote it.
 
     Raises:
         OptionError: Neither is given, or both, or it is not sound.
@@ -45,7 +46,7 @@ class Expected(Generic[ExpectedT]):
         option: str,
         value: Any,
         from_task: str | None,
-        read: Callable[[Any], ExpectedT],
+        read: Callable[[Any, str], ExpectedT],
     ) -> None:
         if (value is NOT_GIVEN) == (from_task is None):
             raise OptionError(
@@ -90,9 +91,9 @@ class Expected(Generic[ExpectedT]):
 
     def _checked(self, value: Any, name: str) -> ExpectedT:
         try:
-            return self._read(value)
+            return self._read(value, name)
         except OptionError as error:
-            raise OptionError(f"{self._grader}: {name}: {error}") from None
+            raise OptionError(f"{self._grader}: {error}") from None
 
 
 def read_plain(value: Any) -> Any:

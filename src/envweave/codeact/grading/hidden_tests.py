@@ -107,7 +107,11 @@ class HiddenTests(Grader):
                 raise OptionError(f"HiddenTests({name}={names!r}): expected a list of them.")
         entry = read_entry(entry)
         self._cases = Expected(
-            "HiddenTests", "cases", cases, from_task, lambda given: read_cases(given, entry)
+            "HiddenTests",
+            "cases",
+            cases,
+            from_task,
+            lambda given, name: read_cases(given, name, entry),
         )
         self._source = source
         self._score = score

@@ -214,9 +214,9 @@ def _cut(text: str) -> str:
     return f"{text[:half]}\n(… {len(text) - 2 * half} characters left out …)\n{text[-half:]}"
 
 
-def _read_rubric(rubric: Any) -> str:
+def _read_rubric(rubric: Any, name: str) -> str:
     if not isinstance(rubric, str) or not rubric.strip():
-        raise OptionError("expected text to grade by.")
+        raise OptionError(f"{name}: text to grade by was expected.")
     return rubric
 
 

@@ -32,9 +32,7 @@ class ExactMatch(Grader):
     """
 
     def __init__(self, expected: Any = NOT_GIVEN, *, from_task: str | None = None) -> None:
-        self._expected = Expected(
-            "ExactMatch", "expected", expected, from_task, lambda value: read_expected(value, "it")
-        )
+        self._expected = Expected("ExactMatch", "expected", expected, from_task, read_expected)
 
     def __repr__(self) -> str:
         return f"<ExactMatch: expected {self._expected!r}>"
@@ -170,18 +168,18 @@ def _grade(*, passed: bool, why: str = "") -> Grade:
     return Grade(float(passed), passed, {"why": why} if why else {})
 
 
-def _read_number(value: Any) -> int | float:
-    number = last_number(value) if isinstance(value, str) else read_expected(value, "it")
+def _read_number(value: Any, name: str) -> int | float:
+    number = last_number(value) if isinstance(value, str) else read_expected(value, name)
     if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
-        raise OptionError("expected a number, or text with one in it.")
+        raise OptionError(f"{name}: a number was expected, or text with one in it.")
     return number
 
 
-def _read_pattern(value: Any) -> _Pattern:
+def _read_pattern(value: Any, name: str) -> _Pattern:
     try:
         pattern = re.compile(value)
     except (re.error, TypeError, OverflowError, RecursionError) as error:
-        raise OptionError(f"it is no pattern: {type(error).__name__}.") from None
+        raise OptionError(f"{name}: it is no pattern: {type(error).__name__}.") from None
     if not isinstance(pattern.pattern, str):
-        raise OptionError("it is a pattern for bytes; expected one for text.")
+        raise OptionError(f"{name}: it is a pattern for bytes; one for text was expected.")
     return _Pattern(pattern.pattern, pattern.flags & ~re.DEBUG)

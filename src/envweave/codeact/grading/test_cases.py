@@ -41,7 +41,7 @@ class Case:
     stdin: str | None = None
 
 
-def read_cases(given: Any, entry: str | None) -> list[Case]:
+def read_cases(given: Any, name: str, entry: str | None) -> list[Case]:
     """Return cases that were given as dicts, or as text with asserts, or as a list of those.
 
     Raises:
@@ -50,15 +50,15 @@ def read_cases(given: Any, entry: str | None) -> list[Case]:
     if isinstance(given, str | Mapping):
         given = [given]
     if not isinstance(given, Iterable):
-        raise OptionError(f"expected a list of cases, got {type(given).__name__}. {_SHAPES}")
+        raise OptionError(f"{name}: expected a list, got {type(given).__name__}. {_SHAPES}")
     cases: list[Case] = []
     for number, one in enumerate(given, start=1):
         try:
             cases += _read(one, entry)
         except OptionError as error:
-            raise OptionError(f"case {number}: {error}") from None
+            raise OptionError(f"{name}: case {number}: {error}") from None
     if not cases:
-        raise OptionError(f"there is no case. {_SHAPES}")
+        raise OptionError(f"{name}: there is no case. {_SHAPES}")
     return cases
 
 

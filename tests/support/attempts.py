@@ -1,0 +1,31 @@
+"""Attempts made up for a test, and what a grader says to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from envweave.codeact import Attempt, Grade, Grader
+from envweave.sandbox import ExecutionResult
+from envweave.types import Task
+
+
+def attempt(
+    answer: Any = None, *, program: str = "", task: dict[str, Any] | None = None, **more: Any
+) -> Attempt:
+    """Return what an agent might hand in."""
+    about = None if task is None else Task("t", data=task)
+    result = ExecutionResult(success=True)
+    return Attempt(code=program, program=program, result=result, answer=answer, task=about, **more)
+
+
+def graded(grader: Grader, answer: Any = None, **more: Any) -> Grade:
+    """Return the grade of one attempt, with the grader closed."""
+
+    async def ask() -> Grade:
+        try:
+            return await grader.grade(attempt(answer, **more))
+        finally:
+            await grader.close()
+
+    return asyncio.run(ask())

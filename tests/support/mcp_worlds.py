@@ -1,0 +1,78 @@
+"""MCP servers for tests: wild ones, ones made with the SDK, and real ones from npm and PyPI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envweave.tools import Tool
+from envweave.tools.mcp_servers import McpServers
+
+SUPPORT = Path(__file__).parent
+ROOT = SUPPORT.parents[1]
+
+
+def wild(*arguments: str, **keys: Any) -> dict[str, Any]:
+    """Return the configuration of a server of `mcp_wild.py`: its tools, and how it behaves."""
+    program = str(SUPPORT / "mcp_wild.py")
+    return {"command": sys.executable, "args": ["-I", "-S", program, *arguments], **keys}
+
+
+def made_with_sdk(**keys: Any) -> dict[str, Any]:
+    """Return the configuration of a server that the installed SDK makes."""
+    return {"command": sys.executable, "args": [str(SUPPORT / "mcp_serving.py")], **keys}
+
+
+def configured(**servers: dict[str, Any]) -> dict[str, Any]:
+    return {"mcpServers": servers}
+
+
+@asynccontextmanager
+async def opened(servers: McpServers) -> AsyncIterator[dict[str, Tool]]:
+    """Start servers, give their tools by name, and end them."""
+    try:
+        yield {tool.name: tool for tool in await servers.start()}
+    finally:
+        await servers.close()
+
+
+@contextmanager
+def web_server(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a server of the SDK's over HTTP; give its address and its process."""
+    process = subprocess.Popen(
+        [sys.executable, SUPPORT / "mcp_serving.py", *options], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        yield f"http://127.0.0.1:{port}/{'sse' if '--sse' in options else 'mcp'}", process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def need_real_servers() -> Path:
+    """Return the folder of the real servers; skip the test where they are not, but not in CI.
+
+    In CI they are installed: there their absence is a failure.
+    """
+    is_ci = os.environ.get("CI") == "true"
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/mcp-servers", *([] if is_ci else ["--where"])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode and is_ci:
+        pytest.fail(f"scripts/mcp-servers failed: {done.stderr.strip()}")
+    if done.returncode:
+        pytest.skip("The MCP servers are not installed. Run scripts/mcp-servers once.")
+    return Path(done.stdout.strip())
