@@ -16,10 +16,10 @@ from serving import served
 from worlds_served import process_serving
 
 import envweave as ew
-from envweave.backends.http import Served, Server, Types
 from envweave.client.address import parse_address
 from envweave.client.alone import RemoteDriver
 from envweave.client.blocking import BlockingConnection
+from envweave.client.served import Served, Server
 from envweave.client.together import AsyncRemoteDriver, SharedLine
 from envweave.errors import (
     ActionError,
@@ -32,6 +32,7 @@ from envweave.errors import (
 from envweave.session import episode_seed
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.exchange import Caller, Patience
+from envweave.wire.schemas import Types
 
 
 @contextmanager

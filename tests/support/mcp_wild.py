@@ -26,11 +26,11 @@ SCHEMAS = {
     "ask": {"type": "object", "properties": {"method": {"type": "string"}}},
     "odd-schema": {
         "type": "object",
-        "properties": {"file-path": {"type": "nonsense"}, "class": {"$ref": "#/nowhere"}, "x": 7},
+        "properties": {"file-path": {"type": "nonsense"}, "class": {"$ref": "#/nowhere"}},
         "required": ["file-path"],
         "oneOf": [{}],
     },
-    "not_an_object": {"type": "object", "properties": []},
+    "no-schema": "none",
 }
 OUTPUTS = {
     "wrapped": {"type": "object", "properties": {"result": {"type": "integer"}}},

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from descendants import descendants
 
 from envweave.tools import Tool
 from envweave.tools.mcp_servers import McpServers
@@ -32,6 +36,22 @@ def made_with_sdk(**keys: Any) -> dict[str, Any]:
 
 def configured(**servers: dict[str, Any]) -> dict[str, Any]:
     return {"mcpServers": servers}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Check that no process, thread or file descriptor outlives a test. Import it to have it."""
+    asyncio.run(asyncio.sleep(0))  # what asyncio itself keeps is there from now on
+    before = descendants(), set(threading.enumerate()), _descriptors()
+    yield
+    gc.collect()
+    assert {one for one in descendants() if not one.is_dead} <= before[0]
+    assert set(threading.enumerate()) <= before[1]
+    assert _descriptors() <= before[2]
+
+
+def _descriptors() -> set[str]:
+    return {f"{one.name} {os.readlink(one)}" for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from envweave.client.address import Address
+from envweave.client.places import Place, PlaceGoneError
 from envweave.client.refusals import foreign, silent
 from envweave.client.sockets import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
@@ -46,6 +47,20 @@ def dial(
     return opened
 
 
+def dial_place(place: Place, encoding: Encoding) -> BlockingSocket:
+    """Open a WebSocket to a server that was started for this caller, or to another in its place.
+
+    Raises:
+        PlaceGoneError: It is gone for good; whoever tries next has another one started.
+        EnvWeaveError: As `dial`.
+    """
+    address = place.reach()
+    try:
+        return dial(address, encoding, place.token)
+    except ConnectionLostError as loss:
+        raise place.explain(loss, address) from None
+
+
 def put(
     line: BlockingSocket, encoding: Encoding, data: bytes, timeout_s: float | None = None
 ) -> None:
@@ -65,10 +80,11 @@ class BlockingConnection:
         encoding: How messages are written.
         token: What to show the server.
         patience_s: How long to go on trying to reach it again.
+        place: Where the server runs, if it was started for this caller.
         on_end: Called when the connection has ended: it stops a server that was started for it.
 
     Attributes:
-        address: Where the server is.
+        address: Where the server is, or was at first.
         exchange: The calls under way.
     """
 
@@ -79,11 +95,13 @@ class BlockingConnection:
         *,
         token: str | None = None,
         patience_s: float = PATIENCE_S,
+        place: Place | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
         self.exchange = Exchange(encoding)
         self._token = token
+        self._place = place
         self._patience_s = patience_s
         self._patience = Patience(patience_s)
         self._line: BlockingSocket | None = None
@@ -109,7 +127,10 @@ class BlockingConnection:
         if self._line is not None:
             return
         encoding = self.exchange.encoding
-        line = dial(self.address, encoding, self._token)
+        if self._place is None:
+            line = dial(self.address, encoding, self._token)
+        else:
+            line = self._dial_place(self._place)
         try:
             for data in self.exchange.again():
                 put(line, encoding, data)
@@ -117,6 +138,13 @@ class BlockingConnection:
             line.drop()
             raise
         self._line, self._since_s = line, time.monotonic()
+
+    def _dial_place(self, place: Place) -> BlockingSocket:
+        try:
+            return dial_place(place, self.exchange.encoding)
+        except PlaceGoneError as loss:
+            self.exchange.bury(loss)
+            raise
 
     def ask(
         self, method: str, params: dict[str, Any] | None = None, timeout_s: float = ANSWER_S
@@ -144,6 +172,8 @@ class BlockingConnection:
             ConnectionLostError: The server could not be reached again.
             WireError: A message could not be read, by us or by the server.
         """
+        for reply in self.exchange.epitaphs((call,)):
+            return reply
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self.post((call,), timeout_s=timeout_s)
         while True:
@@ -161,14 +191,24 @@ class BlockingConnection:
         Raises:
             DeadlineError: The server did not read them within `timeout_s`.
             AccessError: The server refuses this caller now.
+            PlaceGoneError: The server was started for this caller, and is gone for good.
             CallOrderError: A forked copy of the process called.
         """
+        lost = self.exchange.epitaphs(calls)
+        if lost:
+            self._inbox.extend(lost)
+            told = {reply.session for reply in lost}
+            calls = [call for call in calls if call.session not in told]
+            if not calls:
+                return
         data = self.exchange.frame(calls, together=together)
         try:
             if self._line is None:
                 self.reach()
             else:
                 put(self._line, self.exchange.encoding, data, timeout_s)
+        except PlaceGoneError:
+            raise
         except ConnectionLostError:
             self._drop()
         except BaseException:
@@ -187,6 +227,9 @@ class BlockingConnection:
             CallOrderError: A forked copy of the process called.
         """
         exchange = self.exchange
+        if exchange.has_buried:
+            self.post([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
+            return None
         exchange.fire(volley)
         try:
             if self._line is None:
@@ -196,6 +239,8 @@ class BlockingConnection:
             assert self._line is not None
             answer = exchange.answer(self._line.receive())
             self._send_closings()
+        except PlaceGoneError:
+            raise
         except ConnectionLostError:
             self._drop()
             return None
@@ -261,6 +306,9 @@ class BlockingConnection:
             ConnectionLostError: There have been enough.
         """
         now_s = time.monotonic()
+        if isinstance(loss, PlaceGoneError):
+            self._patience.renew()
+            raise loss
         if self._line is not None and now_s - self._since_s > self._patience_s:
             self._patience.renew()  # it held for long; this is a new break, not the same
         self._drop()

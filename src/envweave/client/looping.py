@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.blocking import dial
+from envweave.client.blocking import dial, dial_place
 from envweave.client.loop_sockets import LoopSocket, dial_apart
+from envweave.client.places import Place, PlaceGoneError
 from envweave.client.refusals import silent
 from envweave.client.sockets import ANSWER_S
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError, EnvWeaveError
@@ -30,7 +31,7 @@ class AsyncConnection:
     while a loop runs, also while nobody calls.
 
     Attributes:
-        address: Where the server is.
+        address: Where the server is, or was at first.
         exchange: The calls under way.
     """
 
@@ -42,10 +43,12 @@ class AsyncConnection:
         token: str | None = None,
         patience_s: float = PATIENCE_S,
         users: int = 1,
+        place: Place | None = None,
     ) -> None:
         self.address = address
         self.exchange = Exchange(encoding)
         self._token = token
+        self._place = place
         self._patience_s = patience_s
         self._users = users
         self._line: LoopSocket | None = None
@@ -85,6 +88,8 @@ class AsyncConnection:
             WireError: A message could not be read, by us or by the server.
         """
         self._attend()
+        for told in self.exchange.epitaphs((call,)):
+            return told
         key = call.session, call.id
         data = self.exchange.frame((call,))
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -196,7 +201,11 @@ class AsyncConnection:
 
     async def _mend(self) -> None:
         """Connect again, with pauses, and send what was not answered."""
-        call = partial(dial, self.address, self.exchange.encoding, self._token)
+        encoding, place = self.exchange.encoding, self._place
+        if place is None:
+            call = partial(dial, self.address, encoding, self._token)
+        else:
+            call = partial(dial_place, place, encoding)
         while self._is_wanted():
             if (loss := self._loss) is not None:
                 pause_s = self._patience.pause_s(time.monotonic())
@@ -208,6 +217,12 @@ class AsyncConnection:
                 await asyncio.sleep(pause_s)
             try:
                 opened = await dial_apart(call)
+            except PlaceGoneError as error:
+                self.exchange.bury(error)
+                self._patience.renew()
+                self._loss = None
+                self._give_up(error)
+                return
             except ConnectionLostError as error:
                 self._loss = error
             except EnvWeaveError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from envweave.client.address import Address
 from envweave.client.blocking import BlockingConnection
+from envweave.client.places import Place
 from envweave.client.tasks import tasks_of
 from envweave.wire.description import read_description
 from envweave.wire.encoding import Encoding
@@ -26,11 +27,13 @@ class Server:
         address: Where it is.
         encoding: How messages are written.
         token: What to show it.
+        place: Where it runs, if it was started for this caller and may be started again.
     """
 
     address: Address
     encoding: Encoding
     token: str | None = None
+    place: Place | None = None
 
     def connect(self, on_end: Callable[[], None] | None = None) -> BlockingConnection:
         """Return a connection for a blocking caller, once the server has agreed to it.
@@ -44,7 +47,7 @@ class Server:
             ServerError: It does not speak the dialect.
         """
         connection = BlockingConnection(
-            self.address, self.encoding, token=self.token, on_end=on_end
+            self.address, self.encoding, token=self.token, place=self.place, on_end=on_end
         )
         connection.reach()
         return connection
@@ -53,7 +56,9 @@ class Server:
         """Return a connection for so many async callers; it is made at the first call."""
         from envweave.client.looping import AsyncConnection
 
-        return AsyncConnection(self.address, self.encoding, token=self.token, users=users)
+        return AsyncConnection(
+            self.address, self.encoding, token=self.token, users=users, place=self.place
+        )
 
     def ask(self, method: str, params: dict[str, Any]) -> Any:
         """Ask the server something over a connection of its own."""

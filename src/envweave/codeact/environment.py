@@ -79,7 +79,7 @@ class CodeActEnvironment(Environment):
 
         The seed is that of `random` and numpy in the code; without one they follow the system.
         """
-        functions = await self.tools.open()
+        functions = await self.tools.open(holder=self)
         answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
@@ -171,7 +171,7 @@ class CodeActEnvironment(Environment):
             await self.executor.close()
         finally:
             try:
-                await self.tools.close()
+                await self.tools.close(holder=self)
             finally:
                 if self._grader is not None:
                     await self._grader.close()

@@ -46,7 +46,8 @@ del _make_file_tools
 @functools.cache
 def prelude(*, files: bool) -> str:
     """Return the code that a session runs before the agent's."""
-    lines = f"import {', '.join(MODULES)}\n"
+    # A tool of the same name stays.
+    lines = f"globals().update((n, __import__(n)) for n in {MODULES} if n not in globals())\n"
     return lines + _FILES.format(source=_source(), names=FILE_TOOLS) if files else lines
 
 

@@ -21,7 +21,8 @@ import shutil
 import signal
 import sys
 import time
-from typing import NoReturn, final
+from pathlib import Path
+from typing import Any, NoReturn, final
 
 from envweave.codeact.shell_output import Output, as_text, make_pipe, unread
 
@@ -36,6 +37,7 @@ _START_S = 5.0
 _SAID_BYTES = 4096
 _NO_TERMINAL = re.compile(rb"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: [^\n]*\n", re.MULTILINE)
 """What an interactive bash complains of when a signal ended a program."""
+_BASH = ("--norc", "--noprofile", "--noediting", "+H")
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _BEGAN = "A new one began, in the work folder: files are as they were, variables are gone."
 
@@ -59,11 +61,16 @@ class Shell:
         output_bytes: How much of each stream a command may show.
         grace_s: How long a command may take to end once it is interrupted.
         open_files: How many descriptors a process may have here.
+        program: The shell, where it is installed; `sh` elsewhere.
     """
 
-    def __init__(self, output_bytes: int, grace_s: float, open_files: int) -> None:
+    def __init__(
+        self, output_bytes: int, grace_s: float, open_files: int, program: str = "bash"
+    ) -> None:
         self._grace_s = grace_s
-        self._program, self._options = _find_shell()
+        found = shutil.which(program, path=_path())
+        self._program = found or shutil.which("sh", path=_path()) or "/bin/sh"
+        self._is_bash = Path(self._program).name == "bash"
         # Others than bash can only name descriptors of one digit.
         first = open_files - 3 if self._is_bash else 7
         self._numbers = first, first + 1, first + 2
@@ -76,10 +83,6 @@ class Shell:
         # Where groups of processes cannot be made, this one is in that of the commands.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._start()
-
-    @property
-    def _is_bash(self) -> bool:
-        return os.path.basename(self._program) == "bash"
 
     def run(self, command: str, timeout_s: float) -> Report:
         """Run a command, and tell what came of it."""
@@ -113,7 +116,7 @@ class Shell:
         # What `$?` is to the command. A subshell's failure before `||` ends no shell.
         before = f"(exit {self._status}) || " if self._status else ""
         streams = f"</dev/null >&{stdout} 2>&{stderr} {stdout}>&- {stderr}>&- {status}>&-"
-        self._send(f"{before}\\eval {_quoted(command)} {streams}\n", until_s)
+        self._send(f"{before}\\command eval {_quoted(command)} {streams}\n", until_s)
         # Not sooner: after an error the shell drops what it has read, and at times a line more.
         asking = f"\\command printf '\\000{word} %d\\000' \"$?\" >&{status}"
         self._send(f"\n{{ {asking}; }} >/dev/null 2>&1\n", until_s)
@@ -172,9 +175,7 @@ class Shell:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid if self._is_alone else os.getpgrp(), signal.SIGINT)
             try:
-                self._status = self._await_status(
-                    word, min(time.monotonic() + _AGAIN_S, until_s)
-                )
+                self._status = self._await_status(word, min(time.monotonic() + _AGAIN_S, until_s))
             except _LateError:
                 continue
             except _GoneError:
@@ -220,7 +221,7 @@ class Shell:
         commands = make_pipe()
         statuses = make_pipe()
         self._pipes = [statuses[0], commands[1]]
-        os.set_blocking(commands[1], False)  # noqa: FBT003 - the standard library's
+        os.set_blocking(commands[1], False)
         try:
             self._pid = self._spawn(commands[0], statuses[1])
         except BlockingIOError:  # what runs in the background leaves no room
@@ -239,10 +240,10 @@ class Shell:
         wanted = zip(
             self._numbers, (self._stdout.writing, self._stderr.writing, statuses), strict=True
         )
-        group = {"setpgroup": 0} if self._is_alone else {}
+        group: dict[str, Any] = {"setpgroup": 0} if self._is_alone else {}
         return os.posix_spawn(
             self._program,
-            [self._program, *self._options],
+            [Path(self._program).name, *(_BASH if self._is_bash else ()), "-i"],
             {**os.environ, "PATH": _path(), "SHELL": self._program, "PS1": "", "PS2": ""},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, commands, 0),
@@ -256,15 +257,8 @@ class Shell:
         )
 
 
-def _find_shell() -> tuple[str, list[str]]:
-    bash = shutil.which("bash", path=_path())
-    if bash is not None:
-        return bash, ["--norc", "--noprofile", "--noediting", "+H", "-i"]
-    return shutil.which("sh", path=_path()) or "/bin/sh", ["-i"]
-
-
 def _path() -> str:
-    own = [os.path.join(prefix, "bin") for prefix in (sys.prefix, sys.base_prefix)]
+    own = [f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix)]
     system = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return os.pathsep.join(dict.fromkeys([*own, *system]))
 

@@ -39,7 +39,7 @@ class Output:
 
     def __init__(self, limit_bytes: int) -> None:
         self.reading, self.writing = make_pipe()
-        os.set_blocking(self.reading, False)  # noqa: FBT003 - the standard library's
+        os.set_blocking(self.reading, False)
         self._limit = limit_bytes
         self._kept = bytearray()
         self._lost = 0

@@ -194,9 +194,10 @@ class Arguments:
 
     def _reason(self, error: TypeError, given: Mapping[str, Any]) -> str:
         text = str(error)
-        for name in given:
-            if text == f"got an unexpected keyword argument {name!r}":
-                return self._unexpected(name)
+        if self._rest is None:  # a name that is wrong explains one that is missing
+            for name in given:
+                if name not in self._by_name:
+                    return self._unexpected(name)
         fits = text.startswith(("missing", "got", "too"))
         return f"{self.tool}() {text}" if fits else f"{self.tool}() was called wrongly: {text}"
 

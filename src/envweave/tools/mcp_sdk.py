@@ -221,6 +221,7 @@ def _endless() -> McpError:
 def _errors() -> Iterator[None]:
     """Raise what the library raises as what a `Peer` does."""
     anyio, mcp = importlib.import_module("anyio"), importlib.import_module("mcp")
+    pydantic = importlib.import_module("pydantic")
     refusal = mcp.MCPError if hasattr(mcp, "MCPError") else mcp.McpError
     try:
         yield
@@ -230,8 +231,12 @@ def _errors() -> Iterator[None]:
         raise McpError(error.error.message) from None
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
         raise PeerLostError("The connection is closed.") from None
-    except Exception as error:  # such as an answer that is not what the protocol wants
-        raise McpError(f"{type(error).__name__}: {error}") from error
+    except pydantic.ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise McpError(f"The server's answer breaks the protocol: {where}: {wrong['msg']}") from None
+    except Exception as error:  # such as a result that does not fit the tool's own schema
+        raise McpError(str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager

@@ -11,12 +11,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, final
 
-from envweave.errors import WireError
+from envweave.errors import EnvWeaveError, WireError
 from envweave.wire.encoding import Encoding
+from envweave.wire.faults import fault_of
 from envweave.wire.messages import (
     MAX_CALLS,
     Call,
     Calls,
+    Fault,
     Reply,
     Stepped,
     Steps,
@@ -116,6 +118,7 @@ class Exchange:
         self._sessions: dict[str, int] = {}  # each with the number of its last call
         self._volley: Volley | None = None  # the last one, whose calls are in neither
         self._closing: list[Call] = []
+        self._buried: dict[str, Fault] = {}  # sessions whose server is gone for good, and why
         self._serial = 0
 
     @property
@@ -128,6 +131,11 @@ class Exchange:
     def has_sessions(self) -> bool:
         """Whether any session is open."""
         return bool(self._sessions)
+
+    @property
+    def has_buried(self) -> bool:
+        """Whether there are sessions whose server is gone for good."""
+        return bool(self._buried)
 
     def question(self, method: str, params: dict[str, Any] | None = None) -> Call:
         """Return a call without a session."""
@@ -239,6 +247,7 @@ class Exchange:
     def abandon(self, session: str) -> None:
         """Have a session closed that nobody wants any more, if need be after its last call."""
         self._disband()
+        self._buried.pop(session, None)
         number = self._sessions.pop(session, None)
         if number is not None:
             self._waiting.pop((session, number), None)
@@ -250,9 +259,28 @@ class Exchange:
         for session in list(self._sessions):
             self.abandon(session)
 
+    def bury(self, loss: EnvWeaveError) -> None:
+        """Take note that the server is gone for good, and every session with it."""
+        self._disband()
+        self._buried.update(dict.fromkeys(self._sessions, fault_of(loss)))
+        self._sessions.clear()
+        self._waiting.clear()
+        self._closing.clear()
+
+    def epitaphs(self, calls: Sequence[Call]) -> list[Reply]:
+        """Return the replies to those of some calls whose sessions went with their server."""
+        if not self._buried:
+            return []
+        return [
+            Reply(id=call.id, session=call.session, fault=self._buried[call.session])
+            for call in calls
+            if call.session in self._buried
+        ]
+
     def drop(self, session: str) -> None:
         """Forget a session that is closed, or gone."""
         self._disband()
+        self._buried.pop(session, None)
         number = self._sessions.pop(session, None)
         if number is not None:
             self._waiting.pop((session, number), None)

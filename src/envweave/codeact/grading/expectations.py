@@ -9,8 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, final
 
-from envweave.errors import OptionError, PlainDataError, TaskError
-from envweave.sandbox.plain import pack
+from envweave.errors import OptionError, TaskError
 from envweave.types import Task
 
 ExpectedT = TypeVar("ExpectedT")
@@ -94,16 +93,3 @@ class Expected(Generic[ExpectedT]):
             return self._read(value, name)
         except OptionError as error:
             raise OptionError(f"{self._grader}: {error}") from None
-
-
-def read_plain(value: Any) -> Any:
-    """Return plain data as it is.
-
-    Raises:
-        OptionError: It is something else, which no answer can be.
-    """
-    try:
-        pack(value)
-    except PlainDataError as error:
-        raise OptionError(str(error)) from None
-    return value

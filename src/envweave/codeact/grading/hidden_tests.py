@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, final, get_args
 
 from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
@@ -107,11 +108,7 @@ class HiddenTests(Grader):
                 raise OptionError(f"HiddenTests({name}={names!r}): expected a list of them.")
         entry = read_entry(entry)
         self._cases = Expected(
-            "HiddenTests",
-            "cases",
-            cases,
-            from_task,
-            lambda given, name: read_cases(given, name, entry),
+            "HiddenTests", "cases", cases, from_task, partial(read_cases, entry=entry)
         )
         self._source = source
         self._score = score

@@ -10,8 +10,8 @@ from typing import Any
 from envweave.codeact.answers import check_tolerance
 from envweave.codeact.grading.asserts import read_asserts, refuse_guessable, sendable
 from envweave.codeact.grading.checks import Check
-from envweave.codeact.grading.expectations import read_plain
-from envweave.errors import OptionError, suggest
+from envweave.errors import OptionError, PlainDataError, suggest
+from envweave.sandbox.plain import pack
 
 INPUTS = "__case__"
 """The variable that holds the inputs of a case."""
@@ -104,7 +104,7 @@ def _read(one: Any, entry: str | None) -> list[Case]:
         raise OptionError("args are a list, and kwargs a dict.")
     if not all(isinstance(name, str) for name in kwargs):
         raise OptionError("the keys of kwargs are names.")
-    inputs = read_plain({"args": list(args), "kwargs": dict(kwargs)})
+    inputs = _plain({"args": list(args), "kwargs": dict(kwargs)})
     call = f"[({entry})(*{INPUTS}['args'], **{INPUTS}['kwargs'])]"
     return [Case(call=call, inputs=inputs, check=check)]
 
@@ -115,7 +115,7 @@ def _program_case(one: Mapping[str, Any]) -> Case:
     stdin, stdout = one.get("stdin", ""), one["stdout"]
     if not isinstance(stdin, str) or not isinstance(stdout, str):
         raise OptionError("stdin and stdout are text.")
-    return Case(stdin=read_plain(stdin), check=Check("printed", stdout))
+    return Case(stdin=_plain(stdin), check=Check("printed", stdout))
 
 
 def _call(expression: Any, expected: Any) -> str:
@@ -124,6 +124,14 @@ def _call(expression: Any, expected: Any) -> str:
     node = sendable(expression)
     refuse_guessable(node, expected)
     return ast.unparse(node)
+
+
+def _plain(inputs: Any) -> Any:
+    try:
+        pack(inputs, name="inputs")
+    except PlainDataError as error:
+        raise OptionError(str(error)) from None
+    return inputs
 
 
 def _check(one: Mapping[str, Any]) -> Check:

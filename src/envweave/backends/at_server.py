@@ -1,0 +1,110 @@
+"""Connecting to a server, however it was found: one session, a pool, a vector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from envweave.client.alone import RemoteDriver
+from envweave.client.served import Served, Server
+from envweave.environment.hinted import class_hints
+from envweave.errors import OptionError, suggest
+from envweave.registry import EnvSpec, Options, Remote
+from envweave.transports import AsyncTransport, Transport
+from envweave.wire.encoding import ENCODINGS, Encoding
+from envweave.wire.schemas import Types
+
+if TYPE_CHECKING:
+    from envweave.vector import BatchTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A server, and how to stop it if it was started for this caller."""
+
+    server: Server
+    stop: Callable[[], None] | None = None
+
+
+def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
+    """Carry a sync caller's calls to one session."""
+    connection = reached.server.connect(reached.stop)
+    try:
+        served = Served(reached.server, connection.ask("describe"), types_of(spec))
+        return RemoteDriver(
+            connection, served, autoreset=options.autoreset, timeout_s=options.timeout_s
+        )
+    except BaseException:
+        connection.end()
+        raise
+
+
+def connect_many(
+    reached: Reached, spec: EnvSpec, options: Options, size: int
+) -> list[AsyncTransport]:
+    """Carry an async caller's calls to many sessions, each by itself, over one connection."""
+    from envweave.client.together import AsyncRemoteDriver, SharedLine
+
+    server = reached.server
+    served = Served(server, server.ask("describe", {}), types_of(spec))
+    line = SharedLine(server.connect_async(size), reached.stop)
+    return [
+        AsyncRemoteDriver(line, served, autoreset=options.autoreset, timeout_s=options.timeout_s)
+        for _ in range(size)
+    ]
+
+
+def connect_batch(
+    reached: Reached, spec: EnvSpec, options: Options, num_envs: int
+) -> BatchTransport:
+    """Carry a vector's calls to many sessions, all in one frame."""
+    from envweave.client.vector import RemoteTransport
+
+    connection = reached.server.connect(reached.stop)
+    try:
+        served = Served(reached.server, connection.ask("describe"), types_of(spec))
+        return RemoteTransport(
+            connection,
+            served,
+            num_envs,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+        )
+    except BaseException:
+        connection.end()
+        raise
+
+
+def refuse_mode(options: Options, backend: str) -> None:
+    """Refuse a way to run a vector that only this process knows."""
+    if options.mode is not None:
+        raise OptionError(
+            f"mode={options.mode!r} is a way to run in this process. Leave it out, or leave out "
+            f"backend={backend!r}."
+        )
+
+
+def encoding_of(remote: Remote) -> Encoding:
+    """Return how messages are to be written.
+
+    Raises:
+        OptionError: Nobody knows it.
+    """
+    if remote.encoding not in ENCODINGS:
+        raise OptionError(
+            f"encoding={remote.encoding!r} is none of {', '.join(map(repr, ENCODINGS))}."
+            f"{suggest(str(remote.encoding), ENCODINGS)}"
+        )
+    return ENCODINGS[remote.encoding]
+
+
+def token_of(remote: Remote) -> str | None:
+    """Return what to show a server: what the caller says, or what is set."""
+    return remote.token or os.environ.get("ENVWEAVE_TOKEN", "").strip() or None
+
+
+def types_of(spec: EnvSpec) -> Types:
+    """Return the author's classes, where they are known here; nothing is made."""
+    return Types() if spec.backend is not None else Types(*class_hints(spec.load()))

@@ -1,0 +1,121 @@
+"""A server that was started for a caller, whose place may end, and be followed by another."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, final
+
+from envweave.client.address import Address, parse_address
+from envweave.errors import ConnectionLostError, EnvWeaveError
+
+if TYPE_CHECKING:
+    from envweave.providers import ContainerProvider
+
+START_S = 120.0
+"""How long a server may take until it answers."""
+
+
+class PlaceGoneError(ConnectionLostError):
+    """Nobody will ever answer there again; the message says why."""
+
+
+@final
+class Place:
+    """Where a server runs that a provider starts, and starts again when it is lost.
+
+    What ran in a place that is lost is lost, and whoever had a session there is told so: the next
+    place knows nothing of it.
+
+    Args:
+        provider: Who starts it.
+        image: From what.
+        env_vars: What the server is told.
+        token: What to show it, where the provider does not say.
+
+    Attributes:
+        address: Where the server is now.
+        token: What to show it.
+
+    Raises:
+        EnvWeaveError: It could not be started. Nothing is left behind.
+    """
+
+    def __init__(
+        self,
+        provider: ContainerProvider,
+        image: str,
+        env_vars: Mapping[str, str],
+        token: str | None = None,
+    ) -> None:
+        # Here, since whoever connects to a server that runs need not wait for providers.
+        from envweave.providers.watched import WatchedProvider
+
+        self._provider = provider
+        self._watched = provider if isinstance(provider, WatchedProvider) else None
+        self._image = image
+        self._env_vars = dict(env_vars)
+        self._is_gone = False
+        self._is_stopped = False
+        self._lock = threading.Lock()  # over `_is_gone`, and whatever starts or stops it
+        self.token = token
+        self.address = self._start()
+
+    def _start(self) -> Address:
+        base_url = self._provider.start_container(self._image, env_vars=self._env_vars)
+        try:
+            self._provider.wait_for_ready(base_url, START_S)
+        except BaseException:
+            self._provider.stop_container()
+            raise
+        if self._watched is not None:
+            self.token = self._watched.token
+        return parse_address(base_url)
+
+    def reach(self) -> Address:
+        """Return where the server is; in the place of one that is known to be lost starts another.
+
+        Raises:
+            PlaceGoneError: There is none, and there cannot be another now.
+        """
+        with self._lock:
+            if self._is_stopped:
+                raise PlaceGoneError(f"The server at {self.address.url} was stopped.")
+            if self._is_gone:
+                try:
+                    self._provider.stop_container()
+                    self.address = self._start()
+                except EnvWeaveError as error:
+                    raise PlaceGoneError(
+                        f"Another container in place of one that was lost could not be had: {error}"
+                    ) from error
+                self._is_gone = False
+            return self.address
+
+    def explain(self, loss: ConnectionLostError, tried: Address) -> ConnectionLostError:
+        """Return why a server could not be reached that was tried: it may be gone for good."""
+        if self._watched is None:
+            return loss
+        with self._lock:
+            if self._is_stopped or self._is_gone or self.address is not tried:
+                return loss
+            why = self._watched.why_gone()
+            if why is None:
+                return loss
+            self._is_gone = True
+            return PlaceGoneError(why)
+
+    def stop(self) -> None:
+        """End it for good. May be called twice."""
+        with self._lock:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._provider.stop_container()
+
+
+def stop_all(stops: list[Callable[[], None]]) -> None:
+    """Stop several places, whatever comes of each; the first failure is raised at the end."""
+    with contextlib.ExitStack() as stack:
+        for stop in stops:
+            stack.callback(stop)

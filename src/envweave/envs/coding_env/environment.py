@@ -1,0 +1,166 @@
+"""The coding environment: an agent writes code, and sees its output, its errors and its status."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+import envweave as ew
+from envweave.codeact.attempts import Grader
+from envweave.codeact.creating import AnyTools, create_codeact_env
+from envweave.codeact.environment import GradeWhen
+from envweave.codeact.executors.base import Executor
+from envweave.codeact.executors.shared import SandboxOptions
+from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
+from envweave.envs.coding_env.terminal import TerminalExecutor
+from envweave.errors import OptionError, suggest
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.options import Profile, WantedIsolation
+
+
+class CodingEnvironment(ew.Environment):
+    """Runs what an agent writes, in Python or in a shell; what it leaves behind lasts an episode.
+
+    Errors are observations: the traceback stands in `stderr`, and `exit_code` is not 0. Code that
+    takes too long is interrupted, and keeps what it had. Code that ends its session has ended the
+    episode, and it was the agent's doing. No episode ends by itself, unless a grader is given.
+
+    Args:
+        profile: `"python"`: actions are Python, variables last. `"shell"`: actions are commands of
+            one shell, in which programs can be run; it has no tools.
+        limits: What the code may use; a `Limits`, or its fields.
+        tools: What code may call: a `ToolRegistry`, functions, or functions by name.
+        files: Whether `file_read`, `file_write` and their kind are among it.
+        transform: Applied to every observation, once.
+        isolation: The walls; see `Sandbox`.
+        executor: What runs Python; see `create_codeact_env`.
+        preload: Modules that every session finds imported.
+        visible: Files and folders of the host that code may read.
+        grader: Judges what the agent hands in; see `CodeActEnvironment`.
+        grade: When it does. A shell hands nothing in, so it is judged after every step or never.
+        tasks: What episodes can be about.
+        fatal_reward: What a step earns whose code ended its session.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+        MissingExtraError: The executor needs a library that is not installed.
+        OptionError: An option is not sound, or does not go with another.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: Profile = "python",
+        limits: Limits | Mapping[str, Any] | None = None,
+        tools: AnyTools | None = None,
+        files: bool = False,
+        transform: Callable[[ew.Observation], ew.Observation] | None = None,
+        isolation: WantedIsolation = "auto",
+        executor: str | Executor = "sandbox",
+        preload: Iterable[str] = (),
+        visible: Iterable[str | os.PathLike[str]] = (),
+        grader: Grader | None = None,
+        grade: GradeWhen = "final",
+        tasks: ew.Tasks | None = None,
+        fatal_reward: float = 0.0,
+    ) -> None:
+        if profile not in get_args(Profile):
+            known = get_args(Profile)
+            raise OptionError(
+                f"profile={profile!r} is none of {', '.join(map(repr, known))}."
+                f"{suggest(str(profile), known)}"
+            )
+        self._terminal: TerminalExecutor | None = None
+        options: dict[str, Any] = {
+            "limits": limits,
+            "isolation": isolation,
+            "preload": preload,
+            "visible": visible,
+        }
+        if profile == "shell":
+            _refuse_what_only_python_has(
+                tools=tools,
+                files=files,
+                preload=preload,
+                executor=executor != "sandbox",
+                grader=grader is not None and grade == "final",
+            )
+            executor = self._terminal = TerminalExecutor(
+                SandboxOptions(
+                    limits=_read_limits(limits),
+                    isolation=isolation,
+                    visible=tuple(os.fspath(one) for one in visible),
+                )
+            )
+            options = {}
+            self.deterministic = False  # programs draw their random numbers from the system
+        self._inner = create_codeact_env(
+            executor=executor,
+            tools=tools,
+            files=files,
+            grader=grader,
+            grade=grade,
+            tasks=tasks,
+            fatal_reward=fatal_reward,
+            **options,
+        ).take_apart()
+        self.transform = transform
+        self.tasks = tasks
+
+    async def reset(
+        self, *, seed: int | None = None, task: ew.Task | None = None
+    ) -> CodeObservation:
+        """Forget all variables and files, and begin anew.
+
+        The seed is that of `random` and numpy in the code, or of `$RANDOM` in the shell.
+        """
+        return self._flat(await self._inner.reset(seed=seed, task=task))
+
+    async def step(self, action: CodeAction) -> CodeObservation:
+        """Run the code, and show what it came to."""
+        return self._flat(await self._inner.step(action))
+
+    def _flat(self, shown: ew.CodeObservation) -> CodeObservation:
+        code = shown.exit_code if self._terminal is None else self._terminal.exit_code
+        return CodeObservation.of(shown, code)
+
+    @property
+    async def state(self) -> CodeState:
+        """The exit code of the last step, and what the code has bound: names, types, reprs."""
+        state: CodeState = await self._inner.state
+        if self._terminal is not None:
+            state = dataclasses.replace(state, last_exit_code=self._terminal.exit_code)
+        return state
+
+    async def close(self) -> None:
+        """End what runs the code."""
+        await self._inner.close()
+
+    def connect(self, outbox: list[Any]) -> None:
+        """Send what the code's end brings about to `outbox`. Called by the session."""
+        super().connect(outbox)
+        self._inner.connect(outbox)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the sandbox that environments of this kind share."""
+        return self._inner.hold()
+
+
+def _refuse_what_only_python_has(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            raise OptionError(
+                f"{name}=… is for profile='python'; a shell has no such thing. Leave it out."
+            )
+
+
+def _read_limits(given: Limits | Mapping[str, Any] | None) -> Limits:
+    if not isinstance(given, Mapping):
+        return given or Limits()
+    known = list(Limits.__dataclass_fields__)
+    for name in given:
+        if name not in known:
+            raise OptionError(f"limits: there is no {name!r}.{suggest(str(name), known)}")
+    return Limits(**given)

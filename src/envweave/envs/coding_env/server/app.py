@@ -1,0 +1,23 @@
+"""The app that serves the coding environment.
+
+    uvicorn envweave.envs.coding_env.server.app:app
+
+`envweave serve coding-v0` serves the same, and draws the line at loopback. The variable
+`ENVWEAVE_CODING_PROFILE` names the profile, `shell` for a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import envweave as ew
+from envweave.envs.coding_env.environment import CodingEnvironment
+from envweave.envs.coding_env.models import CodeAction, CodeObservation
+
+profile: Any = os.environ.get("ENVWEAVE_CODING_PROFILE", "python")
+
+app = ew.create_fastapi_app(
+    partial(CodingEnvironment, profile=profile), CodeAction, CodeObservation
+)

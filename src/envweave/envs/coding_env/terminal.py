@@ -1,0 +1,121 @@
+"""Runs commands in a shell that lives as long as the episode, behind the walls of the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import final
+
+from envweave.codeact.executors.base import Executor, Functions
+from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.codeact.models import Variable, exit_code_of
+from envweave.errors import ClosedError, OptionError, SandboxError, SessionLostError
+from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.results import ExecutionResult
+
+LEAST_OPEN_FILES = 32
+_INSIDE = "envweave.codeact.shell"
+_SPARE_S = 1.0
+"""How much longer than its commands a session may take before the host ends it."""
+
+
+@final
+class TerminalExecutor(Executor):
+    """Runs shell commands: bash, or sh where there is no bash.
+
+    The folder, variables, functions and background jobs last for the episode. A command has no
+    input. One that takes too long is interrupted, and the shell goes on; one that will not be
+    interrupted is killed, and with it all that runs; a new shell begins. Where the session has no
+    process ids of its own, that ends the session.
+
+    Args:
+        options: What the sandbox is asked for, but for the profile.
+
+    Attributes:
+        exit_code: The status of the last command.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+        OptionError: An option is not sound.
+    """
+
+    name = "terminal"
+
+    def __init__(self, options: SandboxOptions | None = None) -> None:
+        options = options or SandboxOptions()
+        limits = options.limits
+        if limits.open_files < LEAST_OPEN_FILES:
+            raise OptionError(
+                f"Limits(open_files={limits.open_files}): a shell needs {LEAST_OPEN_FILES} or more."
+            )
+        preload = tuple(dict.fromkeys((*options.preload, _INSIDE)))
+        self._options = dataclasses.replace(options, preload=preload, profile="shell")
+        self._lease = take_lease(self._options)
+        self._session: AsyncSession | None = None
+        self._shell = f"Shell({limits.output_bytes}, {limits.grace_s}, {limits.open_files})"
+        self.names: list[str] = []
+        self.exit_code = 0
+
+    @property
+    def isolation(self) -> str:
+        """The walls that this machine can put up."""
+        return self._lease.sandbox.tier.name
+
+    async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
+        """Leave the old session, and start a shell in a fresh one."""
+        if tools or files:
+            raise OptionError("A shell calls programs, and no tools. Leave out tools and files.")
+        await self._leave()
+        try:
+            session = await self._lease.sandbox.session(seed=seed, tools={})
+        except ClosedError:
+            raise SessionLostError("The sandbox was closed.") from None
+        self._session, self.exit_code = session, 0
+        begun = await session.run(f"from {_INSIDE} import Shell; shell = {self._shell}")
+        if not begun.success:
+            raise SessionLostError(f"No shell could be started: {begun.exception_message}")
+
+    async def run(self, code: str) -> ExecutionResult:
+        """Run a command in the episode's shell."""
+        if self._session is None:
+            raise SessionLostError("No episode has begun.")
+        limits = self._options.limits
+        result = await self._session.run(
+            f"shell.run({code!r}, {limits.timeout_s})",
+            timeout_s=limits.timeout_s + limits.grace_s + _SPARE_S,
+        )
+        told = result.return_value
+        if not result.success or not isinstance(told, tuple) or len(told) != 4:
+            self.exit_code = exit_code_of(result)
+            return dataclasses.replace(result, return_value=None, return_repr=None)
+        self.exit_code, stdout, stderr, limits_hit = told
+        return ExecutionResult(
+            success=self.exit_code == 0,
+            stdout=stdout,
+            stderr=stderr,
+            duration_s=result.duration_s,
+            limits_hit=tuple(limits_hit),
+        )
+
+    async def variables(self) -> dict[str, Variable]:
+        """Return none: what a shell has bound is for a command to show."""
+        return {}
+
+    async def close(self) -> None:
+        """End the session, and the sandbox if nobody else uses it."""
+        try:
+            await self._leave()
+        finally:
+            await asyncio.to_thread(self._lease.release)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the sandbox."""
+        return take_lease(self._options).release
+
+    async def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(SandboxError):
+                await session.close()

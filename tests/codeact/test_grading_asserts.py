@@ -1,0 +1,103 @@
+"""Asserts are taken apart: what runs among the agent's code, and what stays here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envweave.codeact.grading.asserts import read_asserts
+from envweave.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("text", "sent", "right", "wrong"),
+    [
+        ("assert f(1) == 2", "f(1)", [2, 2.0], [3, "2", None, True, [2]]),
+        ("assert 2 == f(1)", "f(1)", [2], [3]),
+        ("assert f(1) == [1, (2,)], 'why'", "f(1)", [[1, [2]]], [[1], [[1, 2]]]),
+        ("assert f(1) != 2", "f(1)", [3, "2"], [2]),
+        ("assert f(1) is None", "f(1)", [None], [0, False]),
+        ("assert f(1) is not None", "f(1)", [0, "x"], [None]),
+        ("assert f(1) is True", "f(1)", [True], [1, "yes"]),
+        ("assert f(1)", "f(1)", [1, True, [0], "x"], [0, None, "", [], np.ones(3)]),
+        ("assert not f(1)", "f(1)", [0, None, [], ""], [1, "x", np.zeros(3)]),
+        ("assert f(1) in [1, 2]", "f(1)", [1, 2.0], [3, [1], True, None]),
+        ("assert f(1) in 'abc'", "f(1)", ["a", "bc"], ["d", 1]),
+        ("assert f(1) not in {1, 2}", "f(1)", [3], [1]),
+        ("assert 3 in f(1)", "f(1)", [[1, 3], {3}, {3: 0}], [[1], 3, "3"]),
+        ("assert 'b' in f(1)", "f(1)", ["abc", ["b"]], ["xyz", 5]),
+        ("assert 3 not in f(1)", "f(1)", [[1]], [[3], 5]),
+        ("assert abs(f(1) - 2) < 0.5", "f(1)", [2, 2.4, 1.6], [2.5, 1.5, 3, "2", None, 10**400]),
+        ("assert abs(f(1) - 2) <= 0.5", "f(1)", [2.5, 1.5], [2.6, 10**400]),
+        ("assert abs(2 - f(1)) < 1e-6", "f(1)", [2.0], [2.1]),
+        ("assert math.isclose(f(1), 2.0)", "f(1)", [2, 2.0], [2.1, "2", 10**400]),
+        ("assert math.isclose(2, f(1), rel_tol=0.1)", "f(1)", [2.1], [2.5]),
+        ("assert isclose(f(1), 0, abs_tol=0.1)", "f(1)", [0.05], [0.2, float("nan")]),
+        ("assert set(f(1)) == set((4, 5))", "set(f(1))", [{4, 5}], [{4}, [4, 5]]),
+        ("assert sorted(f(1)) == [1, 2]", "sorted(f(1))", [[1, 2]], [[2, 1]]),
+        ("assert f(1) == float('inf')", "f(1)", [float("inf")], [1e308]),
+        ("assert f(1) == -2.5e3", "f(1)", [-2500], [2500]),
+        ("assert f(lambda x: x == 1) == 2", "f(lambda x: x == 1)", [2], [1]),
+        ("assert len(f(1)) == 2", "len(f(1))", [2], [1]),
+    ],
+)
+def test_an_assert_means_what_it_says(
+    text: str, sent: str, right: list[Any], wrong: list[Any]
+) -> None:
+    (asserted,) = read_asserts(text)
+
+    assert asserted.expression == sent
+    assert [asserted.check.holds(value) for value in right] == [True] * len(right)
+    assert [asserted.check.holds(value) for value in wrong] == [False] * len(wrong)
+
+
+def test_a_text_may_have_several() -> None:
+    asserts = read_asserts("# doubles\nassert f(1) == 2\n\nassert f(2) == 4\n")
+
+    assert [one.expression for one in asserts] == ["f(1)", "f(2)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("assert f(1) == g(1)", "line 1: neither side is a literal"),
+        ("assert f(1) == 1 == g(1)", "compares more than once"),
+        ("assert f(1) > 1", "Gt is no comparison that is known"),
+        ("assert f(1) == 1 and f(2) == 2", "Write an assert for each"),
+        ("assert all(f(n) == n for n in [1])", "compares within an expression"),
+        ("assert (f(1) == 1) == True", "compares within an expression"),
+        ("assert isinstance(f(1), int)", "isinstance() would run among the agent's code"),
+        ("assert not any(f(1))", "any() would run among the agent's code"),
+        ("assert callable(f) is True", "callable() would run among the agent's code"),
+        ("assert f(1) is 5", "`is` is for None, True and False"),
+        ("assert f(1) in 5", "`in` needs text, a list"),
+        ("assert f(1) == ...", "is nothing that an answer is compared with"),
+        ("assert abs(f(1)) < 1", "abs() must be of a difference"),
+        ("assert abs(f(1) - g(1)) < 1", "neither side is a literal"),
+        ("assert abs(f(1) - 2) < x", "neither side is a literal"),
+        ("assert abs(f(1) - 'a') < 1", "are numbers"),
+        ("assert abs(f(1) - 2) < -1", "a tolerance is a number, 0 or more"),
+        ("assert math.isclose(f(1))", "isclose() takes two numbers"),
+        ("assert math.isclose(f(1), 2, strict=1)", "isclose() takes two numbers"),
+        ("\nx = f(1)", "line 2: Assign is no assert"),
+        ("import os", "line 1: Import is no assert"),
+        ("for n in range(3):\n    assert f(n) == n", "For is no assert"),
+        ("assert f(1) ==", "line 1 is not Python"),
+    ],
+)
+def test_any_other_is_refused_and_told_how_to_write(text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        read_asserts(text)
+
+
+def test_what_is_expected_is_in_no_repr() -> None:
+    assert "swordfish" not in repr(read_asserts("assert f() == 'swordfish'"))
+
+
+def test_an_answer_of_a_million_items_is_not_looked_through() -> None:
+    (asserted,) = read_asserts("assert 3 in f(1)")
+
+    assert not asserted.check.holds([3] * 10**6)

@@ -1,0 +1,263 @@
+"""Graders in an environment: when they grade, what is shown, and whose fault it is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from attempts import graded
+
+import envweave as ew
+from envweave.codeact import (
+    Attempt,
+    ExactMatch,
+    Grade,
+    Grader,
+    HiddenTests,
+    Judge,
+    NumericMatch,
+)
+from envweave.codeact.attempts import GradingError
+from envweave.codeact.creating import create_codeact_env
+from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.codeact.grading import Weighted
+from envweave.codeact.models import CodeAction
+from envweave.codeact.prelude import MODULES
+from envweave.errors import OptionError
+from envweave.sandbox import Limits
+from envweave.session import DirectEnvironment
+from envweave.types import Task, Tasks
+
+Make = Callable[..., DirectEnvironment]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def sandbox() -> Iterator[None]:
+    """The sandbox that these environments share, kept over the tests."""
+    lease = take_lease(SandboxOptions(preload=MODULES))
+    yield
+    lease.release()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[DirectEnvironment] = []
+
+    def one(grader: Grader, **options: Any) -> DirectEnvironment:
+        made.append(create_codeact_env(grader=grader, **options))
+        return made[-1]
+
+    yield one
+    for env in made:
+        env.close()
+
+
+class Broken(Grader):
+    """Cannot judge, in the way it was told."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        raise self.error
+
+
+class Watching(Grader):
+    """Keeps what was handed in, and passes it if it was told to."""
+
+    def __init__(self, *, passes: bool = False) -> None:
+        self.passes = passes
+        self.attempts: list[Attempt] = []
+        self.closed = 0
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        self.attempts.append(attempt)
+        return Grade(float(self.passes), self.passes, {"passed": "forged", "seen": 1})
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def play(env: DirectEnvironment, *codes: str, **reset: Any) -> list[Any]:
+    env.reset(**reset)
+    return [env.step(CodeAction(code=code)) for code in codes]
+
+
+def test_final_answer_ends_the_episode_with_the_grade(make: Make) -> None:
+    first, last = play(make(NumericMatch(42)), "x = 6 * 7", "final_answer(x)")
+
+    assert (first.reward, first.done) == (None, False)
+    assert (last.reward, last.done) == (1.0, True)
+    assert last.metadata["reward_parts"] == {"grade": 1.0}
+    assert last.metadata["grade"] == {"passed": True}
+
+
+def test_every_step_is_graded_until_one_passes(make: Make) -> None:
+    seen = play(make(NumericMatch(42), grade="every_step"), "41", "x = 42", "x")
+
+    assert [(one.reward, one.done) for one in seen] == [(0.0, False), (0.0, False), (1.0, True)]
+
+
+def test_the_program_is_the_code_of_the_steps_that_came_to_their_end(make: Make) -> None:
+    watching = Watching()
+
+    play(make(watching), "a = 1", "b = 1 / 0", "c = 3", "final_answer(a)\n1 / 0")
+
+    (attempt,) = watching.attempts
+    assert attempt.program == "a = 1\nc = 3\nfinal_answer(a)\n1 / 0"
+    assert attempt.code == "final_answer(a)\n1 / 0"
+    assert (attempt.answer, attempt.answered) == (1, True)
+    assert attempt.result.exception_type == "ZeroDivisionError"
+
+
+def test_a_value_without_a_plain_form_is_no_answer(make: Make) -> None:
+    watching = Watching()
+
+    play(make(watching, grade="every_step"), "object()", "None", "5")
+
+    assert [one.answered for one in watching.attempts] == [False, False, True]
+
+
+def test_details_cannot_say_that_it_passed(make: Make) -> None:
+    (seen,) = play(make(Watching()), "final_answer(1)")
+
+    assert seen.metadata["grade"] == {"passed": False, "seen": 1}
+
+
+def test_the_task_of_the_episode_says_what_is_expected(make: Make) -> None:
+    rows = [Task(str(n), data={"prompt": f"{n} + 1?", "answer": n + 1}) for n in (1, 2)]
+    env = make(NumericMatch(from_task="answer"), tasks=Tasks({"train": rows}))
+
+    paid = [play(env, "final_answer(2)", task=row)[0].reward for row in rows]
+
+    assert paid == [1.0, 0.0]
+
+
+def test_code_that_ends_its_session_is_not_graded_but_blamed(make: Make) -> None:
+    watching = Watching(passes=True)
+    env = make(watching, grade="every_step", fatal_reward=-1.0)
+
+    (seen,) = play(env, "import os\nos._exit(0)")
+
+    assert watching.attempts == []
+    assert (seen.reward, seen.metadata["end"]["blame"]) == (-1.0, "agent")
+
+
+def test_code_that_ends_its_session_after_it_handed_in_is_graded(make: Make) -> None:
+    (seen,) = play(make(NumericMatch(42)), "final_answer(42)\nimport os\nos._exit(0)")
+
+    assert (seen.reward, seen.done) == (1.0, True)
+
+
+def judge_that_says_nothing() -> Grader:
+    return Judge(lambda prompt: "no verdict", rubric="Is it polite?")
+
+
+def lost_sandbox() -> Grader:
+    return HiddenTests("assert f() == 1", preload=["a_module_that_is_not_there"])
+
+
+@pytest.mark.parametrize(
+    ("grader", "reason", "blame"),
+    [
+        (judge_that_says_nothing, "lost", "infrastructure"),
+        (lost_sandbox, "lost", "infrastructure"),
+        (lambda: Broken(GradingError("The court is closed.")), "lost", "infrastructure"),
+        (lambda: Broken(ValueError("a bug")), "error", "environment"),
+        (lambda: NumericMatch(from_task="answer"), "error", "environment"),
+    ],
+)
+def test_a_grader_that_cannot_grade_makes_the_episode_unusable(
+    grader: Callable[[], Grader], reason: str, blame: str, make: Make
+) -> None:
+    env = make(grader())
+
+    (seen,) = play(env, "final_answer(1)")
+
+    assert math.isnan(seen.reward)
+    assert seen.metadata["end"]["reason"] == reason
+    assert seen.metadata["end"]["blame"] == blame
+    assert "grade" not in seen.metadata
+    assert play(env, "1 + 1")[0].execution_result.return_value == 2  # the next one goes on
+
+
+def test_through_make_the_result_is_not_valid() -> None:
+    with ew.make(create_codeact_env(grader=judge_that_says_nothing())) as env:
+        env.reset()
+        result = env.step(CodeAction(code="final_answer('hello')"))
+
+    assert (result.valid, result.end.reason, result.end.blame) == (False, "lost", "infrastructure")
+    assert math.isnan(result.reward)
+
+
+def test_a_grader_may_serve_several_environments(make: Make) -> None:
+    tests = HiddenTests("assert f() == 1", limits=Limits(timeout_s=4.0))
+    first, second = create_codeact_env(grader=tests), make(tests)
+
+    with first:
+        assert play(first, "def f(): return 1\nfinal_answer()")[0].reward == 1.0
+    assert play(second, "def f(): return 1\nfinal_answer()")[0].reward == 1.0
+
+
+def test_closing_one_environment_does_not_stop_the_grading_of_another() -> None:
+    tests = HiddenTests("assert f() == 1", limits=Limits(timeout_s=3.0), per_case_timeout_s=10.0)
+    attempt = Attempt(code="", program=PROGRAM, result=ew.ExecutionResult(success=True))
+
+    async def race() -> Grade:
+        await tests.grade(attempt)
+        running = asyncio.create_task(tests.grade(attempt))
+        await asyncio.sleep(0)
+        while not running.done():
+            await tests.close()
+            await asyncio.sleep(0)
+        return running.result()
+
+    assert asyncio.run(race()).passed
+
+
+PROGRAM = "def f():\n    return sum(range(10**6)) // 499999500000"
+
+
+def test_the_environment_closes_its_grader() -> None:
+    watching = Watching()
+
+    create_codeact_env(grader=watching).close()
+
+    assert watching.closed == 1
+
+
+def test_weights_add_up() -> None:
+    both = Weighted({NumericMatch(42): 3, ExactMatch("42"): 1})
+
+    grade = graded(both, 42)
+
+    assert (grade.score, grade.passed) == (0.75, False)
+    assert grade.details["parts"] == [
+        {"grader": "NumericMatch", "score": 1.0, "passed": True},
+        {"grader": "ExactMatch", "score": 0.0, "passed": False},
+    ]
+    assert graded(Weighted({NumericMatch(42): 0.1, ExactMatch(42): 0.2}), 42).score == 1.0
+
+
+def test_where_one_cannot_judge_nobody_has() -> None:
+    with pytest.raises(GradingError):
+        graded(Weighted({NumericMatch(42): 1, Broken(GradingError("closed")): 1}), 42)
+
+
+@pytest.mark.parametrize(
+    "weights", [{}, {NumericMatch(1): 0}, {NumericMatch(1): -1}, {"a": 1}, {NumericMatch(1): True}]
+)
+def test_weights_that_are_none_are_refused(weights: Any) -> None:
+    with pytest.raises(OptionError, match="Weighted"):
+        Weighted(weights)
+
+
+def test_closing_closes_all_of_them() -> None:
+    graders = [Watching(), Watching()]
+
+    asyncio.run(Weighted(dict.fromkeys(graders, 1.0)).close())
+
+    assert [one.closed for one in graders] == [1, 1]

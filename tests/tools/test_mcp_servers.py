@@ -1,0 +1,295 @@
+"""The tools of MCP servers: what they are, what they return, and how they fail."""
+
+import asyncio
+import inspect
+import sys
+import threading
+
+import pytest
+import uvloop
+from mcp_worlds import configured, made_with_sdk, nothing_is_left, opened, wild  # noqa: F401
+
+from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.tools import Tool, ToolRegistry
+from envweave.tools.mcp_results import McpError
+from envweave.tools.mcp_servers import McpServers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _uvloop_has_what_it_never_closes():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.sleep(0))
+
+
+def call(server, tool, **arguments):
+    """Start a server, call one tool of it, and return what that returns."""
+
+    async def run():
+        async with opened(McpServers(configured(it=server))) as tools:
+            return await tools[tool].function(**arguments)
+
+    return asyncio.run(run())
+
+
+def listed(config, **options):
+    async def run():
+        async with opened(McpServers(config, **options)) as tools:
+            return tools
+
+    return asyncio.run(run())
+
+
+def test_a_tool_has_the_name_the_words_and_the_schema_of_its_server():
+    tools = listed(configured(it=wild("echo")))
+
+    (tool,) = tools.values()
+    assert isinstance(tool, Tool)
+    assert tool.description == "The tool echo."
+    assert tool.parameters["properties"]["text"] == {
+        "type": "string",
+        "description": "What to say.",
+    }
+    assert tool.signature == "(text: str, times: int = 1)"
+    assert "What to say." in tool.docstring
+    assert inspect.iscoroutinefunction(tool.function)
+
+
+def test_arguments_are_sent_as_they_are_given_and_no_others():
+    server = wild("echo")
+
+    assert call(server, "echo", text="hi", times=2) == "hihi"
+    assert call(server, "echo", text="hi", more=None) == "hi more=None"
+
+
+@pytest.mark.parametrize(
+    ("tool", "value"),
+    [
+        ("texts", "one\ntwo"),
+        ("nothing", None),
+        ("wrapped", 5),
+        ("data", {"deep": {"list": [1, None, {"a": 1.5}], "none": None}}),
+        ("picture", {"type": "image", "mimeType": "image/png", "data": "aGk="}),
+        (
+            "mixed",
+            [
+                "look:",
+                {
+                    "type": "resource",
+                    "uri": "file:///a.txt",
+                    "mimeType": "text/plain",
+                    "text": "held",
+                },
+                {
+                    "type": "resource",
+                    "uri": "file:///b.bin",
+                    "mimeType": "application/x",
+                    "data": "aGk=",
+                },
+                {"type": "resource_link", "uri": "file:///c", "name": "c"},
+            ],
+        ),
+    ],
+)
+def test_what_a_tool_returns_is_plain_data(tool, value):
+    assert call(wild(tool), tool) == value
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("fail", "the disk is full"),
+        ("refuse", "not today"),
+        ("lying", "no number"),
+        ("nonsense", "content"),
+    ],
+)
+def test_what_a_server_says_went_wrong_is_raised(tool, words):
+    with pytest.raises(McpError, match=words):
+        call(wild(tool), tool)
+
+
+def test_arguments_that_a_server_refuses_are_an_error_in_its_words():
+    with pytest.raises(McpError, match="a\n.*valid integer"):
+        call(made_with_sdk(), "add", a="one")
+
+
+def test_an_exception_in_a_servers_tool_is_an_error_in_its_words():
+    with pytest.raises(McpError, match="Error executing tool shout"):
+        call(made_with_sdk(), "shout", text="")
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list"])
+def test_servers_may_ask_for_nothing(method):
+    assert call(wild("ask"), "ask", method=method) == "refused"
+
+
+def test_what_a_server_tells_in_between_is_ignored():
+    assert call(wild("chatter"), "chatter") == "quiet again"
+
+
+def test_lines_that_are_no_messages_are_ignored():
+    assert call(wild("flood"), "flood", lines=20_000) == "still here"
+
+
+def test_tools_are_listed_over_all_pages():
+    names = [f"tool-{number}" for number in range(7)]
+
+    assert list(listed(configured(it=wild(*names, "--page", "2")))) == [
+        f"tool_{number}" for number in range(7)
+    ]
+
+
+def test_tools_that_two_servers_have_carry_the_name_of_their_server():
+    config = configured(one=wild("echo", "pid"), two=wild("echo"))
+
+    assert list(listed(config)) == ["one_echo", "pid", "two_echo"]
+    assert list(listed(config, prefix="always")) == ["one_echo", "one_pid", "two_echo"]
+    with pytest.raises(OptionError, match="'one' and 'two' both have a tool 'echo'"):
+        listed(config, prefix="never")
+
+
+def test_only_allowed_tools_are_there_by_the_servers_names_for_them():
+    server = wild("read-file", "echo", "pid", allow=["read-file", "pid"])
+
+    assert list(listed(configured(it=server))) == ["read_file", "pid"]
+
+
+def test_an_allowed_tool_that_is_not_there_is_named():
+    with pytest.raises(OptionError, match=r"'it'.*'ecko'.*Did you mean 'echo'\?"):
+        listed(configured(it=wild("echo", allow=["ecko"])))
+
+
+def test_a_schema_that_makes_no_sense_leaves_the_tool_usable():
+    async def run():
+        async with opened(McpServers(configured(it=wild("odd-schema")))) as tools:
+            return await tools["odd_schema"].function(**{"file-path": "a", "class": 3})
+
+    assert asyncio.run(run()) == " file-path='a' class=3"
+
+
+def test_a_listing_that_breaks_the_protocol_is_refused_by_field():
+    with pytest.raises(StartupError, match=r"'it'.*tools\.0\.inputSchema.*dictionary"):
+        listed(configured(it=wild("no-schema")))
+
+
+def test_a_server_is_kept_for_the_next_episode(tmp_path):
+    note = tmp_path / "starts"
+
+    async def run():
+        servers = McpServers(configured(it=wild("pid", "--note", str(note))))
+        async with opened(servers) as tools:
+            before = await tools["pid"].function()
+            (again,) = await servers.start()
+            return before, await again.function()
+
+    before, after = asyncio.run(run())
+
+    assert before == after
+    assert note.read_text().count("\n") == 1
+
+
+def test_tools_that_a_server_learns_are_there_in_the_next_episode():
+    async def run():
+        servers = McpServers(configured(it=wild("learn")))
+        async with opened(servers) as tools:
+            await tools["learn"].function()
+            return [tool.name for tool in await servers.start()]
+
+    assert asyncio.run(run()) == ["learn", "learnt"]
+
+
+def test_closed_servers_can_be_started_again():
+    async def run():
+        servers = McpServers(configured(it=wild("echo")))
+        async with opened(servers) as tools:
+            old = tools["echo"]
+        await servers.close()
+        async with opened(servers) as tools:
+            new = await tools["echo"].function(text="new")
+        with pytest.raises(McpError, match="'it' is closed"):
+            await old.function(text="old")
+        return new
+
+    assert asyncio.run(run()) == "new"
+
+
+def test_servers_that_were_never_started_can_be_closed():
+    asyncio.run(McpServers(configured(it=wild("echo"))).close())
+
+
+def test_a_server_sees_its_own_variables_and_no_secret_of_the_trainer(monkeypatch, tmp_path):
+    monkeypatch.setenv("ENVWEAVE_TOKEN", "s3cret")
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
+
+    seen = call(wild("env", env={"MINE": "yes"}, cwd=str(tmp_path)), "env")
+
+    assert seen["env"]["MINE"] == "yes"
+    assert seen["env"]["PATH"]
+    assert "s3cret" not in str(seen)
+    assert seen["cwd"] == str(tmp_path)
+
+
+def test_one_set_of_servers_serves_several_loops_and_threads_at_once():
+    servers = McpServers(configured(it=wild("echo")))
+    said = []
+
+    async def use(number):
+        for _ in range(3):
+            tools = {tool.name: tool for tool in await servers.start()}
+            said.append(await tools["echo"].function(text=f"{number} "))
+
+    def thread(number):
+        factory = uvloop.new_event_loop if number % 2 else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(use(number))
+
+    threads = [threading.Thread(target=thread, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    asyncio.run(servers.close())
+
+    assert sorted(said) == sorted(f"{number} " for number in range(4) for _ in range(3))
+
+
+def test_servers_work_under_an_event_loop_policy_that_cannot_start_processes(monkeypatch):
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        assert call(wild("echo"), "echo", text="hi") == "hi"
+    finally:
+        asyncio.set_event_loop_policy(before)
+
+
+def test_calls_are_answered_at_the_same_time():
+    async def run():
+        async with opened(McpServers(configured(it=made_with_sdk()))) as tools:
+            asked = [tools["add"].function(a=number, b=1) for number in range(20)]
+            return await asyncio.gather(*asked)
+
+    assert asyncio.run(run()) == list(range(1, 21))
+
+
+def test_a_registry_brings_the_tools_of_its_servers():
+    async def run():
+        registry = ToolRegistry()
+        registry.add_source(McpServers(configured(it=wild("echo", "fail"))))
+        try:
+            good = await registry.call("echo", {"text": "hi"})
+            return good.value, await registry.call("fail", {})
+        finally:
+            await registry.close()
+
+    good, bad = asyncio.run(run())
+
+    assert good == "hi"
+    assert bad.is_error
+    assert "the disk is full" in bad.value
+
+
+def test_without_the_sdk_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[mcp\]'"):
+        McpServers(configured(it=wild("echo")))
