@@ -33,6 +33,8 @@ ENV PATH=/opt/envweave/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
+# Its server is told by environment variables what to serve, and how.
+LABEL envweave.server=1
 EXPOSE 8000
 USER 10001:10001
 WORKDIR /tmp

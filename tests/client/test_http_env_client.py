@@ -238,11 +238,6 @@ def test_nobody_there_is_told_with_what_to_do(tmp_path: Path) -> None:
         env.reset()
 
 
-def test_an_image_needs_somebody_who_runs_it() -> None:
-    with pytest.raises(OptionError, match="pass provider="):
-        CounterClient.from_docker_image("counter:latest")
-
-
 class Broken(ew.ContainerProvider):
     stopped = False
 

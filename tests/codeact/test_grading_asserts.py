@@ -93,6 +93,15 @@ def test_any_other_is_refused_and_told_how_to_write(text: str, said: str) -> Non
         read_asserts(text)
 
 
+def test_a_text_may_be_indented() -> None:
+    asserts = read_asserts("""
+        assert f(1) == 2
+        assert f(2) == 4
+    """)
+
+    assert [one.expression for one in asserts] == ["f(1)", "f(2)"]
+
+
 def test_what_is_expected_is_in_no_repr() -> None:
     assert "swordfish" not in repr(read_asserts("assert f() == 'swordfish'"))
 

@@ -156,15 +156,20 @@ def judge_that_says_nothing() -> Grader:
     return Judge(lambda prompt: "no verdict", rubric="Is it polite?")
 
 
-def lost_sandbox() -> Grader:
-    return HiddenTests("assert f() == 1", preload=["a_module_that_is_not_there"])
+@pytest.fixture
+def lost_sandbox() -> Iterator[Grader]:
+    """Hidden tests in a sandbox that somebody has ended."""
+    limits = Limits(timeout_s=2.5)
+    lease = take_lease(SandboxOptions(limits=limits, preload=MODULES))
+    lease.sandbox.end()
+    yield HiddenTests("assert f() == 1", limits=limits)
+    lease.release()
 
 
 @pytest.mark.parametrize(
     ("grader", "reason", "blame"),
     [
         (judge_that_says_nothing, "lost", "infrastructure"),
-        (lost_sandbox, "lost", "infrastructure"),
         (lambda: Broken(GradingError("The court is closed.")), "lost", "infrastructure"),
         (lambda: Broken(ValueError("a bug")), "error", "environment"),
         (lambda: NumericMatch(from_task="answer"), "error", "environment"),
@@ -182,6 +187,14 @@ def test_a_grader_that_cannot_grade_makes_the_episode_unusable(
     assert seen.metadata["end"]["blame"] == blame
     assert "grade" not in seen.metadata
     assert play(env, "1 + 1")[0].execution_result.return_value == 2  # the next one goes on
+
+
+def test_tests_whose_sandbox_is_gone_make_it_unusable_too(lost_sandbox: Grader, make: Make) -> None:
+    (seen,) = play(make(lost_sandbox), "final_answer()")
+
+    assert math.isnan(seen.reward)
+    assert seen.metadata["end"]["reason"] == "lost"
+    assert "There is no session to judge in" in seen.metadata["end"]["cause"]
 
 
 def test_through_make_the_result_is_not_valid() -> None:
@@ -213,6 +226,7 @@ def test_closing_one_environment_does_not_stop_the_grading_of_another() -> None:
         while not running.done():
             await tests.close()
             await asyncio.sleep(0)
+        await tests.close()
         return running.result()
 
     assert asyncio.run(race()).passed

@@ -283,6 +283,8 @@ def test_what_is_expected_is_in_no_repr() -> None:
         ("assert f() == 1", {"source": "file"}, "source='file'"),
         ("assert f() == 1", {"per_case_timeout_s": 0}, "per_case_timeout_s=0"),
         ("assert f() == 1", {"preload": "numpy"}, "preload='numpy'"),
+        ("assert f() == 1", {"preload": ["no_such_module"]}, "no module 'no_such_module'"),
+        ("assert f() == 1", {"isolation": "some"}, "isolation='some'"),
         ("assert f() == 1", {"from_task": "tests"}, "Both were given"),
     ],
 )

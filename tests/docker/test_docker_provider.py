@@ -276,19 +276,37 @@ def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
 
 @usefixtures("images")
 def test_an_image_that_runs_as_root_is_warned_of_unless_that_is_wanted() -> None:
-    root = {"command": ["python3", "-c", "pass"]}
-    provider = LocalDockerProvider(**root)
+    sleeps = {"command": ["python3", "-c", "import time; time.sleep(60)"]}
+    provider = LocalDockerProvider(**sleeps)
     try:
         with pytest.warns(UserWarning, match="runs as root"):
             provider.start_container("envweave-python:3.11")
-    except StartupError:
-        pass  # it has exited before anybody asked for its port
     finally:
         provider.stop_container()
 
     for user in ("root", "1000:1000"):
-        meant = LocalDockerProvider(user=user, network="none", **root)
+        meant = LocalDockerProvider(user=user, **sleeps)
         try:
             meant.start_container("envweave-python:3.11")
         finally:
             meant.stop_container()
+
+
+@usefixtures("images")
+@pytest.mark.parametrize(
+    ("options", "told", "refusal"),
+    [
+        ({"network": "none"}, {}, "listens on a unix socket"),
+        ({}, {"kwargs": {"done_at": 0}}, "done_at=0 cannot be told"),
+        ({}, {"max_episode_steps": 5}, "max_episode_steps=5 cannot be told"),
+    ],
+)
+def test_what_another_kind_of_image_cannot_know_is_refused(
+    options: dict[str, Any], told: dict[str, Any], refusal: str
+) -> None:
+    provider = LocalDockerProvider(user="root", **options)
+
+    with pytest.raises(OptionError, match=refusal):
+        provider.start_container(
+            "envweave-python:3.11", env_vars={"ENVWEAVE_CONFIG": json.dumps(told)}
+        )

@@ -106,8 +106,23 @@ class Road:
         return value if self.loop is None else self.loop.run_until_complete(value)
 
 
-ROADS = ("direct", "make", "register", "async", "vector", "process", "served")
-"""Those that are quick enough for every test; `http` starts a server of its own."""
+ROADS = ("direct", "make", "register", "async", "vector", "served")
+"""Those within this process."""
+
+FAR_ROADS = ("process", "http", "vector-process", "vector-http")
+"""Those that start another process."""
+
+
+@contextmanager
+def held(**options: Any) -> Iterator[None]:
+    """Keep the sandbox that environments with these options share, so that tests are quicker."""
+    env = coder(**options)
+    let_go = env.hold()
+    env.close()
+    try:
+        yield
+    finally:
+        let_go()
 
 
 @contextmanager

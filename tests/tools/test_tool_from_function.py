@@ -1,10 +1,12 @@
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from envweave.codec import Bounds
@@ -106,6 +108,35 @@ def test_a_class_is_shown_as_the_dict_that_code_gives_for_it() -> None:
         "    Place: a dict of name: str, height_m: float = 0.0, tags: list[str] = ...",
         "    Wishes: a dict of days: int = ...",
     ]
+
+
+class Span(NamedTuple):
+    start: int
+    stop: int = 9
+
+
+T = TypeVar("T")
+
+
+def test_hints_of_every_kind_are_shown_in_words_that_code_can_read() -> None:
+    def work(
+        span: Span,
+        table: npt.NDArray[np.float64],
+        rows: "Iterable[tuple[int, ...]] | None" = None,
+        thing: T = None,  # type: ignore[assignment] # what is tested
+        key: Literal[b"x", 1] = 1,
+        then: Callable[[int], str] = str,
+    ) -> dict[str, Any]: ...
+
+    tool = Tool.of(work)
+
+    assert tool.signature == (
+        "(span: Span, table: ndarray, rows: Iterable[tuple[int, ...]] | None = None, "
+        "thing: T = None, key: Literal[b'x', 1] = 1, then: Callable[[int], str] = ...)"
+        " -> dict[str, Any]"
+    )
+    assert tool.docstring == "Types:\n    Span: a tuple of start: int, stop: int = 9"
+    assert tool.parameters["properties"]["key"] == {"default": 1}
 
 
 def test_a_class_that_holds_itself_is_explained_once() -> None:

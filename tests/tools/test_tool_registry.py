@@ -1,11 +1,13 @@
 import asyncio
 import inspect
+import pickle
 import threading
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from envweave.errors import OptionError
@@ -306,3 +308,20 @@ def test_closing_twice_is_harmless() -> None:
     asyncio.run(registry.close())
 
     assert opened(registry)["add"](1) == 2
+
+
+def test_a_registry_goes_to_another_process() -> None:
+    registry = ToolRegistry(allow=["add", "own"], max_calls=2)
+    registry.register(add, description="Sum up.", max_calls=1)
+    registry.register(Tool(name="own", function=lambda **given: given, parameters={}))
+    registry.register("hidden", lambda: 1)
+    asyncio.run(registry.open())
+
+    copied = pickle.loads(cloudpickle.dumps(registry))
+
+    assert copied.schemas() == registry.schemas()
+    assert [tool.max_calls for tool in copied] == [1, None, None]
+    functions = opened(copied)
+    assert [functions["add"](1), functions["own"]()] == [2, {}]
+    with pytest.raises(CallLimitError):
+        functions["own"]()

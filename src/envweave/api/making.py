@@ -34,15 +34,17 @@ def make(
     token: str | None = None,
     encoding: str = "msgpack",
     provider: Any = None,
+    docker_image: str | None = None,
     **kwargs: Any,
 ) -> Env:
     """Make an environment, and return the caller's side of it.
 
     Args:
         env: An ID, an environment object, or a class. `"http://…"`, `"https://…"` and
-            `"unix://…"` are servers that run already.
+            `"unix://…"` are servers that run already; `"docker://IMAGE"` is what an image serves.
         backend: Where it runs: `"inproc"`, unless the ID says where; `"process"`; `"http"`, at
-            a server, which is started and stopped for you unless `base_url` names one.
+            a server, which is started and stopped for you unless `base_url` names one;
+            `"docker_http"`, at a server in a container.
         autoreset: Whether an end begins the next episode, in the same result.
         timeout_s: How many seconds each of the environment's own calls may take. Later it ends
             its episode as a `timeout`, and is replaced. In-process, for async environments.
@@ -53,7 +55,10 @@ def make(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves it; `NAME-env:latest` by default for
+            an ID such as `NAME-v0`.
         **kwargs: Passed to the environment's constructor.
 
     Raises:
@@ -65,7 +70,7 @@ def make(
         AccessError: The server refuses this caller.
     """
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider)
+    remote = Remote(base_url, token, encoding, provider, docker_image)
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -85,6 +90,7 @@ def make_async(
     token: str | None = None,
     encoding: str = "msgpack",
     provider: Any = None,
+    docker_image: str | None = None,
     **kwargs: Any,
 ) -> AsyncEnv:
     """Make an environment for an async caller. Takes and raises what `make` does.
@@ -92,7 +98,7 @@ def make_async(
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider)
+    remote = Remote(base_url, token, encoding, provider, docker_image)
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -116,6 +122,8 @@ def make_vector(
     token: str | None = None,
     encoding: str = "msgpack",
     provider: Any = None,
+    docker_image: str | None = None,
+    isolation: str | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
     """Make `num_envs` environments of one kind, stepped together.
@@ -146,7 +154,12 @@ def make_vector(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves them; `NAME-env:latest` by default for
+            an ID such as `NAME-v0`.
+        isolation: With containers, `"container"` gives each environment one of its own; left
+            out, one container has them all.
         **kwargs: Passed to each environment's constructor.
     """
     # Here, since whoever wants one environment need not wait for all that vectors import.
@@ -157,7 +170,7 @@ def make_vector(
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider)
+    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(

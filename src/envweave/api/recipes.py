@@ -16,6 +16,8 @@ from envweave.types import Observation
 
 Transforms = Callable[[Observation], Observation]
 
+_HTTP, _CONTAINERS = "http", "docker_http"
+
 
 def recipe(
     env: Any,
@@ -74,27 +76,63 @@ def choose_backend(
             f"base_url={remote.base_url!r} names no server. Pass a URL such as "
             "'http://127.0.0.1:8000', or leave it out."
         )
-    url = remote.base_url if spec.backend is None else spec.id
     if spec.backend is not None and remote.base_url is not None:
         raise OptionError(
             f"base_url={remote.base_url!r} and {spec.id!r} are two servers. Name one of them."
         )
-    named = "http" if url is not None or remote.provider is not None else None
+    url = spec.id if spec.backend == "http" else remote.base_url
+    named, by = _named_place(spec, remote, url)
     if named is not None and backend not in (None, named):
-        raise OptionError(
-            f"backend={backend!r} cannot run what {url or 'a provider'} runs. Leave backend out."
-        )
+        raise OptionError(f"backend={backend!r} cannot run what {by} runs. Leave backend out.")
     chosen = (named or "inproc") if backend is None else backend
     if url is not None:
         _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
-    elif chosen != "http":
+    elif chosen not in (_HTTP, _CONTAINERS):
         for name, value in (("token", remote.token), ("encoding", remote.encoding)):
             if value not in (None, "msgpack"):
                 raise OptionError(
                     f"{name} is for a server, and backend={chosen!r} has none. Leave it out, or "
                     "name the server with base_url=…."
                 )
-    return chosen, kwargs
+    return chosen, _with_isolation(kwargs, remote.isolation, chosen)
+
+
+def _named_place(spec: EnvSpec, remote: Remote, url: str | None) -> tuple[str | None, str]:
+    """Return the backend that a caller names without saying so, and by what.
+
+    Raises:
+        OptionError: An image is named, and so is something else.
+    """
+    image = remote.docker_image
+    if image is not None and (url is not None or spec.backend is not None):
+        other = url or spec.id
+        raise OptionError(f"docker_image={image!r} and {other!r} are two places. Name one of them.")
+    if spec.backend is not None or url is not None:
+        return spec.backend or _HTTP, url or spec.id
+    if image is not None:
+        return _CONTAINERS, f"the image {image!r}"
+    if remote.provider is None:
+        return None, ""
+    from envweave.providers.watched import WatchedProvider
+
+    is_container = isinstance(remote.provider, WatchedProvider)
+    return _CONTAINERS if is_container else _HTTP, "a provider"
+
+
+def _with_isolation(kwargs: dict[str, Any], isolation: Any, chosen: Any) -> dict[str, Any]:
+    """Return the keywords of a factory, which may have an `isolation` of its own.
+
+    Raises:
+        OptionError: Each environment shall have a container, and there are none.
+    """
+    if isolation is None or (isolation == "container" and chosen == _CONTAINERS):
+        return kwargs
+    if isolation == "container":
+        raise OptionError(
+            f"isolation='container' is for containers, and backend={chosen!r} has none. Name an "
+            "image with docker_image=…, or leave it out."
+        )
+    return {**kwargs, "isolation": isolation}
 
 
 def _refuse_for_servers(

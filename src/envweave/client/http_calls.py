@@ -9,14 +9,14 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.client.address import Address
 from envweave.client.bounded import BoundedSocket
 from envweave.client.refusals import broken, unreachable
 from envweave.client.sockets import CONNECT_S
-from envweave.errors import DeadlineError, OptionError, WireError
+from envweave.errors import ConnectionLostError, DeadlineError, OptionError, WireError
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.exchange import Patience
 from envweave.wire.websocket import MAX_MESSAGE_BYTES
@@ -45,6 +45,8 @@ class HttpCalls:
         address: Where it is.
         headers: Sent with every call.
         max_bytes: How large an answer may be.
+        why_gone: Asked when a connection breaks: why nobody will ever answer there again, if
+            that is so.
 
     Raises:
         OptionError: A header cannot be sent.
@@ -55,11 +57,13 @@ class HttpCalls:
         address: Address,
         headers: Mapping[str, str],
         max_bytes: int = MAX_MESSAGE_BYTES,
+        why_gone: Callable[[], str | None] | None = None,
     ) -> None:
         for name, value in headers.items():
             check_header(name, value)
         self._address = address
         self._max_bytes = max_bytes
+        self._why_gone = why_gone
         self._headers = {
             "Host": address.host_header,
             "Accept": "application/json",
@@ -112,6 +116,8 @@ class HttpCalls:
                         f"{method} {path} had no answer from {self._address.url} within "
                         f"{timeout_s:g} s. It may still be under way there."
                     ) from None
+                if self._why_gone is not None and (why := self._why_gone()) is not None:
+                    raise ConnectionLostError(why) from None
                 pause_s = patience.pause_s(time.monotonic())
                 may_try = self._was_reached and (may_repeat or not was_sent)
                 if pause_s is None or not may_try:

@@ -16,6 +16,7 @@ from envweave.client.address import parse_address
 from envweave.client.faults import error_in
 from envweave.client.http_calls import HttpCalls
 from envweave.client.payloads import as_reset, fill, parse_result
+from envweave.client.places import START_S
 from envweave.codec import Spec, spec_from_hint, to_plain
 from envweave.errors import (
     ActionError,
@@ -27,6 +28,7 @@ from envweave.errors import (
     WireError,
 )
 from envweave.providers import ContainerProvider
+from envweave.providers.watched import WatchedProvider
 from envweave.types import State, StepResult, Task
 from envweave.wire.rebuilding import Rebuilder, Rebuilding, rebuilder
 from envweave.wire.schema_reading import spec_of
@@ -89,7 +91,8 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         self.base_url = base_url
         self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
         self._provider = provider
-        self._calls = HttpCalls(address, headers)
+        why_gone = provider.why_gone if isinstance(provider, WatchedProvider) else None
+        self._calls = HttpCalls(address, headers, why_gone=why_gone)
         self._session: str | None = None  # empty where the server knows none
         self._is_closed = False
         self._rebuild: Rebuilding | None = None  # known when the first observation comes
@@ -111,21 +114,22 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
         Args:
             image: What to run, as the provider names it.
-            provider: Who runs it.
-            **kwargs: Passed to the provider's `start_container`.
+            provider: Who runs it; a `LocalDockerProvider` by default.
+            **kwargs: Passed to the provider's `start_container`: `env_vars`, `port`, and what
+                only it knows.
 
         Raises:
             StartupError: It could not be started. Nothing is left behind.
         """
         if provider is None:
-            raise OptionError(
-                f"from_docker_image({image!r}) needs somebody who runs containers: pass "
-                "provider=…, a ContainerProvider."
-            )
+            from envweave.providers.docker import LocalDockerProvider
+
+            provider = LocalDockerProvider()
         base_url = provider.start_container(image, **kwargs)
         try:
-            provider.wait_for_ready(base_url)
-            return cls(base_url, provider=provider)
+            provider.wait_for_ready(base_url, START_S)
+            token = provider.token if isinstance(provider, WatchedProvider) else None
+            return cls(base_url, provider=provider, token=token)
         except BaseException:
             provider.stop_container()
             raise

@@ -11,12 +11,12 @@ from typing import Any, final
 from envweave.errors import CallOrderError, OptionError
 from envweave.providers.docker_container import Container
 from envweave.providers.docker_engine import Engine
+from envweave.providers.docker_image import CONFIG
 from envweave.providers.docker_options import DockerOptions, known, variables
 from envweave.providers.reaper import reap
 from envweave.providers.watched import WatchedProvider
 
 TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
-CONFIG = "ENVWEAVE_CONFIG"
 
 _CONFIG = '{"options": {"drain_s": 0}}'
 """What a server is told where nobody says more: who stops it has no more use for its episodes."""

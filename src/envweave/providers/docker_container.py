@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import time
-import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,15 +22,13 @@ from envweave.providers.docker_engine import (
     NoSuchContainerError,
     RefusedError,
 )
+from envweave.providers.docker_image import Image
 from envweave.providers.docker_options import DockerOptions, shown, size_of
 from envweave.providers.reaper import Owner
 from envweave.wire.faults import INTERNAL, error_of
 from envweave.wire.messages import Fault
 
 logger = logging.getLogger("envweave.providers")
-
-ENV_LABEL = "envweave.env"
-"""The label of images whose server is told by `$ENVWEAVE_CONFIG` what to serve."""
 
 FAULT = "envweave-fault: "
 """What the line begins with by which a server says why it cannot start."""
@@ -84,9 +81,10 @@ class Container:
         self._folder: Path | None = None
         self._was_reached = False
         self.name = f"envweave-{secrets.token_hex(6)}"
-        about = engine.image(image).get("Config") or {}
-        _warn_of_root(image, options.user, about.get("User") or "")
-        inside = options.container_port or _exposed(about) or 8000
+        about = Image(image, engine.image(image))
+        about.refuse_untold(options, env_vars)
+        about.warn_of_root(options.user)
+        inside = options.container_port or about.port or 8000
         try:
             if not options.has_network:
                 self._folder = _socket_folder(engine, port)
@@ -297,18 +295,3 @@ def _socket_folder(engine: Engine, port: int | None) -> Path:
             "$TMPDIR to a folder that can be written to."
         ) from error
     return folder
-
-
-def _exposed(about: Mapping[str, Any]) -> int | None:
-    """Return the port that an image says it listens on, if it is one."""
-    ports = [one.partition("/")[0] for one in about.get("ExposedPorts") or {}]
-    return int(ports[0]) if len(ports) == 1 and ports[0].isdigit() else None
-
-
-def _warn_of_root(image: str, user: str | None, image_user: str) -> None:
-    if user is None and image_user.partition(":")[0] in ("", "0", "root"):
-        warnings.warn(
-            f"The image {image!r} runs as root. Give it a USER, or pass user='1000:1000'; "
-            "user='root' says that it shall be so.",
-            stacklevel=2,
-        )

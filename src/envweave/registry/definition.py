@@ -27,7 +27,8 @@ class EnvSpec:
         batch_factory: What makes environments that are born as a batch: called with `num_envs`
             and the keywords, it returns a vector of Gymnasium's, or `None` where these ask for
             single environments.
-        backend: Where it runs, if that is no choice of the caller's: a server runs already.
+        backend: Where it runs, if that is no choice of the caller's: a server runs already, or
+            an image has it.
         takes_token: Whether the factory takes, as its keyword `token`, what a caller shows a
             server.
     """
@@ -91,12 +92,16 @@ class Remote:
         token: What to show it; `None` for `$ENVWEAVE_TOKEN`, if that is set.
         encoding: `"msgpack"` or `"json"`.
         provider: Who starts a server, where none is named.
+        docker_image: What a container is started from, where one is.
+        isolation: `"container"` where each environment has one of its own.
     """
 
     base_url: str | None = None
     token: str | None = None
     encoding: str = "msgpack"
     provider: Any = None
+    docker_image: str | None = None
+    isolation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

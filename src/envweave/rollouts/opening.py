@@ -38,6 +38,8 @@ def pool(
     token: str | None = None,
     encoding: str = "msgpack",
     provider: Any = None,
+    docker_image: str | None = None,
+    isolation: str | None = None,
     **kwargs: Any,
 ) -> Pool:
     """Make `size` environments of one kind that take turns at whole episodes.
@@ -59,7 +61,11 @@ def pool(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves them; see `make`.
+        isolation: With containers, `"container"` gives each environment one of its own; left
+            out, one container has them all.
         **kwargs: Passed to each environment's constructor.
 
     Raises:
@@ -72,7 +78,7 @@ def pool(
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider)
+    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)

@@ -19,14 +19,14 @@ class ToolCall:
             were given and gave, a megabyte is kept; calls beyond that have neither.
         value: What the tool returned; `None` if it failed.
         error: Why it failed; `None` if it did not.
-        duration_s: How long it took.
+        duration_s: How long it took; two calls are equal whatever it is.
     """
 
     name: str
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     value: Any = None
     error: str | None = None
-    duration_s: float = 0.0
+    duration_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ExecutionResult:
         exception_type: The name of the exception's class; `None` on success.
         exception_message: What the exception says.
         traceback: The traceback as text, without frames of the sandbox.
-        duration_s: How long the caller waited.
+        duration_s: How long the caller waited; two results are equal whatever it is.
         limits_hit: The limits that the code ran into, or none.
         session_ended: Whether the session is gone: its variables and files with it.
         tool_calls: The tools that the code called, in order.
@@ -61,7 +61,7 @@ class ExecutionResult:
     exception_type: str | None = None
     exception_message: str | None = None
     traceback: str | None = None
-    duration_s: float = 0.0
+    duration_s: float = field(default=0.0, compare=False)
     limits_hit: tuple[Limit, ...] = ()
     session_ended: bool = False
     tool_calls: tuple[ToolCall, ...] = field(default=())

@@ -15,6 +15,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any, final
 
+import numpy as np
+
 from envweave.codec import to_plain
 from envweave.tools.arguments import EMPTY, Argument, Arguments, Parameter, is_usable
 
@@ -76,6 +78,8 @@ def words_for(hint: Any) -> str:
         return " | ".join(dict.fromkeys(words_for(part) for part in parts))
     if origin is typing.Literal:
         return f"Literal[{', '.join(_literal(part) for part in parts)}]"
+    if origin is np.ndarray or isinstance(hint, typing.TypeVar):
+        return "ndarray" if origin is np.ndarray else hint.__name__
     if isinstance(origin, type) and parts and not any(isinstance(part, list) for part in parts):
         return f"{origin.__name__}[{', '.join(map(words_for, parts))}]"
     if isinstance(hint, type):
@@ -137,12 +141,18 @@ def _explain(hint: Any, found: dict[str, str]) -> None:
         return
     if issubclass(hint, enum.Enum):
         found[hint.__name__] = f"one of {', '.join(_literal(one) for one in hint)}"
-    elif dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
+    elif dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
         found[hint.__name__] = ""  # it may hold itself
         fields = _fields(hint)
-        found[hint.__name__] = f"a dict of {', '.join(_field(*one) for one in fields) or 'nothing'}"
+        kind = "tuple" if _is_named_tuple(hint) else "dict"
+        told = ", ".join(_field(*one) for one in fields) or "nothing"
+        found[hint.__name__] = f"a {kind} of {told}"
         for _, inner, _ in fields:
             _explain(inner, found)
+
+
+def _is_named_tuple(hint: type) -> bool:
+    return issubclass(hint, tuple) and hasattr(hint, "_field_defaults")
 
 
 def _fields(record: Any) -> list[tuple[str, Any, Any]]:
@@ -156,6 +166,9 @@ def _fields(record: Any) -> list[tuple[str, Any, Any]]:
             for one in dataclasses.fields(record)
             if one.init
         ]
+    if _is_named_tuple(record):
+        defaults = record._field_defaults
+        return [(one, hints.get(one, EMPTY), defaults.get(one, EMPTY)) for one in record._fields]
     return [
         (name, _bare(hint), EMPTY if name in record.__required_keys__ else ...)
         for name, hint in hints.items()

@@ -17,7 +17,7 @@ from envweave.tools.mcp_sdk import ListedTool, Peer, PeerLostError
 
 logger = logging.getLogger("envweave.tools")
 
-_NEWS_S = 2.0
+_NEWS_S = 5.0
 """How long it may take until it is known why a connection broke."""
 
 

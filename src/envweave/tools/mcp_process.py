@@ -129,8 +129,8 @@ class ServerProcess:
         if not self._fault:
             await asyncio.wait({self._gone}, timeout=_EXIT_S)
             self._fault = self._gone.result() if self._gone.done() else "it closed its stdout"
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stderr.ended.wait(), _STDERR_S)
+        if self._gone.done():
+            await self._stderr.wait(_STDERR_S)
         return self._fault
 
     def last_lines(self) -> str:
@@ -146,8 +146,7 @@ class ServerProcess:
             await asyncio.wait({self._gone}, timeout=END_S)
             if not self._gone.done():
                 self._read_line(is_over=True)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stderr.ended.wait(), _STDERR_S)
+            await self._stderr.wait(_STDERR_S)
             for transport in self._transports:
                 transport.close()
             for pipe in (self._keeper.stdin, self._keeper.stdout, self._keeper.stderr):
@@ -246,7 +245,7 @@ class _LastLines(asyncio.Protocol):
     """Reads what a process writes, and keeps the last of it."""
 
     def __init__(self) -> None:
-        self.ended = asyncio.Event()
+        self._ended = asyncio.Event()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._begun = b""
 
@@ -256,7 +255,12 @@ class _LastLines(asyncio.Protocol):
         self._lines.extend(map(_shown, lines[-_LINES_KEPT:]))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        self.ended.set()
+        self._ended.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until all is read, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
 
     def text(self) -> str:
         begun = [_shown(self._begun)] if self._begun.strip() else []

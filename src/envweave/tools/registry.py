@@ -196,6 +196,10 @@ class ToolRegistry:
         sources = [f"and of {source.name}" for source in self._gathering.sources]
         return f"<ToolRegistry: {' '.join([', '.join(self._all()) or 'no tools', *sources])}>"
 
+    def __reduce__(self) -> tuple[Callable[..., ToolRegistry], tuple[Any, ...]]:
+        own = list(self._own.values())
+        return _remade, (own, self._gathering.sources, self._allow, self._max_calls)
+
     async def open(self, *, holder: object = None) -> dict[str, Callable[..., Any]]:
         """Start the sources, and return the functions of a new episode, by name.
 
@@ -278,6 +282,19 @@ class ToolRegistry:
         """Those of the tools that may be called."""
         allow = self._allow
         return {name: tool for name, tool in tools.items() if allow is None or name in allow}
+
+
+def _remade(
+    tools: list[Tool],
+    sources: Iterable[ToolSource],
+    allow: Iterable[str] | None,
+    max_calls: int | None,
+) -> ToolRegistry:
+    """A registry as it comes out of a pickle: with the same tools, and with nothing started."""
+    registry = ToolRegistry(tools, allow=allow, max_calls=max_calls)
+    for source in sources:
+        registry.add_source(source)
+    return registry
 
 
 def _listed(tools: Any) -> list[tuple[str | None, Any]]:

@@ -34,9 +34,7 @@ def checked_by_hint(argument: Argument) -> Argument:
         spec = spec_from_hint(hint)
     if isinstance(spec, AnySpec) or not _can_be_plain(spec):
         return dataclasses.replace(argument, hint=hint)
-    return dataclasses.replace(
-        argument, hint=hint, spec=spec, schema=_with_types(spec.json_schema())
-    )
+    return dataclasses.replace(argument, hint=hint, spec=spec, schema=_schema(spec))
 
 
 def object_schema(arguments: Arguments) -> dict[str, Any]:
@@ -60,6 +58,15 @@ def object_schema(arguments: Arguments) -> dict[str, Any]:
             "additionalProperties": others,
         }
     )
+
+
+def _schema(spec: Spec) -> dict[str, Any]:
+    schema: dict[str, Any] = _with_types(spec.json_schema())
+    try:
+        json.dumps(schema)
+    except (TypeError, ValueError):  # a choice of bytes, say
+        return {}
+    return schema
 
 
 def _with_types(schema: Any) -> Any:

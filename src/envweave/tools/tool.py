@@ -59,6 +59,7 @@ class Tool:
     is_async: bool
     arguments: Arguments
     shown: inspect.Signature
+    _made: tuple[Callable[..., Tool], tuple[Any, ...]]
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Tool:
         _fill(self, name, _by_name(function, arguments), arguments, docstring, max_calls)
         self.description = description
         self.parameters = schema
+        self._made = (_from_schema, (name, function, description, schema, max_calls))
 
     @classmethod
     def of(
@@ -101,14 +103,19 @@ class Tool:
         documentation = read_docstring(said)
         arguments = arguments_of(name, function, documentation)
         docstring = said if description is None else docstring_of(description, arguments.each)
+        given = (function, name, description, max_calls)
         made = cls.__new__(cls)
         _fill(made, name, function, arguments, docstring, max_calls)
         made.description = documentation.text if description is None else description
         made.parameters = object_schema(arguments)
+        made._made = (cls.of, given)  # noqa: SLF001 - it is being made
         return made
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}{self.signature}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Tool], tuple[Any, ...]]:
+        return self._made
 
     def schema(self) -> dict[str, Any]:
         """Return the tool as an OpenAI-compatible model is told of it."""
@@ -146,6 +153,22 @@ class Tool:
         call.__signature__ = self.shown
         made: Callable[..., Any] = call
         return made
+
+
+def _from_schema(
+    name: str,
+    function: Callable[..., Any],
+    description: str,
+    parameters: Mapping[str, Any],
+    max_calls: int | None,
+) -> Tool:
+    return Tool(
+        name=name,
+        function=function,
+        description=description,
+        parameters=parameters,
+        max_calls=max_calls,
+    )
 
 
 def _by_name(function: Callable[..., Any], arguments: Arguments) -> Callable[..., Any]:

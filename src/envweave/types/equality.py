@@ -12,7 +12,10 @@ import numpy as np
 
 
 def same(left: Any, right: Any) -> bool:
-    """Compare by value and type: NaN equals NaN, arrays by dtype, shape and content."""
+    """Compare by value and type: NaN equals NaN, arrays by dtype, shape and content.
+
+    What a dataclass leaves out of its own comparison, by `compare=False`, is left out here too.
+    """
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         if type(left) is not type(right) or left.dtype != right.dtype:
             return False
@@ -29,6 +32,6 @@ def same(left: Any, right: Any) -> bool:
     if dataclasses.is_dataclass(left) and not isinstance(left, type):
         if type(left) is not type(right):
             return False
-        names = [field.name for field in dataclasses.fields(left)]
+        names = [field.name for field in dataclasses.fields(left) if field.compare]
         return all(same(getattr(left, name), getattr(right, name)) for name in names)
     return bool(left == right)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ def read_asserts(text: str) -> list[Asserted]:
         OptionError: There is something else in it. The message names the line, and quotes nothing.
     """
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise OptionError(f"line {line} is not Python. {_HOW}") from None

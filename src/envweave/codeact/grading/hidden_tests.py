@@ -18,7 +18,7 @@ from envweave.codeact.prelude import MODULES, prelude
 from envweave.errors import OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.options import WantedIsolation
+from envweave.sandbox.options import WantedIsolation, read_options
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandboxes import AsyncSandbox
 
@@ -103,9 +103,6 @@ class HiddenTests(Grader):
             raise OptionError(
                 f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected seconds above 0."
             )
-        for name, names in (("preload", preload), ("visible", visible)):
-            if isinstance(names, str | bytes):
-                raise OptionError(f"HiddenTests({name}={names!r}): expected a list of them.")
         entry = read_entry(entry)
         self._cases = Expected(
             "HiddenTests", "cases", cases, from_task, partial(read_cases, entry=entry)
@@ -114,12 +111,23 @@ class HiddenTests(Grader):
         self._score = score
         self._timeout_s = float(per_case_timeout_s)
         self._files = files
+        checked = read_options(
+            limits=limits,
+            preload=preload,
+            visible=visible,
+            profile="python",
+            isolation=isolation,
+            shards=1,
+            warm=0,
+            cgroups="auto",
+            native=True,
+        )
         self._sessions = FreshSessions(
             SandboxOptions(
-                limits=limits or Limits(),
-                preload=tuple(dict.fromkeys((*preload, *MODULES))),
+                limits=checked.limits,
+                preload=tuple(dict.fromkeys((*checked.preload, *MODULES))),
                 isolation=isolation,
-                visible=tuple(os.fspath(one) for one in visible),
+                visible=checked.visible,
             )
         )
 

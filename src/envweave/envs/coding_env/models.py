@@ -11,6 +11,9 @@ from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
 
 __all__ = ["CodeAction", "CodeObservation", "CodeState"]
 
+_WHOLE = "_execution_result"
+"""Where an observation that has not travelled keeps all that is known: not among its fields."""
+
 
 @dataclass
 class CodeObservation(models.CodeObservation):
@@ -56,7 +59,7 @@ class CodeObservation(models.CodeObservation):
             truncated=shown.truncated,
             metadata=shown.metadata,
         )
-        flat.execution_result = result
+        vars(flat)[_WHOLE] = result
         return flat
 
     @property  # type: ignore[no-redef]
@@ -65,7 +68,7 @@ class CodeObservation(models.CodeObservation):
 
         Elsewhere it is put together from what travelled, and has no `return_value`.
         """
-        known: ExecutionResult | None = vars(self).get("_execution_result")
+        known: ExecutionResult | None = vars(self).get(_WHOLE)
         return known or ExecutionResult(
             success=self.exit_code == 0,
             stdout=self.stdout,
@@ -78,4 +81,8 @@ class CodeObservation(models.CodeObservation):
 
     @execution_result.setter
     def execution_result(self, result: ExecutionResult) -> None:
-        vars(self)["_execution_result"] = result
+        vars(self)[_WHOLE] = result
+
+
+# What is listed there is sent, even if it is no field.
+del CodeObservation.__dataclass_fields__["execution_result"]

@@ -9,15 +9,14 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Any
 
 import envweave as ew
 from envweave.envs.coding_env.environment import CodingEnvironment
 from envweave.envs.coding_env.models import CodeAction, CodeObservation
 
-profile: Any = os.environ.get("ENVWEAVE_CODING_PROFILE", "python")
-
 app = ew.create_fastapi_app(
-    partial(CodingEnvironment, profile=profile), CodeAction, CodeObservation
+    CodingEnvironment,
+    CodeAction,
+    CodeObservation,
+    profile=os.environ.get("ENVWEAVE_CODING_PROFILE", "python"),
 )

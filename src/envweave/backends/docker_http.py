@@ -1,0 +1,161 @@
+"""`backend="docker_http"`: at a server in a container, which is started for the caller.
+
+One container has all the environments of a vector or a pool, unless each shall have its own. A
+container that is lost ends the episodes that ran there; the next reset has another one started.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from envweave.backends.at_server import (
+    Reached,
+    connect_batch,
+    connect_many,
+    connect_one,
+    encoding_of,
+    refuse_mode,
+)
+from envweave.client.places import Place
+from envweave.client.served import Server
+from envweave.errors import OptionError
+from envweave.providers.definitions import import_path, served_as
+from envweave.registry import EnvSpec, Options
+from envweave.transports import AsyncTransport, Transport
+
+if TYPE_CHECKING:
+    from envweave.providers import ContainerProvider
+    from envweave.vector import BatchTransport
+
+SCHEME = "docker://"
+GOES_ON = True
+"""A transport whose environment is lost opens another session at its next reset; nobody need
+connect anew."""
+
+_NAME = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
+
+
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+    """Carry a sync caller's calls to one session."""
+    with _started(spec, kwargs, options, 1) as reached:
+        return connect_one(reached, spec, options)
+
+
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+    """Carry an async caller's calls to one session."""
+    return connect_pool(spec, kwargs, options, 1)[0]
+
+
+def connect_pool(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+) -> list[AsyncTransport]:
+    """Carry an async caller's calls to many sessions, each by itself."""
+    count, sessions = (size, 1) if options.remote.isolation == "container" else (1, size)
+    with ExitStack() as stack:
+        places = [
+            stack.enter_context(_started(spec, kwargs, options, sessions)) for _ in range(count)
+        ]
+        return [
+            transport
+            for reached in places
+            for transport in connect_many(reached, spec, options, sessions)
+        ]
+
+
+def connect_vector(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+) -> BatchTransport:
+    """Carry a vector's calls to many sessions, all in one frame if they share a container."""
+    refuse_mode(options, "docker_http")
+    with _started(spec, kwargs, options, num_envs) as reached:
+        return connect_batch(reached, spec, options, num_envs)
+
+
+@contextmanager
+def _started(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int
+) -> Iterator[Reached]:
+    """Start a container for so many sessions; it is stopped if anything fails."""
+    remote = options.remote
+    encoding = encoding_of(remote)
+    told = {"ENVWEAVE_CONFIG": json.dumps(_told(spec, kwargs, options, sessions))}
+    if remote.token is not None:
+        told["ENVWEAVE_TOKEN"] = remote.token
+    place = Place(provider_for(remote.provider), image_for(spec, options), told, remote.token)
+    try:
+        yield Reached(Server(place.address, encoding, place.token, place), place.stop)
+    except BaseException:
+        place.stop()
+        raise
+
+
+def provider_for(given: Any) -> ContainerProvider:
+    """Return who starts a container.
+
+    Raises:
+        OptionError: What is given starts none.
+    """
+    from envweave.providers import ContainerProvider, SubprocessProvider
+    from envweave.providers.docker import LocalDockerProvider
+
+    if given is None:
+        return LocalDockerProvider()
+    if not isinstance(given, ContainerProvider) or isinstance(given, SubprocessProvider):
+        raise OptionError(
+            f"provider={given!r} starts no containers. Pass one that does, such as "
+            "LocalDockerProvider(), or leave it out."
+        )
+    return given
+
+
+def image_for(spec: EnvSpec, options: Options) -> str:
+    """Return which image to run: the one that is named, or by an ID's own name.
+
+    Raises:
+        OptionError: None is named, and the ID has no name that an image could have.
+    """
+    image = options.remote.docker_image
+    if image is not None:
+        if not isinstance(image, str) or not image.strip():
+            raise OptionError(
+                f"docker_image={image!r} is no image's name. Use one such as 'echo-env:latest'."
+            )
+        return image
+    if spec.id.startswith(SCHEME):
+        return spec.id.removeprefix(SCHEME)
+    found = _NAME.fullmatch(spec.id)
+    if found is None:
+        raise OptionError(
+            f"Which image has {spec.id!r}? Say docker_image='…'. `envweave build` makes one."
+        )
+    return f"{found['name']}-env:latest"
+
+
+def _told(
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int
+) -> dict[str, Any]:
+    """Return what the server in the container is told."""
+    from envweave.server.options import ServerOptions
+
+    server: dict[str, Any] = {
+        "drain_s": 0,  # who stops it has no more use for its episodes
+        "max_sessions": max(ServerOptions().max_sessions, sessions),
+    }
+    if options.workers is not None:
+        server["workers"] = options.workers
+    if spec.backend is None:
+        return {**served_as(spec, kwargs), "options": server}
+    # The image knows what it serves; the ID is only a name for the image.
+    told = served_as(EnvSpec(spec.id, ""), kwargs)
+    del told["id"]
+    transform = None if spec.transform is None else import_path(spec.transform, "transform")
+    return {
+        **told,
+        "max_episode_steps": spec.max_episode_steps,
+        "transform": transform,
+        "options": server,
+    }

@@ -1,0 +1,77 @@
+"""What a container is told by environment variables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from envweave.cli.container_main import main, read
+from envweave.errors import OptionError
+
+EVERYWHERE = {"host": "0.0.0.0", "port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("variables", "config"),
+    [
+        ({"ENVWEAVE_ENV": "echo-v0"}, {"id": "echo-v0", **EVERYWHERE}),
+        (
+            {"ENVWEAVE_ENV": "echo-v0", "ENVWEAVE_CONFIG": '{"id": "counter-v0", "port": 9}'},
+            {"id": "counter-v0", "host": "0.0.0.0", "port": 9},
+        ),
+        (
+            {"ENVWEAVE_ENV": "echo-v0", "ENVWEAVE_UDS": "/run/x.sock", "ENVWEAVE_CONFIG": ""},
+            {"id": "echo-v0", **EVERYWHERE, "uds": "/run/x.sock", "uds_mode": 0o666},
+        ),
+    ],
+)
+def test_the_image_says_what_and_the_caller_says_more(
+    variables: dict[str, str], config: dict[str, Any]
+) -> None:
+    assert read(variables) == config
+
+
+def test_the_token_is_taken_out_of_the_variables() -> None:
+    variables = {
+        "ENVWEAVE_ENV": "echo-v0",
+        "ENVWEAVE_TOKEN": "secret",
+        "ENVWEAVE_CONFIG": '{"options": {"workers": 2}}',
+    }
+
+    config = read(variables)
+
+    assert config["options"] == {"token": "secret", "workers": 2}
+    assert "ENVWEAVE_TOKEN" not in variables
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, "ENVWEAVE_ENV is not set"),
+        ({"ENVWEAVE_CONFIG": "{"}, "ENVWEAVE_CONFIG is no JSON"),
+        ({"ENVWEAVE_CONFIG": "[1]"}, "must be a JSON object"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(variables: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        read(variables)
+
+
+def test_a_mistake_is_told_for_people_and_for_who_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ENVWEAVE_ENV", "counter-v0")
+    monkeypatch.setenv("ENVWEAVE_CONFIG", '{"kwargs": {"done_att": 2}}')
+    monkeypatch.setenv("ENVWEAVE_TOKEN", "secret")
+    said: list[str] = []
+
+    code = main(said.append)
+
+    people, fault = "".join(said).splitlines()
+    assert code == 2
+    assert people.startswith("Error: 'done_att' is neither an option")
+    told = json.loads(fault.removeprefix("envweave-fault: "))
+    assert told["code"] == "option_refused"
+    assert told["message"].startswith("'done_att' is neither")

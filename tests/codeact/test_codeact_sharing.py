@@ -1,0 +1,280 @@
+"""Environments of one process share a sandbox, which ends with the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from codeact_worlds import coder, road
+from descendants import descendants
+from process_worlds import kill
+from serving import served
+
+import envweave as ew
+from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.errors import SandboxError
+from envweave.registry import EnvSpec
+from envweave.sandbox import Limits
+from envweave.server.local import LocalPlace
+from envweave.server.options import ServerOptions
+from envweave.server.place import Wishes
+
+
+@pytest.fixture
+def templates() -> Iterator[Callable[[], set[int]]]:
+    """Return which processes were started below this one since the test began; none may be left."""
+    gc.collect()
+    before = descendants()
+
+    def started() -> set[int]:
+        new = descendants() - before
+        return {one.pid for one in new if one.parent == os.getpid() and not one.is_dead}
+
+    yield started
+    left = {one for one in descendants() - before if not one.is_dead}
+    assert not left, f"left behind: {[str(one) for one in left]}"
+
+
+def test_environments_share_one_process_and_the_last_ends_it(
+    templates: Callable[[], set[int]],
+) -> None:
+    first, second = coder(), coder()
+    shared = templates()
+    first.reset()
+    second.reset()
+    first.step({"code": "mine = 1"})
+    first.close()
+    second.step({"code": "2"})
+    kept = templates()
+    apart = second.step({"code": "mine"}).execution_result.exception_type
+    second.close()
+
+    assert len(shared) == 1
+    assert kept == shared
+    assert apart == "NameError"
+    assert templates() == set()
+
+
+def test_environments_with_other_options_have_another_process(
+    templates: Callable[[], set[int]],
+) -> None:
+    plain = coder()
+    small = coder(limits={"timeout_s": 1.0})
+    both = templates()
+    plain.close()
+    one = templates()
+    small.close()
+
+    assert len(both) == 2
+    assert len(one) == 1
+
+
+def test_closing_twice_is_harmless_and_leaves_nothing(templates: Callable[[], set[int]]) -> None:
+    env = coder()
+    env.reset()
+    env.step({"code": "x = 1"})
+
+    env.close()
+    env.close()
+
+    assert templates() == set()
+    with pytest.raises(ew.errors.ClosedError):
+        env.step({"code": "x"})
+
+
+def test_an_environment_that_is_never_closed_goes_with_its_last_name(
+    templates: Callable[[], set[int]],
+) -> None:
+    env: Any = coder()
+    env.reset()
+    env.step({"code": "x = 1"})
+
+    del env
+    with pytest.warns(ResourceWarning, match="without close"):
+        gc.collect()
+
+    assert templates() == set()
+
+
+def test_a_sandbox_that_cannot_start_leaves_no_lease(templates: Callable[[], set[int]]) -> None:
+    for _ in range(2):
+        with pytest.raises(SandboxError):
+            coder(preload=["no_such_module_anywhere"])
+
+    assert templates() == set()
+
+
+def test_leases_are_counted_whoever_takes_and_gives_them(
+    templates: Callable[[], set[int]],
+) -> None:
+    kinds = [SandboxOptions(limits=Limits(timeout_s=1.0 + i)) for i in range(2)]
+    held = take_lease(kinds[0])
+
+    def come_and_go(seed: int) -> int:
+        chance = random.Random(seed)
+        for _ in range(6):
+            mine = [take_lease(chance.choice(kinds)) for _ in range(chance.randint(1, 3))]
+            assert all(one.sandbox.tier.name for one in mine)
+            for lease in mine:
+                lease.release()
+                lease.release()
+        return seed
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(come_and_go, range(6))) == list(range(6))
+    left = templates()
+    held.release()
+
+    assert len(left) == 1
+    assert templates() == set()
+
+
+def test_a_lease_that_is_dropped_while_another_is_taken_is_given_back(
+    templates: Callable[[], set[int]],
+) -> None:
+    """Garbage is collected in the middle of anything, also of taking a lease."""
+    options = SandboxOptions()
+    gc.disable()
+    try:
+        for _ in range(3):
+            knot: list[Any] = [take_lease(options)]
+            knot.append(knot)
+            del knot
+            gc.set_threshold(1)
+            gc.enable()
+            take_lease(options).release()
+            gc.disable()
+    finally:
+        gc.set_threshold(700, 10, 10)
+        gc.enable()
+    gc.collect()
+
+    assert templates() == set()
+
+
+def test_a_server_keeps_the_sandbox_between_its_sessions(
+    templates: Callable[[], set[int]],
+) -> None:
+    seen = []
+    with served(coder) as url:
+        for _ in range(2):
+            with ew.make(url) as env:
+                env.reset()
+                env.step({"code": "1"})
+                seen.append(templates())
+            seen.append(templates())
+
+    assert len(seen[0]) == 1
+    assert seen == [seen[0]] * 4
+    assert templates() == set()
+
+
+def test_a_server_that_closes_before_anybody_came_leaves_nothing(
+    templates: Callable[[], set[int]],
+) -> None:
+    async def come_and_go() -> set[int]:
+        place = LocalPlace(EnvSpec("coder", coder), {}, ServerOptions())
+        await place.start()
+        started = templates()
+        await place.close()
+        await place.close()
+        return started
+
+    assert len(asyncio.run(come_and_go())) == 1
+
+
+def test_workers_of_a_server_keep_their_sandboxes_too(templates: Callable[[], set[int]]) -> None:
+    def grandchildren(worker: int) -> set[int]:
+        return {one.pid for one in descendants(worker) if one.parent == worker}
+
+    seen = []
+    with served(coder, workers=1) as url:
+        (worker,) = templates()
+        for _ in range(2):
+            with ew.make(url) as env:
+                env.reset()
+                env.step({"code": "1"})
+            seen.append(grandchildren(worker))
+
+    assert len(seen[0]) == 1
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", ["direct", "make", "async", "vector", "served"])
+def test_a_session_that_is_lost_is_nobodys_reward_and_the_next_reset_has_another(
+    name: str, templates: Callable[[], set[int]]
+) -> None:
+    with road(name) as way:
+        way.reset(seed=1)
+        way.step("x = 1")
+        (template,) = templates()
+        kill(template)
+
+        lost = way.step("x")
+        way.reset(seed=1)
+        after = way.step("1 + 1")
+
+    assert lost.done
+    assert lost.end is not None
+    assert (lost.end["reason"], lost.end["blame"]) == ("lost", "infrastructure")
+    assert lost.reward is None or math.isnan(lost.reward)
+    assert after.value == 2
+
+
+def test_a_session_that_is_lost_is_not_valid_and_its_vector_goes_on(
+    templates: Callable[[], set[int]],
+) -> None:
+    codes = [{"code": "n = globals().get('n', 0) + 1\nn"}] * 3
+    with ew.make_vector(coder, num_envs=3, autoreset=True) as venv:
+        venv.reset(seed=0)
+        venv.step(codes)
+        (template,) = templates()
+        kill(template)
+
+        lost = venv.step(codes)
+        after = venv.step(codes)
+
+    assert lost.valid.tolist() == [False] * 3
+    assert lost.bootstrap.tolist() == [False] * 3
+    assert all(map(math.isnan, lost.reward))
+    assert [row.end.reason for row in lost] == ["lost"] * 3
+    assert after.current["execution_result"]["return_value"] == [1, 1, 1]
+
+
+def test_what_a_server_holds_is_asked_of_the_first_environment_and_given_back_once() -> None:
+    told: list[str] = []
+
+    class Holding(ew.Environment):
+        def reset(self) -> ew.Observation:
+            return ew.Observation()
+
+        def step(self, action: dict[str, Any]) -> ew.Observation:
+            return ew.Observation(reward=1.0)
+
+        def hold(self) -> Callable[[], None]:
+            told.append("held")
+            return lambda: told.append("let go")
+
+        def close(self) -> None:
+            told.append("closed")
+
+    async def serve() -> None:
+        place = LocalPlace(EnvSpec("holding", Holding), {}, ServerOptions())
+        await place.start()
+        runner = await place.open(Wishes())
+        other = await place.open(Wishes())
+        await runner.close()
+        await other.close()
+        await place.close()
+        await place.close()
+
+    asyncio.run(serve())
+
+    assert told == ["held", "closed", "closed", "let go"]

@@ -1,0 +1,195 @@
+"""`backend="docker_http"`: environments in containers, by every door there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from docker_images import ECHO, LINEWORLD, containers_of, inspect
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import DefinitionError, OptionError, StartupError
+from envweave.examples import CounterEnv
+from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.reaper import Owner
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("images"),
+]
+
+
+MOVES = [{"move": i % 2} for i in range(4)]
+
+
+def mine() -> list[str]:
+    return containers_of(Owner.here().mark)
+
+
+def test_the_seeds_client_starts_an_image_and_stops_it() -> None:
+    with EchoEnv.from_docker_image(ECHO, env_vars={"GREETING": "hello"}) as env:
+        (name,) = mine()
+        env.reset()
+        reward = env.step(EchoAction("Hello, World!")).reward
+        told = inspect(name)["Config"]["Env"]
+
+    assert reward == 1.3
+    assert "GREETING=hello" in told
+    assert mine() == []
+
+
+def test_an_id_is_served_by_the_image_that_is_named() -> None:
+    with ew.make("counter-v0", backend="docker_http", docker_image=ECHO, done_at=2) as env:
+        env.reset()
+        ends = [env.step({"delta": 1}).done for _ in range(2)]
+
+    assert ends == [False, True]
+
+
+def test_an_image_is_an_id() -> None:
+    with ew.make(f"docker://{ECHO}") as env:
+        env.reset()
+
+        assert env.step({"message": "hi"}).observation.echoed_message == "hi"
+
+
+def test_an_id_has_an_image_of_its_name() -> None:
+    with ew.make("lineworld-v0", backend="docker_http") as env:
+        (name,) = mine()
+        image = inspect(name)["Config"]["Image"]
+        env.reset(seed=1)
+
+    assert image == LINEWORLD
+
+
+def test_a_class_tells_its_types_and_a_limit_travels_along() -> None:
+    with ew.make(CounterEnv, docker_image=ECHO, max_episode_steps=1) as env:
+        env.reset()
+        result = env.step({"delta": 1})
+
+    assert result.truncated
+    assert type(result.observation).__module__ == "envweave.examples.counter"
+
+
+def test_a_vector_shares_one_container_and_steps_as_it_does_here() -> None:
+    with ew.make_vector("lineworld-v0", num_envs=4, docker_image=LINEWORLD, autoreset=True) as far:
+        shared = mine()
+        first = far.reset(seed=3)
+        rewards = [far.step(MOVES).reward.tolist() for _ in range(5)]
+    with ew.make_vector("lineworld-v0", num_envs=4, autoreset=True) as near:
+        same = near.reset(seed=3)
+        expected = [near.step(MOVES).reward.tolist() for _ in range(5)]
+
+    assert len(shared) == 1
+    assert rewards == expected
+    assert repr(first.current) == repr(same.current)
+
+
+def test_a_pool_has_one_container_or_one_for_each() -> None:
+    async def count(**options: Any) -> int:
+        async with (
+            ew.pool("counter-v0", size=2, docker_image=ECHO, **options) as pool,
+            pool.line() as one,
+            pool.line() as other,
+        ):
+            await one.reset()
+            await other.reset()
+            return len(mine())
+
+    assert asyncio.run(count()) == 1
+    assert asyncio.run(count(isolation="container")) == 2
+    assert mine() == []
+
+
+def test_an_async_caller_has_one_too() -> None:
+    async def play() -> Any:
+        async with ew.make_async(f"docker://{ECHO}") as env:
+            await env.reset()
+            return (await env.step({"message": "hi"})).reward
+
+    assert asyncio.run(play()) == 0.2
+
+
+def test_without_a_network_the_same() -> None:
+    provider = LocalDockerProvider(network="none")
+    with ew.make("echo-v0", provider=provider) as env:
+        env.reset()
+        container = provider.container
+        reward = env.step({"message": "hi"}).reward
+        mode = inspect(container)["HostConfig"]["NetworkMode"]
+
+    assert (reward, mode) == (0.2, "none")
+
+
+def test_a_token_of_the_callers_is_the_servers() -> None:
+    with ew.make(f"docker://{ECHO}", token="mine") as env:
+        (name,) = mine()
+        told = inspect(name)["Config"]["Env"]
+        env.reset()
+
+    assert "ENVWEAVE_TOKEN=mine" in told
+
+
+def test_an_image_that_is_missing_says_so() -> None:
+    with pytest.raises(StartupError, match="no image 'no-such:latest'"):
+        ew.make("docker://no-such:latest")
+
+
+def test_what_the_image_has_not_got_is_told_and_nothing_is_left() -> None:
+    with pytest.raises(ew.errors.PluginError, match="no_such_module"):
+        ew.make("pkg://no_such_module:Env", docker_image=ECHO)
+
+    assert mine() == []
+
+
+def test_a_keyword_that_nobody_takes_is_refused_as_it_would_be_here() -> None:
+    with pytest.raises(OptionError, match="'done_att' is neither an option"):
+        ew.make("counter-v0", docker_image=ECHO, done_att=2)
+
+    assert mine() == []
+
+
+def test_a_class_that_only_this_program_has_is_refused() -> None:
+    class Local(CounterEnv):
+        pass
+
+    with pytest.raises(DefinitionError, match="importable definition"):
+        ew.make(Local, docker_image=ECHO)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "told"),
+    [
+        ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "cannot run what the image"),
+        ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "two places"),
+        (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
+        (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),
+        ("echo-v0", {"docker_image": " "}, "is no image's name"),
+        ("echo-v0", {"backend": "docker_http", "encoding": "xml"}, "encoding='xml' is none"),
+        ("pkg://a:B", {"backend": "docker_http"}, "Say docker_image="),
+        (
+            "echo-v0",
+            {"backend": "docker_http", "provider": ew.SubprocessProvider()},
+            "starts no containers",
+        ),
+        ("docker://", {}, "names no image"),
+        ("docker://a b", {}, "names no image"),
+    ],
+)
+def test_options_that_contradict_are_refused(env: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises((OptionError, ew.errors.EnvIdError), match=told):
+        ew.make(env, **options)
+
+
+def test_one_container_each_needs_containers() -> None:
+    with pytest.raises(OptionError, match="isolation='container' is for containers"):
+        ew.make_vector("counter-v0", num_envs=2, isolation="container")
+
+
+def test_a_vector_in_containers_has_no_mode() -> None:
+    with pytest.raises(OptionError, match="mode='serial' is a way to run in this process"):
+        ew.make_vector("counter-v0", num_envs=2, docker_image=ECHO, mode="serial")

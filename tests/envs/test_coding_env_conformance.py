@@ -1,0 +1,95 @@
+"""Environments whose actions are code keep every promise, here, in a worker and behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from serving import served
+
+import envweave as ew
+from envweave.envs.coding_env import CodeAction, CodingEnvironment
+from envweave.testing import EnvironmentConformance
+from envweave.testing.outcomes import Check, NotApplicable
+from envweave.testing.subject import Subject
+
+PYTHON = ["x = [3, 1, 2]", "print(sorted(x)); len(x)", "x[5]", "import random; random.random()"]
+SHELL = ["x=3; echo $x", "echo $x >&2; false", "no-such-program", "seq 3 | wc -l"]
+END = "import os; os._exit(3)"
+
+
+def shaped(observation: ew.Observation) -> ew.Observation:
+    """Pay by parts, so that there is something to sum."""
+    observation.add_reward("length", len(observation.stdout) / 10)
+    observation.add_reward("step", -0.1)
+    return observation
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandboxes() -> Iterator[None]:
+    """Keep two sandboxes from check to check: to start one takes a while."""
+    with ew.make(CodingEnvironment), ew.make(CodingEnvironment, profile="shell"):
+        yield
+
+
+class Python(EnvironmentConformance):
+    def episode(self) -> list[CodeAction]:
+        return [CodeAction(code) for code in [*PYTHON, END]]
+
+
+class TestCodingEnvironment(Python):
+    def make_environment(self) -> CodingEnvironment:
+        return CodingEnvironment(transform=shaped)
+
+
+class TestTerminal(EnvironmentConformance):
+    def make_environment(self) -> Any:
+        return ew.TimeLimit(CodingEnvironment(profile="shell"), max_steps=len(SHELL))
+
+    def episode(self) -> list[CodeAction]:
+        return [CodeAction(code) for code in SHELL]
+
+
+class TestCodeActEnvironment(Python):
+    def make_environment(self) -> Any:
+        return ew.create_codeact_env(transform=shaped)
+
+
+class Served(Python):
+    """Every check has sessions of its own, on one server."""
+
+    served: ClassVar[Any]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls) -> Iterator[str]:
+        with served(cls.served, transform=shaped, drain_s=0) as url:
+            yield url
+
+    def test_keeps(self, promise: Check[Subject], url: str) -> None:  # type: ignore[override]
+        def open_env(*, autoreset: bool = False) -> ew.Env:
+            return ew.make(self.served, base_url=url, autoreset=autoreset)
+
+        try:
+            promise.run(Subject(open_env, self.episode))
+        except NotApplicable as reason:
+            pytest.skip(str(reason))
+
+
+class TestServedCodingEnvironment(Served):
+    served = CodingEnvironment
+
+
+class TestServedCodeActEnvironment(Served):
+    served = staticmethod(ew.create_codeact_env)
+
+
+@pytest.mark.slow  # a worker process and a sandbox in it, for each environment
+class TestCodingEnvironmentInAWorker(TestCodingEnvironment):
+    backend = "process"
+
+
+@pytest.mark.slow
+class TestCodeActEnvironmentInAWorker(TestCodeActEnvironment):
+    backend = "process"

@@ -1,0 +1,91 @@
+"""MCP servers that run already, and are reached over HTTP on the loopback interface."""
+
+import asyncio
+import socket
+
+import pytest
+from mcp_worlds import configured, nothing_is_left, opened, web_server, wild  # noqa: F401
+
+from envweave.errors import StartupError
+from envweave.tools.mcp_results import McpError
+from envweave.tools.mcp_servers import McpServers
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+def test_the_tools_of_a_server_are_used_over_http(kind):
+    async def run(url):
+        servers = McpServers(configured(web={"url": url, "type": kind}, here=wild("echo")))
+        async with opened(servers) as tools:
+            again = [tool.name for tool in await servers.start()]
+            return again, await tools["add"].function(a=1), await tools["shout"].function(text="hi")
+
+    with web_server(f"--{kind}") as (url, _):
+        names, total, said = asyncio.run(run(url))
+
+    assert names == ["add", "shout", "die", "echo"]
+    assert (total, said) == (3, "HI")
+
+
+def test_headers_are_sent_with_every_call(monkeypatch):
+    monkeypatch.setenv("KEY", "s3cret")
+
+    async def run(url):
+        key = {"Authorization": "Bearer ${KEY}"}
+        async with opened(McpServers(configured(web={"url": url, "headers": key}))) as tools:
+            return await tools["add"].function(a=1)
+
+    with web_server("--http", "--key", "s3cret") as (url, _):
+        assert asyncio.run(run(url)) == 3
+
+
+def test_a_server_that_refuses_this_caller_is_named():
+    async def run(url):
+        async with opened(McpServers(configured(web={"url": url}))):
+            pass
+
+    with (
+        web_server("--http", "--key", "s3cret") as (url, _),
+        pytest.raises(StartupError, match=f"'web' .{url}. could not be started"),
+    ):
+        asyncio.run(run(url))
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+def test_an_address_where_nobody_answers_is_named(kind):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = configured(web={"url": f"http://127.0.0.1:{port}/mcp", "type": kind})
+
+    async def run():
+        async with opened(McpServers(config)):
+            pass
+
+    with pytest.raises(StartupError, match=rf"'web' \(http://127.0.0.1:{port}/mcp\).*Connect"):
+        asyncio.run(run())
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    async def run(url):
+        async with opened(McpServers(configured(web={"url": url}), timeout_s=0.5)):
+            pass
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(StartupError, match=r"'web' .* did not answer within 0.5 s"),
+    ):
+        asyncio.run(run(f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"))
+
+
+def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
+    async def run(url):
+        async with opened(McpServers(configured(web={"url": url}), timeout_s=20)) as tools:
+            with pytest.raises(McpError):
+                await tools["die"].function(code=3)
+            with pytest.raises(McpError) as failed:
+                await tools["add"].function(a=1)
+            return str(failed.value)
+
+    with web_server("--http") as (url, _):
+        told = asyncio.run(run(url))
+
+    assert told
