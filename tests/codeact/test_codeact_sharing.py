@@ -7,8 +7,10 @@ import gc
 import math
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from serving import served
 
 import envweave as ew
 from envweave.codeact.executors.shared import SandboxOptions, take_lease
-from envweave.errors import SandboxError
+from envweave.errors import OptionError, SandboxError
 from envweave.registry import EnvSpec
 from envweave.sandbox import Limits
 from envweave.server.local import LocalPlace
@@ -96,17 +98,26 @@ def test_an_environment_that_is_never_closed_goes_with_its_last_name(
     env.reset()
     env.step({"code": "x = 1"})
 
-    del env
-    with pytest.warns(ResourceWarning, match="without close"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del env
         gc.collect()
 
+    assert any("without close" in str(one.message) for one in told)
     assert templates() == set()
 
 
-def test_a_sandbox_that_cannot_start_leaves_no_lease(templates: Callable[[], set[int]]) -> None:
+def test_a_sandbox_that_cannot_start_leaves_no_lease(
+    templates: Callable[[], set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "never_loads.py").write_text("raise RuntimeError('not today')")
+    monkeypatch.syspath_prepend(tmp_path)
+
     for _ in range(2):
-        with pytest.raises(SandboxError):
-            coder(preload=["no_such_module_anywhere"])
+        with pytest.raises(SandboxError, match="never_loads"):
+            coder(preload=["never_loads"])
+        with pytest.raises(OptionError, match="no_such_module"):
+            coder(preload=["no_such_module"])
 
     assert templates() == set()
 
@@ -139,23 +150,21 @@ def test_leases_are_counted_whoever_takes_and_gives_them(
 def test_a_lease_that_is_dropped_while_another_is_taken_is_given_back(
     templates: Callable[[], set[int]],
 ) -> None:
-    """Garbage is collected in the middle of anything, also of taking a lease."""
-    options = SandboxOptions()
-    gc.disable()
-    try:
-        for _ in range(3):
-            knot: list[Any] = [take_lease(options)]
-            knot.append(knot)
-            del knot
-            gc.set_threshold(1)
-            gc.enable()
-            take_lease(options).release()
-            gc.disable()
-    finally:
-        gc.set_threshold(700, 10, 10)
-        gc.enable()
-    gc.collect()
+    """Garbage is collected in the middle of anything, also while the table is looked up."""
+    dropped: list[Any] = []
 
+    class Collecting(float):
+        def __hash__(self) -> int:
+            dropped.clear()
+            return super().__hash__()
+
+    dropped.append(take_lease(SandboxOptions(limits=Limits(grace_s=0.25))))
+    again = take_lease(SandboxOptions(limits=Limits(grace_s=Collecting(0.25))))
+    started = templates()
+    again.release()
+
+    assert dropped == []
+    assert len(started) == 1
     assert templates() == set()
 
 

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-MOVES = [{"move": i % 2} for i in range(4)]
+MOVES = [{"move": 1 if i % 2 else -1} for i in range(4)]
 
 
 def mine() -> list[str]:

@@ -1,7 +1,7 @@
 """An MCP server made with the SDK, whichever major version of it is installed.
 
-Run by itself it serves over stdin and stdout, or with `--http` or `--sse` on a free port of the
-loopback interface, which it prints.
+Run by itself it serves over stdin and stdout, or with `--http` or `--sse` on a port of the loopback
+interface, which it prints.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def die(code: int) -> str:
     os._exit(code)
 
 
-def serve(web, key):
+def serve(web, key, port):
     import uvicorn
 
     async def guarded(scope, receive, send):
@@ -50,7 +50,7 @@ def serve(web, key):
                 return
         await web(scope, receive, send)
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     print(listening.getsockname()[1], flush=True)
     config = uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listening])
@@ -61,11 +61,12 @@ def main():
     parser.add_argument("--http", action="store_true")
     parser.add_argument("--sse", action="store_true")
     parser.add_argument("--key")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     if options.http:
-        serve(app.streamable_http_app(), options.key)
+        serve(app.streamable_http_app(), options.key, options.port)
     elif options.sse:
-        serve(app.sse_app(), options.key)
+        serve(app.sse_app(), options.key, options.port)
     else:
         app.run(transport="stdio")
 

@@ -81,7 +81,7 @@ def choose_backend(
             f"base_url={remote.base_url!r} and {spec.id!r} are two servers. Name one of them."
         )
     url = spec.id if spec.backend == "http" else remote.base_url
-    named, by = _named_place(spec, remote, url)
+    named, by = _named_place(spec, backend, remote, url)
     if named is not None and backend not in (None, named):
         raise OptionError(f"backend={backend!r} cannot run what {by} runs. Leave backend out.")
     chosen = (named or "inproc") if backend is None else backend
@@ -97,7 +97,9 @@ def choose_backend(
     return chosen, _with_isolation(kwargs, remote.isolation, chosen)
 
 
-def _named_place(spec: EnvSpec, remote: Remote, url: str | None) -> tuple[str | None, str]:
+def _named_place(
+    spec: EnvSpec, backend: Any, remote: Remote, url: str | None
+) -> tuple[str | None, str]:
     """Return the backend that a caller names without saying so, and by what.
 
     Raises:
@@ -115,7 +117,8 @@ def _named_place(spec: EnvSpec, remote: Remote, url: str | None) -> tuple[str | 
         return None, ""
     from envweave.providers.watched import WatchedProvider
 
-    is_container = isinstance(remote.provider, WatchedProvider)
+    # Whoever wrote a provider of their own says what it starts.
+    is_container = isinstance(remote.provider, WatchedProvider) or backend == _CONTAINERS
     return _CONTAINERS if is_container else _HTTP, "a provider"
 
 

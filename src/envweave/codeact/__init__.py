@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from envweave.codeact.attempts import Attempt as Attempt
     from envweave.codeact.attempts import Grade as Grade
     from envweave.codeact.attempts import Grader as Grader
+    from envweave.codeact.attempts import GradingError as GradingError
     from envweave.codeact.executors.base import Executor as Executor
     from envweave.codeact.grading import ExactMatch as ExactMatch
     from envweave.codeact.grading import HiddenTests as HiddenTests
     from envweave.codeact.grading import Judge as Judge
     from envweave.codeact.grading import NumericMatch as NumericMatch
     from envweave.codeact.grading import RegexMatch as RegexMatch
+    from envweave.codeact.grading import Weighted as Weighted
     from envweave.codeact.models import Variable as Variable
 
 _HOMES = {
@@ -26,11 +28,13 @@ _HOMES = {
     "Executor": "executors.base",
     "Grade": "attempts",
     "Grader": "attempts",
+    "GradingError": "attempts",
     "HiddenTests": "grading",
     "Judge": "grading",
     "NumericMatch": "grading",
     "RegexMatch": "grading",
     "Variable": "models",
+    "Weighted": "grading",
 }
 
 __all__ = sorted(_HOMES)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from envweave.codeact.attempts import Attempt, Grader, GradingError
 from envweave.codeact.executors.base import Executor
+from envweave.codeact.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
 from envweave.errors import BusyError, OptionError, SessionEndedError, SessionLostError
@@ -80,6 +81,7 @@ class CodeActEnvironment(Environment):
         The seed is that of `random` and numpy in the code; without one they follow the system.
         """
         functions = await self.tools.open(holder=self)
+        self._refuse_own(functions)
         answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
@@ -90,6 +92,18 @@ class CodeActEnvironment(Environment):
         self._last = ExecutionResult(success=True)
         prompt = task.data.get("prompt", "") if task is not None else ""
         return CodeObservation(prompt=str(prompt), available_tools=list(self._names))
+
+    def _refuse_own(self, functions: Mapping[str, Any]) -> None:
+        """Refuse tools that have the name of something that is here already."""
+        taken = list(FILE_TOOLS) if self._files else []
+        if self._grader is not None and self._grade_when == "final":
+            taken.append(FINAL_ANSWER)
+        for name in taken:
+            if name in functions:
+                raise OptionError(
+                    f"A tool is called {name!r}, which this environment has already. Call it "
+                    "something else, or leave it out by allow=[…]."
+                )
 
     async def step(self, action: CodeAction) -> CodeObservation:
         """Run the code, and show what it came to."""

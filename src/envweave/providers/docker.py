@@ -98,7 +98,12 @@ class LocalDockerProvider(WatchedProvider):
         if not isinstance(image, str) or not image.strip():
             raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
         options = self._options.changed(kwargs)
-        given = {CONFIG: _CONFIG, TOKEN: secrets.token_urlsafe(24), **variables(env_vars)}
+        given = {
+            CONFIG: _CONFIG,
+            TOKEN: secrets.token_urlsafe(24),
+            **options.env_vars,
+            **variables(env_vars),
+        }
         engine = Engine(options.docker_host)
         try:
             reap(engine)

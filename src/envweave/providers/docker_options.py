@@ -38,6 +38,8 @@ class DockerOptions:
         capabilities: The rights of root that are not taken away, such as `"CHOWN"`.
         volumes: Folders of this machine and where they are mounted, to be read only;
             `"/data:rw"` may be written to.
+        env_vars: The server's environment variables; those given to `start_container` come on
+            top.
         command: What to run instead of what the image says.
         container_port: Where the server listens inside; left out, where the image says, or 8000.
         init: Whether a small program collects the processes that others left.
@@ -54,6 +56,7 @@ class DockerOptions:
     user: str | None = None
     capabilities: Sequence[str] = ()
     volumes: Mapping[str, str] = field(default_factory=dict)
+    env_vars: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] | None = None
     container_port: int | None = None
     init: bool = True
@@ -86,6 +89,7 @@ class DockerOptions:
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value or ()):
                 raise OptionError(f"{name}={value!r} is no list of texts.")
+        variables(self.env_vars)
         for source, target in self.volumes.items():
             inside = str(target).removesuffix(":rw")
             if not os.path.isabs(source) or not os.path.isabs(inside) or ":" in source + inside:  # noqa: PTH117 - the target is no path of this machine

@@ -47,7 +47,7 @@ class DirectEnvironment(Environment):
         return self._made
 
     @property
-    def transform(self) -> Callable[[Observation], Observation] | None:  # type: ignore[override]
+    def transform(self) -> Callable[[Observation], Observation] | None:
         """Applied to every observation from now on."""
         return self.environment.transform
 

@@ -11,6 +11,7 @@ from typing import Any, final
 from envweave.environment.outcome import RefusedElsewhereError
 from envweave.errors import BusyError, DeadlineError
 from envweave.session.deadlines import Deadline, own
+from envweave.session.looking import looking
 from envweave.session.private_loop import PrivateLoop
 from envweave.session.rules import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
@@ -241,7 +242,7 @@ class AsyncDriver(Driver):
     async def state(self) -> State:
         """Return the environment's state."""
         if "state" in self.interface.async_methods:
-            with self.session.looking():
+            with looking(self.session):
                 return self.session.read_state(
                     await self._deadline.run("state", lambda: self.session.environment.state)
                 )

@@ -17,8 +17,7 @@ new episode's start travel in one result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, final
 
@@ -31,12 +30,12 @@ from envweave.errors import (
     ClosedError,
     EnvironmentLostError,
     ResetFailedError,
-    StateFailedError,
     in_words,
 )
 from envweave.session import outcomes
 from envweave.session.keeping import HELD_ALONE, is_flat, keep, keep_info, keep_state
 from envweave.session.ledger import AgentLedger
+from envweave.session.looking import looking
 from envweave.session.outbox import Outbox
 from envweave.session.outcomes import Parts, Start, end_of
 from envweave.session.phase import Phase, refusal
@@ -374,25 +373,12 @@ class Session:
 
     def state(self) -> State:
         """Return a copy of the author's state, with what it leaves open filled in."""
-        with self.looking():
+        with looking(self):
             return self.read_state(self.environment.state)
 
     def read_state(self, state: Any) -> State:
         """Return a copy of what an author's `state` gave."""
         return keep_state(state, self.episode_id, self.step_index)
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look at the environment; what it says meanwhile has no result to be said in."""
-        if self.phase is _CLOSED:
-            raise ClosedError(f"state() on {self._name}, which is closed.")
-        before = len(self.said)
-        try:
-            yield
-        except Exception as error:
-            raise StateFailedError(f"{self._name}.state failed: {in_words(error)}") from error
-        finally:
-            del self.said[before:]
 
     def reread_transform(self) -> None:
         """Apply the environment's `transform` as it is now, from the next observation on."""

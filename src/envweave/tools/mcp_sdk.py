@@ -20,6 +20,7 @@ from envweave.tools.mcp_process import ServerProcess
 from envweave.tools.mcp_results import Answer, McpError
 
 _MOST_PAGES = 1000
+_CLOSED = "Connection closed"
 _UNHEARD = ("notifications/message", "notifications/progress")
 
 
@@ -226,11 +227,12 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except refusal as error:
-        if error.error.code == mcp.types.CONNECTION_CLOSED:
-            raise PeerLostError(error.error.message) from None
+        # Servers use this number for errors of their own, too.
+        if (error.error.code, error.error.message) == (mcp.types.CONNECTION_CLOSED, _CLOSED):
+            raise PeerLostError(_CLOSED) from None
         raise McpError(error.error.message) from None
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
-        raise PeerLostError("The connection is closed.") from None
+        raise PeerLostError(_CLOSED) from None
     except pydantic.ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, wrong["loc"]))

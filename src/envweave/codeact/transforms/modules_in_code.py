@@ -38,11 +38,15 @@ class ModulesInCode:
 
     def of(self, node: ast.Attribute) -> list[str]:
         """Return the paths that an attribute may be, and their ends: the base may be a module."""
-        return list(dict.fromkeys(_ends(self._of(node))))
+        return [end for path in self._of(node) for end in ends_of(path)]
 
     def with_attribute(self, base: ast.expr, name: str) -> list[str]:
         """Return the same for the attribute `name` of an expression."""
-        return list(dict.fromkeys(_ends(f"{path}.{name}" for path in self._of(base))))
+        return [end for path in self._of(base) for end in ends_of(f"{path}.{name}")]
+
+    def of_name(self, name: str) -> list[str]:
+        """Return the paths that a name may stand for: itself, and what it is bound to."""
+        return [name, *self._paths.get(name, ())]
 
     def _add(self, name: str, path: str) -> None:
         paths = self._paths.setdefault(name, set())
@@ -56,7 +60,7 @@ class ModulesInCode:
             node = node.value
         end = "".join(f".{one}" for one in attributes)
         if isinstance(node, ast.Name):
-            for root in (node.id, *self._paths.get(node.id, ())):
+            for root in self.of_name(node.id):
                 yield f"{root}{end}"
         else:
             yield f"?{end}"
@@ -74,8 +78,7 @@ def _copies(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield target.id, node.value  # type: ignore[attr-defined]
 
 
-def _ends(paths: Iterator[str]) -> Iterator[str]:
-    for path in paths:
-        parts = path.split(".")
-        for length in range(2, min(len(parts), _LONGEST_PATH) + 1):
-            yield ".".join(parts[-length:])
+def ends_of(path: str) -> list[str]:
+    """Return the ends of a dotted path that have a dot: `b.c` and `a.b.c` of `a.b.c`."""
+    parts = path.split(".")
+    return [".".join(parts[-n:]) for n in range(2, min(len(parts), _LONGEST_PATH) + 1)]

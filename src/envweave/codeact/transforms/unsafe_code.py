@@ -5,8 +5,8 @@ code can do is bounded by the sandbox that runs it.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import re
 import string
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envweave.codeact.transforms.constants import text_of
-from envweave.codeact.transforms.modules_in_code import ModulesInCode
+from envweave.codeact.transforms.modules_in_code import ModulesInCode, ends_of
 from envweave.codeact.transforms.scopes import (
     Comprehension,
     Function,
@@ -133,7 +133,7 @@ class _Judge:
         self._tree = tree
         self._modules = modules
         self._well_known = {module for module in WELL_KNOWN if module in modules}
-        self._names = set(names) | self._well_known | GETTERS
+        self._names = set(names) | self._well_known
         self._paths = ModulesInCode(tree)
         self._top = Scope(ScopeKind.TOP, own)
         self._waiting: list[tuple[ast.AST, Scope]] = []
@@ -202,7 +202,7 @@ class _Judge:
                 if any(one.startswith(f"{source}.") for one in self._modules):
                     self._tell(f"imports everything of {_short(source)}")
             elif not self._module(f"{source}.{alias.name}"):
-                self._attribute_name(alias.name, [alias.name])
+                self._attribute_name(alias.name, ends_of(f"{source}.{alias.name}"))
 
     def _module(self, path: str) -> bool:
         parts = path.split(".")
@@ -223,6 +223,16 @@ class _Judge:
             is_deleted = isinstance(node.ctx, ast.Del)
             if not (scope.is_local(name) if is_deleted else scope.owns(name)):
                 self._tell(f"{'unbinds' if is_deleted else 'uses'} {name}")
+        elif isinstance(node.ctx, ast.Load) and self._getter_called(name, scope):
+            self._tell(f"uses {_short(name)} without calling it")
+
+    def _getter_called(self, name: str, scope: Scope) -> str | None:
+        """Return which function of `operator` a name stands for, if any."""
+        for path in self._paths.of_name(name):
+            getter = path.rpartition(".")[2]
+            if getter in GETTERS and (path != name or not scope.owns(name)):
+                return getter
+        return None
 
     def _handler(self, node: ast.ExceptHandler, scope: Scope) -> None:
         # Its name is unbound after it, and means the builtin again.
@@ -233,10 +243,10 @@ class _Judge:
         if id(node) in self._judged:
             return
         inner = node.value
-        if isinstance(inner, ast.Attribute) and inner.attr == "__class__":
-            if node.attr in ("__name__", "__qualname__"):
+        if node.attr in ("__name__", "__qualname__") and isinstance(inner, ast.Attribute):
+            if inner.attr == "__class__":  # what a class is called leads nowhere
                 self._judged.add(id(inner))
-                return
+            return
         self._attribute_name(node.attr, self._paths.of(node))
         if node.attr in GETTERS:
             self._tell(f"uses {node.attr} without calling it")
@@ -244,15 +254,14 @@ class _Judge:
             self._format(text_of(inner))
 
     def _attribute_name(self, name: str, paths: Iterable[str]) -> None:
-        if _is_internal(name) or name in INTERNALS:
+        is_module = name in self._well_known or name.lstrip("_") in self._well_known
+        if is_module or _is_internal(name) or name in INTERNALS:
             self._tell(f"uses the attribute {_short(name)}")
-        elif name in self._well_known or name.lstrip("_") in self._well_known:
-            self._tell(f"uses the attribute {_short(name)}")
-        else:
-            for path in paths:
-                if path in self._modules:
-                    self._tell(f"uses {path}")
-                    return
+            return
+        for path in paths:
+            if path in self._modules:
+                self._tell(f"uses {path}")
+                return
 
     def _call(self, node: ast.Call, scope: Scope) -> None:
         function, given = node.func, node.args
@@ -262,9 +271,9 @@ class _Judge:
                     return
                 self._judged.add(id(function))
                 self._by_name(function.id, node)
-            elif function.id in GETTERS and not scope.owns(function.id):
+            elif (getter := self._getter_called(function.id, scope)) is not None:
                 self._judged.add(id(function))
-                self._getter(function.id, given)
+                self._getter(getter, given)
         elif isinstance(function, ast.Attribute):
             if function.attr in GETTERS:
                 self._judged.add(id(function))

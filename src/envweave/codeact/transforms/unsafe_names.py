@@ -109,17 +109,16 @@ INTERNALS = frozenset(
 )
 """Attributes that lead from an object into the interpreter."""
 
-_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor".split()
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_OTHERS = """
+    abs aenter aexit aiter all anext author await bool bytes call cause ceil class_getitem complex
+    contains context copy dataclass_fields debug deepcopy delitem doc enter eq exit float floor
+    format fspath ge getitem gt hash index init init_subclass int invert iter le len length_hint lt
+    members missing module name ne neg new next notes pos post_init qualname repr reversed round
+    set_name setitem sizeof slots str suppress_context trunc version
+"""
 
-HARMLESS_DUNDERS = frozenset(
-    f"__{name}__"
-    for name in """
-        abs aenter aexit aiter all anext author await bool bytes call cause ceil class_getitem
-        complex contains context copy dataclass_fields debug deepcopy delitem doc enter eq exit
-        float floor format fspath ge getitem gt hash index init init_subclass int invert iter le
-        len length_hint lt members missing module name ne neg new next notes pos post_init
-        qualname repr reversed round set_name setitem sizeof slots str suppress_context trunc
-        version
-    """.split()
-) | frozenset(f"__{side}{name}__" for name in _ARITHMETIC for side in ("", "r", "i"))
+HARMLESS_DUNDERS = frozenset(f"__{name}__" for name in _OTHERS.split()) | frozenset(
+    f"__{side}{name}__" for name in _ARITHMETIC.split() for side in ("", "r", "i")
+)
 """Names between double underscores that lead nowhere."""

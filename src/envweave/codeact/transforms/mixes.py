@@ -1,0 +1,69 @@
+"""Ready mixes of transforms: for problems with one right answer, and for any code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envweave.codeact.transforms.math_problem import MathProblemTransform
+from envweave.codeact.transforms.quality import CodeQualityTransform
+from envweave.codeact.transforms.safety import CodeSafetyTransform
+from envweave.transforms import CompositeTransform
+
+
+def create_math_env_transform(
+    expected_answer: Any,
+    *,
+    right: float = 1.0,
+    wrong: float = 0.0,
+    tolerance: float = 1e-9,
+    accept_text: bool = False,
+    accept_printed: bool = False,
+    ends: bool = False,
+    penalty: float = -1.0,
+) -> CompositeTransform:
+    """Return what pays for the right answer, a little for good code, and never for unsafe code.
+
+    The reward has the parts `math`, `quality` and `safety`. For the options see
+    `MathProblemTransform` and, for `penalty`, `CodeSafetyTransform`.
+
+    ```python
+    env = create_codeact_env()
+    env.transform = create_math_env_transform(expected_answer=42)
+    env.reset()
+    assert env.step(CodeAction(code="21 * 2")).reward > 0
+    env.close()
+    ```
+
+    Raises:
+        OptionError: An option is not sound.
+    """
+    return CompositeTransform(
+        [
+            MathProblemTransform(
+                expected_answer,
+                right=right,
+                wrong=wrong,
+                tolerance=tolerance,
+                accept_text=accept_text,
+                accept_printed=accept_printed,
+                ends=ends,
+            ),
+            CodeQualityTransform(),
+            CodeSafetyTransform(penalty),
+        ]
+    )
+
+
+def create_safe_env_transform(
+    *, penalty: float = -1.0, safe_reward: float = 0.0, quality: bool = True
+) -> CompositeTransform:
+    """Return what never pays for unsafe code and, with `quality`, a little for good code.
+
+    The reward has the parts `safety` and `quality`. It is for environments that reward the task
+    by themselves, or by a transform of yours.
+
+    Raises:
+        OptionError: An option is not sound.
+    """
+    safety = CodeSafetyTransform(penalty, safe_reward)
+    return CompositeTransform([CodeQualityTransform(), safety] if quality else [safety])

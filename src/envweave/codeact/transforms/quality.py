@@ -1,0 +1,102 @@
+"""`CodeQualityTransform`: a little for well written code."""
+
+from __future__ import annotations
+
+import ast
+from typing import final
+
+from envweave.codeact.models import CodeObservation
+from envweave.codeact.transforms.reading import read_part, read_step
+from envweave.codeact.transforms.unsafe_code import MOST_CHARACTERS
+from envweave.transforms import Transform
+from envweave.types import Observation
+
+CONCISE_LINES = 30
+CONCISE_COLUMNS = 100
+LONG_LINES = 100
+
+WORTH = {
+    "failed": -0.1,
+    "long": -0.05,
+    "swallows": -0.05,
+    "concise": 0.05,
+    "documented": 0.05,
+}
+"""What each trait of a step's code adds; all of them together stay between -0.2 and 0.1."""
+
+_NAME = "CodeQualityTransform"
+_Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@final
+class CodeQualityTransform(Transform):
+    """Adds a little for how a step's code is written and ran.
+
+    | Trait | Worth | Of code that |
+    | --- | --- | --- |
+    | `failed` | -0.1 | raised, does not parse, or hit a limit that ended it |
+    | `long` | -0.05 | has more than 100 lines |
+    | `swallows` | -0.05 | has a bare `except:`, or one that only passes |
+    | `concise` | +0.05 | came to its end, in at most 30 lines of at most 100 characters |
+    | `documented` | +0.05 | came to its end, and documents each function and class it defines |
+
+    Blank lines and lines with nothing but a comment are not counted.
+    `observation.metadata["code_quality"]` names the traits that were found.
+
+    Args:
+        part: The name of this part of the reward.
+
+    Raises:
+        OptionError: The part has no name.
+    """
+
+    def __init__(self, *, part: str = "quality") -> None:
+        self._part = read_part(_NAME, part)
+
+    def __call__(self, observation: Observation) -> Observation:
+        """Add the part. The first observation of an episode stays as it is."""
+        step = read_step(observation, _NAME)
+        if step is None:
+            return observation
+        traits = _traits(step)
+        step.add_reward(self._part, round(sum(WORTH[trait] for trait in traits), 2))
+        step.metadata["code_quality"] = traits
+        return step
+
+
+def _traits(step: CodeObservation) -> list[str]:
+    lines = [line for line in step.code.splitlines() if line.strip()[:1] not in ("", "#")]
+    works = step.execution_result.success
+    tree = _parse(step.code)
+    found = {
+        "failed": not works,
+        "long": len(lines) > LONG_LINES,
+        "swallows": tree is not None and _swallows(tree),
+        "concise": works
+        and 0 < len(lines) <= CONCISE_LINES
+        and max(map(len, lines)) <= CONCISE_COLUMNS,
+        "documented": works and tree is not None and _is_documented(tree),
+    }
+    return [trait for trait, is_found in found.items() if is_found]
+
+
+def _parse(code: str) -> ast.Module | None:
+    if len(code) > MOST_CHARACTERS:
+        return None
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _swallows(tree: ast.Module) -> bool:
+    return any(
+        node.type is None or all(isinstance(one, ast.Pass) for one in node.body)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+    )
+
+
+def _is_documented(tree: ast.Module) -> bool:
+    defined = [node for node in ast.walk(tree) if isinstance(node, _Documented)]
+    return bool(defined) and all(ast.get_docstring(node, clean=False) for node in defined)

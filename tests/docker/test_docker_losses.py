@@ -1,0 +1,175 @@
+"""A container that dies, and an engine that stops: told with the reason, and never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import docker_worlds
+import pytest
+from docker_images import ECHO, containers_of, docker, exists
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
+from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.reaper import Owner
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("images"),
+]
+
+
+def mine() -> list[str]:
+    return containers_of(Owner.here().mark)
+
+
+def kill_the_only_one() -> str:
+    (name,) = mine()
+    docker("kill", name)
+    return name
+
+
+def test_a_killed_container_ends_the_episode_as_lost_and_the_next_reset_has_another() -> None:
+    with ew.make("counter-v0", docker_image=ECHO) as env:
+        env.reset(seed=1)
+        good = env.step({"delta": 1})
+        first = kill_the_only_one()
+
+        result = env.step({"delta": 1})
+
+        end = result.end
+        assert (end.reason, end.blame) == ("lost", "infrastructure")
+        assert f"The container {first} of 'echo-env:latest' exited with code 137" in end.cause
+        assert "serving counter-v0" in end.cause  # the last that it printed
+        assert math.isnan(result.reward)
+        assert not result.valid
+        assert result.observation == good.observation
+        with pytest.raises(ResetNeededError, match="exited with code 137"):
+            env.step({"delta": 1})
+        assert env.reset(seed=1).step_index == 0
+        assert env.step({"delta": 1}).observation == good.observation
+        assert mine() != [first]
+
+    assert not exists(first)
+
+
+def provider_with_worlds(folder: Path, **options: Any) -> LocalDockerProvider:
+    """Return one whose containers can import the environments of these tests."""
+    folder.chmod(0o755)
+    shutil.copy(Path(docker_worlds.__file__), folder)
+    return LocalDockerProvider(
+        volumes={str(folder): "/worlds"}, env_vars={"PYTHONPATH": "/worlds"}, **options
+    )
+
+
+def test_a_container_that_runs_out_of_memory_is_told_so(tmp_path: Path) -> None:
+    provider = provider_with_worlds(tmp_path, memory="160m")
+    with ew.make("pkg://docker_worlds:Hungry", provider=provider, docker_image=ECHO) as env:
+        env.reset()
+
+        end = env.step({"delta": 400}).end
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "ran out of memory: it needed more than 160 MiB" in end.cause
+    assert "memory=…" in end.cause
+
+
+def test_with_autoreset_the_next_episode_begins_in_another_container() -> None:
+    with ew.make("counter-v0", docker_image=ECHO, autoreset=True) as env:
+        env.reset(seed=1)
+        first = kill_the_only_one()
+
+        result = env.step({"delta": 1})
+
+        assert result.end.reason == "lost"
+        assert result.ready is not None
+        assert env.step({"delta": 1}).step_index == 1
+        assert mine() != [first]
+
+
+def test_every_row_of_a_vector_is_told_why() -> None:
+    with ew.make_vector("counter-v0", num_envs=3, docker_image=ECHO, autoreset=True) as vector:
+        vector.reset(seed=0)
+        vector.step([{"delta": 1}] * 3)
+        kill_the_only_one()
+
+        batch = vector.step([{"delta": 1}] * 3)
+
+        ends = [batch[i].end for i in range(3)]
+        assert [end.reason for end in ends] == ["lost"] * 3
+        assert all("exited with code 137" in end.cause for end in ends)
+        assert not batch.valid.any()
+        assert vector.step([{"delta": 1}] * 3).valid.all()
+
+
+def test_a_row_that_was_at_rest_is_told_why_too() -> None:
+    with ew.make_vector("counter-v0", num_envs=2, docker_image=ECHO) as vector:
+        vector.reset(seed=0)
+        kill_the_only_one()
+        vector.send([{"delta": 1}], ids=[0])
+        first = vector.recv(1)
+        vector.send([{"delta": 1}], ids=[1])
+        second = vector.recv(1)
+
+    for batch in (first, second):
+        assert batch[0].end.reason == "lost"
+        assert "exited with code 137" in batch[0].end.cause
+
+
+def test_async_callers_are_told_why_also_those_at_rest() -> None:
+    async def play() -> list[Any]:
+        async with (
+            ew.pool("counter-v0", size=2, docker_image=ECHO) as pool,
+            pool.line() as one,
+            pool.line() as other,
+        ):
+            await one.reset(seed=1)
+            await other.reset(seed=2)
+            await asyncio.to_thread(kill_the_only_one)
+            first = await one.step({"delta": 1})
+            second = await other.step({"delta": 1})
+            again = await one.reset(seed=1)
+            return [first, second, again]
+
+    first, second, again = asyncio.run(play())
+
+    for lost in (first, second):
+        assert (lost.end.reason, lost.end.blame) == ("lost", "infrastructure")
+        assert "exited with code 137" in lost.end.cause
+    assert again.step_index == 0
+
+
+def test_the_seeds_client_is_told_why() -> None:
+    with EchoEnv.from_docker_image(ECHO) as env:
+        env.reset()
+        kill_the_only_one()
+
+        with pytest.raises(ConnectionLostError, match="exited with code 137"):
+            env.step(EchoAction("hi"))
+
+
+def test_a_container_that_somebody_removed_is_told_so() -> None:
+    with ew.make("counter-v0", docker_image=ECHO) as env:
+        env.reset()
+        docker("rm", "--force", *mine())
+
+        assert "was removed by somebody else" in env.step({"delta": 1}).end.cause
+
+
+def test_an_image_that_is_gone_meanwhile_is_told_at_the_next_reset() -> None:
+    docker("tag", ECHO, "envweave-short-lived:1")
+    with ew.make("counter-v0", docker_image="envweave-short-lived:1") as env:
+        env.reset()
+        docker("rmi", "envweave-short-lived:1")
+        kill_the_only_one()
+
+        assert env.step({"delta": 1}).end.reason == "lost"
+        with pytest.raises(EnvironmentLostError, match="no image 'envweave-short-lived:1'"):
+            env.reset()
