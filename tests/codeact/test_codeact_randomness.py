@@ -63,7 +63,7 @@ def test_sessions_without_a_seed_all_differ(executor: str) -> None:
     assert len(set(drawn(executor, [None] * 10))) == 10
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70 + 3])
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**63 - 1])
 def test_a_seed_means_the_same_to_every_executor_and_to_python(seed: int) -> None:
     pytest.importorskip("smolagents")
     told = {drawn(executor, [seed])[0] for executor in EXECUTORS}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import docker_worlds
 import pytest
+from cutting_proxy import CuttingProxy
 from docker_images import ECHO, containers_of, docker, exists
 
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
 from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker_engine import Engine
 from envweave.providers.reaper import Owner
 
 pytestmark = [
@@ -173,3 +176,38 @@ def test_an_image_that_is_gone_meanwhile_is_told_at_the_next_reset() -> None:
         assert env.step({"delta": 1}).end.reason == "lost"
         with pytest.raises(EnvironmentLostError, match="no image 'envweave-short-lived:1'"):
             env.reset()
+
+
+def test_an_engine_that_stops_in_mid_run_is_told_and_nobody_hangs() -> None:
+    engine = Engine()
+    engine.close()
+    front = CuttingProxy(engine.url.removeprefix("unix://"), seed=0, mean_bytes=1)
+    front.is_cutting = False
+    with ExitStack() as stopping:
+        stopping.enter_context(front)
+        provider = LocalDockerProvider(docker_host=f"tcp://127.0.0.1:{front.port}")
+        with ew.make("counter-v0", provider=provider, docker_image=ECHO) as env:
+            env.reset()
+            env.step({"delta": 1})
+            name = provider.container
+            stopping.close()
+            docker("rm", "--force", name)  # as an engine that stops ends its containers
+
+            end = env.step({"delta": 1}).end
+            with pytest.raises(EnvironmentLostError, match=r"engine at tcp.* does not answer"):
+                env.reset()
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "is out of reach. The Docker engine at tcp" in end.cause
+    assert "systemctl start docker" in end.cause
+
+
+def test_a_container_that_is_stopped_in_order_is_told_so() -> None:
+    with ew.make("counter-v0", docker_image=ECHO, done_at=1000) as env:
+        env.reset()
+        docker("stop", *mine())
+
+        end = env.step({"delta": 1}).end
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "exited with code 0" in end.cause

@@ -57,9 +57,15 @@ class TestCodeActEnvironment(Python):
 
 
 class Served(Python):
-    """Every check has sessions of its own, on one server."""
+    """Every check has sessions of its own, on one server.
+
+    Attributes:
+        served: What makes the environments there.
+        known: The class by which callers know what it shows.
+    """
 
     served: ClassVar[Any]
+    known: ClassVar[type[ew.Environment]]
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -69,7 +75,7 @@ class Served(Python):
 
     def test_keeps(self, promise: Check[Subject], url: str) -> None:  # type: ignore[override]
         def open_env(*, autoreset: bool = False) -> ew.Env:
-            return ew.make(self.served, base_url=url, autoreset=autoreset)
+            return ew.make(self.known, base_url=url, autoreset=autoreset)
 
         try:
             promise.run(Subject(open_env, self.episode))
@@ -78,11 +84,12 @@ class Served(Python):
 
 
 class TestServedCodingEnvironment(Served):
-    served = CodingEnvironment
+    served = known = CodingEnvironment
 
 
 class TestServedCodeActEnvironment(Served):
     served = staticmethod(ew.create_codeact_env)
+    known = ew.CodeActEnvironment
 
 
 @pytest.mark.slow  # a worker process and a sandbox in it, for each environment

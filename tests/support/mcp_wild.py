@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 SCHEMAS = {
     "echo": {
@@ -65,7 +66,7 @@ class Tools:
 
     def close_stdout(self):
         os.close(1)
-        return None
+        return
 
     def flood(self, lines):
         for number in range(lines):
@@ -124,7 +125,10 @@ class Tools:
         return {"content": "no list", "isError": 3}
 
     def env(self):
-        return {"content": [], "structuredContent": {"env": dict(os.environ), "cwd": os.getcwd()}}
+        return {
+            "content": [],
+            "structuredContent": {"env": dict(os.environ), "cwd": str(Path.cwd())},
+        }
 
     def pid(self):
         return text(str(os.getpid()))
@@ -250,7 +254,7 @@ def main():
     parser.add_argument("--note", help="a file that gets a line at every start")
     options = parser.parse_args()
     if options.note:
-        with open(options.note, "a") as file:
+        with Path(options.note).open("a") as file:
             file.write(f"{os.getpid()}\n")
     if options.exit is not None:
         print("there is no licence", file=sys.stderr)
@@ -258,13 +262,14 @@ def main():
     if options.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.child:
-        quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        quiet = (
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        )
         child = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True)
-        with open(options.child, "w") as file:
+        with Path(options.child).open("w") as file:
             file.write(f"{os.getpid()} {child.pid}")
     if options.wait_for:
-        with open(options.wait_for) as pipe:
-            pipe.read()
+        Path(options.wait_for).read_text()
     Server(options).serve()
     while options.stubborn:
         time.sleep(600)

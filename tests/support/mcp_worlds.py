@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -51,7 +52,11 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def _descriptors() -> set[str]:
-    return {f"{one.name} {os.readlink(one)}" for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    return {
+        f"{one.name} {one.readlink()}"
+        for one in Path("/proc/self/fd").iterdir()
+        if one.is_symlink()
+    }
 
 
 @asynccontextmanager
@@ -77,6 +82,12 @@ def web_server(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def newest_revision() -> str:
+    """Return the newest revision of the protocol that the installed SDK speaks."""
+    major = importlib.metadata.version("mcp").partition(".")[0]
+    return {"1": "2025-11-25", "2": "2026-07-28"}[major]
 
 
 def need_real_servers() -> Path:

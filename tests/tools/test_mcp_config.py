@@ -52,9 +52,7 @@ def test_an_address_is_read_with_the_way_to_speak_to_it(keys, transport):
     config = one(url="https://host/mcp", headers={"X-Key": "7"}, **keys)
 
     assert read_config(config) == [
-        UrlServer(
-            name="it", url="https://host/mcp", headers={"X-Key": "7"}, transport=transport
-        )
+        UrlServer(name="it", url="https://host/mcp", headers={"X-Key": "7"}, transport=transport)
     ]
 
 

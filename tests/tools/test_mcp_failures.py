@@ -90,7 +90,9 @@ def test_a_server_that_takes_its_time_to_start_is_waited_for(tmp_path):
     os.mkfifo(gate)
 
     async def run():
-        servers = McpServers(configured(slow=wild("echo", "--wait-for", str(gate)), quick=wild("pid")))
+        servers = McpServers(
+            configured(slow=wild("echo", "--wait-for", str(gate)), quick=wild("pid"))
+        )
         starting = asyncio.create_task(servers.start())
         await asyncio.to_thread(gate.write_text, "go")  # blocks until the server waits there
         try:

@@ -84,7 +84,7 @@ def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
         async with opened(McpServers(configured(web={"url": url}), timeout_s=3)) as tools:
             with pytest.raises(McpError):
                 await tools["die"].function(code=3)
-            with pytest.raises(McpError, match="'web' is gone: .* The next episode starts it"):
+            with pytest.raises(McpError, match=r"'web' is gone: .* The next episode starts it"):
                 await tools["add"].function(a=1)
 
     with web_server("--http") as (url, _):

@@ -94,16 +94,16 @@ TRAINER = """
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--stubborn"]])
 @pytest.mark.parametrize(
-    ("first", "then", "blow"),
+    ("first", "then", "blow", "options"),
     [
-        ("", "await hanging", signal.SIGKILL),
-        ("", "await hanging", signal.SIGINT),
-        ("", "return", None),
-        ("os.fork() or time.sleep(600)", "await hanging", signal.SIGKILL),
+        ("", "await hanging", signal.SIGKILL, []),
+        ("", "await hanging", signal.SIGKILL, ["--stubborn"]),
+        ("", "await hanging", signal.SIGINT, []),
+        ("", "return", None, ["--stubborn"]),
+        ("os.fork() or time.sleep(600)", "await hanging", signal.SIGKILL, []),
     ],
-    ids=["killed", "interrupted", "it just ends", "killed with a forked copy left"],
+    ids=["killed", "killed, stubborn", "interrupted", "it just ends", "killed, a fork is left"],
 )
 def test_servers_end_with_their_trainer_however_it_ends(tmp_path, first, then, blow, options):
     pids = tmp_path / "pids"

@@ -109,7 +109,7 @@ def test_what_a_server_says_went_wrong_is_raised(tool, words):
 
 
 def test_arguments_that_a_server_refuses_are_an_error_in_its_words():
-    with pytest.raises(McpError, match="a\n.*valid integer"):
+    with pytest.raises(McpError, match=r"a\n.*valid integer"):
         call(made_with_sdk(), "add", a="one")
 
 

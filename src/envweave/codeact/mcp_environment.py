@@ -1,4 +1,4 @@
-"""`create_mcp_environment`: an environment whose code may use files, and the tools of MCP servers."""
+"""`create_mcp_environment`: an environment whose code has file tools, or those of MCP servers."""
 
 from __future__ import annotations
 

@@ -148,6 +148,8 @@ class SessionTable:
         session = self._sessions.get(call.session)
         if session is not None:
             return session
+        if call.method != "open" and self.is_draining:
+            raise SessionGoneError("The server was told to stop, and has closed its sessions.")
         if call.method != "open":
             raise SessionGoneError(
                 "The server has no such session, or not any more: it was closed, its caller was "

@@ -364,8 +364,6 @@ class Session:
         self.reset_due = False
         self._broken = "the last call was interrupted"
 
-    # The rest
-
     @property
     def agents(self) -> list[str]:
         """Who takes part now."""

@@ -236,7 +236,9 @@ def _errors() -> Iterator[None]:
     except pydantic.ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, wrong["loc"]))
-        raise McpError(f"The server's answer breaks the protocol: {where}: {wrong['msg']}") from None
+        raise McpError(
+            f"The server's answer breaks the protocol: {where}: {wrong['msg']}"
+        ) from None
     except Exception as error:  # such as a result that does not fit the tool's own schema
         raise McpError(str(error) or type(error).__name__) from error
 

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 LONGEST = 1000
-"""How long a text, and how large a number, is worked out."""
+"""How long a text is that is worked out, and each of those that it is made of."""
 
 _DEEPEST = 40
 _METHODS = frozenset({"join", "lower", "lstrip", "replace", "rstrip", "strip", "upper"})
@@ -25,6 +25,8 @@ def text_of(node: ast.expr) -> str | None:
     >>> text_of(ast.parse("'__ssalc__'[::-1].replace('x', 'y')", mode="eval").body)
     '__class__'
     """
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
     try:
         value = _value(node, 0)
     except (_UnknownError, ValueError, TypeError, LookupError, OverflowError, ArithmeticError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-_LONGEST_PATH = 4  # as many parts as the longest path that is unsafe, and one more
+LONGEST_PATH = 6
+"""How many parts of a dotted path are looked at."""
+
 _ROUNDS = 5
 _MOST_PATHS = 8
 
@@ -51,11 +53,11 @@ class ModulesInCode:
     def _add(self, name: str, path: str) -> None:
         paths = self._paths.setdefault(name, set())
         if path != name and len(paths) < _MOST_PATHS:
-            paths.add(".".join(path.split(".")[-_LONGEST_PATH:]))
+            paths.add(".".join(path.split(".")[-LONGEST_PATH:]))
 
     def _of(self, node: ast.expr) -> Iterator[str]:
         attributes: list[str] = []
-        while isinstance(node, ast.Attribute) and len(attributes) < _LONGEST_PATH:
+        while isinstance(node, ast.Attribute) and len(attributes) < LONGEST_PATH:
             attributes.insert(0, node.attr)
             node = node.value
         end = "".join(f".{one}" for one in attributes)
@@ -81,4 +83,4 @@ def _copies(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 def ends_of(path: str) -> list[str]:
     """Return the ends of a dotted path that have a dot: `b.c` and `a.b.c` of `a.b.c`."""
     parts = path.split(".")
-    return [".".join(parts[-n:]) for n in range(2, min(len(parts), _LONGEST_PATH) + 1)]
+    return [".".join(parts[-n:]) for n in range(2, min(len(parts), LONGEST_PATH) + 1)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envweave.codeact.transforms.constants import text_of
-from envweave.codeact.transforms.modules_in_code import ModulesInCode, ends_of
+from envweave.codeact.transforms.modules_in_code import LONGEST_PATH, ModulesInCode, ends_of
 from envweave.codeact.transforms.scopes import (
     Comprehension,
     Function,
@@ -205,7 +205,7 @@ class _Judge:
                 self._attribute_name(alias.name, ends_of(f"{source}.{alias.name}"))
 
     def _module(self, path: str) -> bool:
-        parts = path.split(".")
+        parts = path.split(".", LONGEST_PATH)[:LONGEST_PATH]
         for length in range(1, len(parts) + 1):
             prefix = ".".join(parts[:length])
             if prefix in self._modules:

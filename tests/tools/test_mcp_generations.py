@@ -1,0 +1,85 @@
+"""Both generations of the protocol, and both major versions of the SDK that speaks them."""
+
+import asyncio
+import json
+import subprocess
+
+import pytest
+from mcp_worlds import (  # noqa: F401
+    SUPPORT,
+    configured,
+    made_with_sdk,
+    need_real_servers,
+    newest_revision,
+    nothing_is_left,
+    opened,
+    wild,
+)
+
+from envweave.tools.mcp_servers import McpServers
+
+HANDSHAKES = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+
+
+async def protocol_and_sum(servers, tool, **arguments):
+    async with opened(servers) as tools:
+        return servers.protocols, await tools[tool].function(**arguments)
+
+
+@pytest.mark.parametrize("revision", HANDSHAKES)
+def test_a_server_that_begins_with_a_handshake_is_understood(revision):
+    servers = McpServers(configured(it=wild("echo", "--revision", revision)))
+
+    protocols, said = asyncio.run(protocol_and_sum(servers, "echo", text="hi"))
+
+    assert (protocols, said) == ({"it": revision}, "hi")
+
+
+def test_with_a_server_of_the_same_sdk_the_newest_revision_is_spoken():
+    servers = McpServers(configured(it=made_with_sdk()))
+
+    protocols, total = asyncio.run(protocol_and_sum(servers, "add", a=1))
+
+    assert (protocols, total) == ({"it": newest_revision()}, 3)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("1", "2"), ("2", "1")])
+def test_each_major_version_of_the_sdk_uses_servers_of_the_other(ours, theirs):
+    folder = need_real_servers()
+    done = subprocess.run(
+        [
+            *(folder / f"sdk{ours}/bin/python", "-W", "error", SUPPORT / "mcp_check.py"),
+            folder / f"sdk{theirs}/bin/python",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    gone = (
+        "McpError: The MCP server 'doomed' is gone: it exited with code {}. "
+        "The next episode starts it again."
+    )
+    assert json.loads(done.stdout) == {
+        "sdk": ours,
+        "protocols": {
+            "made": "2025-11-25",
+            "wild": "2025-11-25",
+            "doomed": "2025-11-25",
+        },
+        "tools": [
+            *("add", "shout", "made_die"),
+            *("echo", "data", "ask", "chatter", "flood", "fail", "doomed_die"),
+        ],
+        "add": 3,
+        "bad arguments": "McpError: Error executing tool add: 1 validation error for addArguments",
+        "echo": "hi more=None",
+        "data": {"deep": {"list": [1, None, {"a": 1.5}], "none": None}},
+        "ask": "refused",
+        "chatter": "quiet again",
+        "flood": "still here",
+        "fail": "McpError: the disk is full",
+        "die": gone.format(3),
+        "again": gone.format(4),
+    }
