@@ -89,6 +89,30 @@ def test_a_vector_shares_one_container_and_steps_as_it_does_here() -> None:
     assert repr(first.current) == repr(same.current)
 
 
+def test_a_vector_in_containers_of_its_own_steps_as_it_does_here() -> None:
+    options = {"num_envs": 3, "autoreset": True}
+    moves = [{"move": 1 if i % 2 else -1} for i in range(3)]
+    with ew.make_vector(
+        "lineworld-v0", docker_image=LINEWORLD, isolation="container", **options
+    ) as far:
+        count = len(mine())
+        first = far.reset(seed=3)
+        rewards = [far.step(moves).reward.tolist() for _ in range(8)]
+        far.send(moves[:2], ids=[0, 1])
+        received = sorted([*far.recv(2).ids])
+        states = [state.step_count for state in far.state()]
+    with ew.make_vector("lineworld-v0", **options) as near:
+        same = near.reset(seed=3)
+        expected = [near.step(moves).reward.tolist() for _ in range(8)]
+        near.send(moves[:2], ids=[0, 1])
+        near.recv(2)
+        expected_states = [state.step_count for state in near.state()]
+
+    assert count == 3
+    assert (rewards, received, states) == (expected, [0, 1], expected_states)
+    assert repr(first.current) == repr(same.current)
+
+
 def test_a_pool_has_one_container_or_one_for_each() -> None:
     async def count(**options: Any) -> int:
         async with (
@@ -183,6 +207,37 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
 def test_options_that_contradict_are_refused(env: str, options: dict[str, Any], told: str) -> None:
     with pytest.raises((OptionError, ew.errors.EnvIdError), match=told):
         ew.make(env, **options)
+
+
+def test_if_one_of_several_containers_cannot_start_none_is_left() -> None:
+    with pytest.raises(OptionError, match="'done_att'"):
+        ew.make_vector(
+            "counter-v0", num_envs=3, docker_image=ECHO, isolation="container", done_att=1
+        )
+
+    assert mine() == []
+
+
+def test_one_container_each_needs_somebody_who_starts_many() -> None:
+    class One(ew.ContainerProvider):
+        def start_container(self, image: str, *_: Any, **__: Any) -> str:
+            raise AssertionError
+
+        def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+            raise AssertionError
+
+        def stop_container(self) -> None:
+            raise AssertionError
+
+    with pytest.raises(OptionError, match="needs 2 containers"):
+        ew.make_vector(
+            "counter-v0",
+            num_envs=2,
+            backend="docker_http",
+            docker_image=ECHO,
+            isolation="container",
+            provider=One(),
+        )
 
 
 def test_one_container_each_needs_containers() -> None:

@@ -126,6 +126,25 @@ def test_a_row_that_was_at_rest_is_told_why_too() -> None:
         assert "exited with code 137" in batch[0].end.cause
 
 
+def test_with_a_container_for_each_only_one_row_is_lost() -> None:
+    options = {"num_envs": 3, "docker_image": ECHO, "isolation": "container", "autoreset": True}
+    with ew.make_vector("counter-v0", done_at=100, **options) as vector:
+        vector.reset(seed=0)
+        victim = mine()[0]
+        docker("kill", victim)
+
+        batch = vector.step([{"delta": 1}] * 3)
+        after = vector.step([{"delta": 1}] * 3)
+
+        lost = [batch[i].end for i in range(3) if not batch.valid[i]]
+        assert len(lost) == 1
+        assert (lost[0].reason, lost[0].blame) == ("lost", "infrastructure")
+        assert f"The container {victim} of 'echo-env:latest' exited with code 137" in lost[0].cause
+        assert after.valid.all()
+        assert sorted(after.current["value"].tolist()) == [1, 2, 2]
+        assert len(mine()) == 3
+
+
 def test_async_callers_are_told_why_also_those_at_rest() -> None:
     async def play() -> list[Any]:
         async with (

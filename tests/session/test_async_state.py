@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -21,7 +22,16 @@ def world(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.parametrize("backend", ["inproc", "process", "http"])
+@pytest.mark.parametrize(
+    ("world", "backend"),
+    [
+        *((world, "inproc") for world in WORLDS),
+        (Moody, "process"),
+        (SyncMoody, "process"),
+        (SyncMoody, "http"),
+        (wrapped, "http"),
+    ],
+)
 def test_a_caller_gets_the_state_itself(world: Any, backend: str) -> None:
     with ew.make(world, backend=backend) as env:
         env.reset()
@@ -65,9 +75,13 @@ def test_an_environment_used_directly_has_the_state_as_a_property(world: Any) ->
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"mode": "threads"}, {"mode": "async"}, {"backend": "process"}, {"backend": "http"}],
-    ids=lambda options: "-".join(options.values()) or "default",
+    ("world", "options"),
+    [
+        *itertools.product(WORLDS, [{}, {"mode": "threads"}, {"mode": "async"}]),
+        (SyncMoody, {"backend": "process"}),
+        (Moody, {"backend": "process"}),
+        (SyncMoody, {"backend": "http"}),
+    ],
 )
 def test_a_vector_gets_the_state_of_each(world: Any, options: dict[str, Any]) -> None:
     with ew.make_vector(world, num_envs=3, **options) as venv:
@@ -78,7 +92,7 @@ def test_a_vector_gets_the_state_of_each(world: Any, options: dict[str, Any]) ->
     assert [one.told for one in told] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("world", "workers"), [*((world, 0) for world in WORLDS), (SyncMoody, 1)])
 def test_a_server_tells_the_state_of_each_session(world: Any, workers: int) -> None:
     with served(world, workers=workers) as url, ew.make(url) as one, ew.make(url) as other:
         one.reset()

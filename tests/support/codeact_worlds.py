@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -155,3 +156,7 @@ def road(name: str, make: Any = coder, **options: Any) -> Iterator[Road]:
         else:
             env = stack.enter_context(ew.make(make, backend=name, **options))
         yield Road(env, name)
+
+
+GATE = threading.Event()
+"""What code in this process may wait for, which no exception gets it out of."""

@@ -232,6 +232,9 @@ class Server:
     def serve(self):
         for line in sys.stdin:
             message = json.loads(line)
+            if self.options.prim and message["method"] != "initialize":
+                sys.exit(f"expected initialize, not {message['method']}")
+            self.options.prim = False
             if "id" not in message or "method" not in message:
                 continue
             answer = self.answer(message)
@@ -244,6 +247,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tools", nargs="*", default=["echo"])
     parser.add_argument("--mute", action="store_true", help="never answer `initialize`")
+    parser.add_argument("--prim", action="store_true", help="exit unless that comes first")
     parser.add_argument("--page", type=int)
     parser.add_argument("--endless-pages", action="store_true")
     parser.add_argument("--revision")

@@ -21,7 +21,7 @@ from envweave.tools.mcp_servers import McpServers
 HANDSHAKES = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 
 
-async def protocol_and_sum(servers, tool, **arguments):
+async def protocols_and_value(servers, tool, **arguments):
     async with opened(servers) as tools:
         return servers.protocols, await tools[tool].function(**arguments)
 
@@ -30,15 +30,23 @@ async def protocol_and_sum(servers, tool, **arguments):
 def test_a_server_that_begins_with_a_handshake_is_understood(revision):
     servers = McpServers(configured(it=wild("echo", "--revision", revision)))
 
-    protocols, said = asyncio.run(protocol_and_sum(servers, "echo", text="hi"))
+    protocols, said = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
 
     assert (protocols, said) == ({"it": revision}, "hi")
+
+
+def test_a_server_that_leaves_when_anything_comes_before_the_handshake_is_understood():
+    servers = McpServers(configured(it=wild("echo", "--prim")))
+
+    protocols, said = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
+
+    assert (protocols, said) == ({"it": "2025-11-25"}, "hi")
 
 
 def test_with_a_server_of_the_same_sdk_the_newest_revision_is_spoken():
     servers = McpServers(configured(it=made_with_sdk()))
 
-    protocols, total = asyncio.run(protocol_and_sum(servers, "add", a=1))
+    protocols, total = asyncio.run(protocols_and_value(servers, "add", a=1))
 
     assert (protocols, total) == ({"it": newest_revision()}, 3)
 

@@ -62,6 +62,20 @@ def test_arguments_are_sent_as_they_are_given_and_no_others():
 
 
 @pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"raw", "no bytes"),
+        ({"deep": [1, float("nan")]}, "no nan"),
+        ({1: 2}, "no key 1"),
+        ({"a"}, "no set"),
+    ],
+)
+def test_what_json_cannot_say_is_refused_by_argument(value, words):
+    with pytest.raises(TypeError, match=rf"echo\(\) argument 'more': JSON, .* {words}"):
+        call(wild("echo"), "echo", text="hi", more=value)
+
+
+@pytest.mark.parametrize(
     ("tool", "value"),
     [
         ("texts", "one\ntwo"),

@@ -77,3 +77,39 @@ def test_a_reward_of_zero_is_a_base_as_well():
     observation.add_reward("bonus", 2)
 
     assert observation.metadata["reward_parts"] == {"base": 0.0, "bonus": 2.0}
+
+
+def test_a_part_that_is_set_is_exactly_that_and_the_others_stay():
+    observation = Shown(1, reward=1.0)
+
+    observation.set_reward("task", 0.5)
+    observation.add_reward("task", 3)
+    observation.set_reward("task", 0.25)
+
+    assert observation.metadata["reward_parts"] == {"base": 1.0, "task": 0.25}
+    assert observation.reward == 1.25
+
+
+def test_a_part_may_be_set_where_nothing_was_scored_yet():
+    observation = Shown(1)
+
+    observation.set_reward("task", 0)
+
+    assert (observation.reward, observation.metadata["reward_parts"]) == (0.0, {"task": 0.0})
+
+
+def test_what_an_author_paid_is_a_part_that_may_be_set():
+    observation = Shown(1, reward=5.0)
+
+    observation.set_reward("base", 2)
+
+    assert (observation.reward, observation.metadata["reward_parts"]) == (2.0, {"base": 2.0})
+
+
+def test_parts_that_did_not_sum_before_one_was_set_still_do_not():
+    observation = Shown(1, reward=5.0, metadata={"reward_parts": {"goal": 3.0}})
+
+    observation.set_reward("task", 1)
+
+    assert observation.metadata["reward_parts"] == {"goal": 3.0, "task": 1.0}
+    assert observation.reward == 6.0

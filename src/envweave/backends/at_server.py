@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from envweave.wire.encoding import ENCODINGS, Encoding
 from envweave.wire.schemas import Types
 
 if TYPE_CHECKING:
+    from envweave.client.blocking import BlockingConnection
     from envweave.vector import BatchTransport
 
 
@@ -74,6 +75,29 @@ def connect_batch(
         )
     except BaseException:
         connection.end()
+        raise
+
+
+def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -> BatchTransport:
+    """Carry a vector's calls to one session at each of several servers."""
+    from envweave.client.many import ManyConnections
+    from envweave.client.vector import RemoteTransport
+
+    connections: list[BlockingConnection] = []
+    try:
+        for one in reached:
+            connections.append(one.server.connect(one.stop))  # noqa: PERF401 - ended below
+        server, described = reached[0].server, connections[0].ask("describe")
+        return RemoteTransport(
+            ManyConnections(connections),
+            Served(server, described, types_of(spec)),
+            len(reached),
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+        )
+    except BaseException:
+        for connection in connections:
+            connection.end()
         raise
 
 

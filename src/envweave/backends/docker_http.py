@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends.at_server import (
     Reached,
+    connect_apart,
     connect_batch,
     connect_many,
     connect_one,
     encoding_of,
     refuse_mode,
 )
-from envweave.client.places import Place
+from envweave.client.places import Place, start_all, stop_all
 from envweave.client.served import Server
 from envweave.errors import OptionError
 from envweave.providers.definitions import import_path, served_as
@@ -41,8 +42,8 @@ _NAME = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
     """Carry a sync caller's calls to one session."""
-    with _started(spec, kwargs, options, 1) as reached:
-        return connect_one(reached, spec, options)
+    with _started(spec, kwargs, options, 1) as places:
+        return connect_one(places[0], spec, options)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
@@ -55,10 +56,7 @@ def connect_pool(
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself."""
     count, sessions = (size, 1) if options.remote.isolation == "container" else (1, size)
-    with ExitStack() as stack:
-        places = [
-            stack.enter_context(_started(spec, kwargs, options, sessions)) for _ in range(count)
-        ]
+    with _started(spec, kwargs, options, sessions, count) as places:
         return [
             transport
             for reached in places
@@ -71,26 +69,49 @@ def connect_vector(
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame if they share a container."""
     refuse_mode(options, "docker_http")
-    with _started(spec, kwargs, options, num_envs) as reached:
-        return connect_batch(reached, spec, options, num_envs)
+    if options.remote.isolation == "container":
+        with _started(spec, kwargs, options, 1, num_envs) as places:
+            return connect_apart(places, spec, options)
+    with _started(spec, kwargs, options, num_envs) as places:
+        return connect_batch(places[0], spec, options, num_envs)
 
 
 @contextmanager
 def _started(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int
-) -> Iterator[Reached]:
-    """Start a container for so many sessions; it is stopped if anything fails."""
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int, count: int = 1
+) -> Iterator[list[Reached]]:
+    """Start containers for so many sessions each; all are stopped if anything fails."""
     remote = options.remote
-    encoding = encoding_of(remote)
+    encoding, image = encoding_of(remote), image_for(spec, options)
     told = {"ENVWEAVE_CONFIG": json.dumps(_told(spec, kwargs, options, sessions))}
     if remote.token is not None:
         told["ENVWEAVE_TOKEN"] = remote.token
-    place = Place(provider_for(remote.provider), image_for(spec, options), told, remote.token)
+    providers = providers_for(remote.provider, count)
+    places = start_all(lambda one: Place(one, image, told, remote.token), providers)
     try:
-        yield Reached(Server(place.address, encoding, place.token, place), place.stop)
+        yield [Reached(Server(one.address, encoding, one.token, one), one.stop) for one in places]
     except BaseException:
-        place.stop()
+        stop_all(places)
         raise
+
+
+def providers_for(given: Any, count: int) -> list[ContainerProvider]:
+    """Return who starts so many containers.
+
+    Raises:
+        OptionError: What is given starts none, or one only.
+    """
+    first = provider_for(given)
+    if count == 1:
+        return [first]
+    from envweave.providers.watched import WatchedProvider
+
+    if not isinstance(first, WatchedProvider):
+        raise OptionError(
+            f"isolation='container' needs {count} containers, and provider={first!r} has one at "
+            "a time. Use one that knows another(), such as LocalDockerProvider()."
+        )
+    return [first, *(first.another() for _ in range(count - 1))]
 
 
 def provider_for(given: Any) -> ContainerProvider:

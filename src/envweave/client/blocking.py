@@ -333,6 +333,10 @@ class BlockingConnection:
         self._patience_s = _BRIEF_S
         return self.call(call, timeout_s)
 
+    def fileno(self) -> int:
+        """Return what to wait on until something comes; -1 without a connection."""
+        return -1 if self._line is None else self._line.fileno()
+
     def abandon(self, session: str) -> None:
         """Have a session closed that nobody wants any more, when the server can be told."""
         self.exchange.abandon(session)

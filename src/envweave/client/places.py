@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
 from envweave.client.address import Address, parse_address
 from envweave.errors import ConnectionLostError, EnvWeaveError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from envweave.providers import ContainerProvider
 
 START_S = 120.0
 """How long a server may take until it answers."""
+
+AT_ONCE = 4
+"""How many places are started at the same time."""
 
 
 class PlaceGoneError(ConnectionLostError):
@@ -114,8 +119,36 @@ class Place:
                 self._provider.stop_container()
 
 
-def stop_all(stops: list[Callable[[], None]]) -> None:
+def start_all(
+    start: Callable[[ContainerProvider], Place], providers: Sequence[ContainerProvider]
+) -> list[Place]:
+    """Start several places, some at a time; if one cannot be, the others are stopped again.
+
+    Raises:
+        EnvWeaveError: Why one could not be started.
+    """
+    if len(providers) == 1:
+        return [start(providers[0])]
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(AT_ONCE, "envweave place") as threads:
+        starting = [threads.submit(start, one) for one in providers]
+        try:
+            return [one.result() for one in starting]
+        except BaseException:
+            for one in starting:
+                one.cancel()
+            wait(starting)
+            stop_all([one.result() for one in starting if _is_good(one)])
+            raise
+
+
+def _is_good(one: Future[Place]) -> bool:
+    return not one.cancelled() and one.exception() is None
+
+
+def stop_all(places: Sequence[Place]) -> None:
     """Stop several places, whatever comes of each; the first failure is raised at the end."""
     with contextlib.ExitStack() as stack:
-        for stop in stops:
-            stack.callback(stop)
+        for one in places:
+            stack.callback(one.stop)

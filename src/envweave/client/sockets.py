@@ -156,6 +156,10 @@ class BlockingSocket:
             while True:
                 self._look(ends_s)
 
+    def fileno(self) -> int:
+        """Return what to wait on until something comes; messages that came together come once."""
+        return self._socket.fileno()
+
     def receive(self, timeout_s: float | None = None) -> Message:
         """Wait for the next message, as long as it takes or for so long.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 from envweave.client.blocking import BlockingConnection
+from envweave.client.many import ManyConnections
 from envweave.client.served import Served
 from envweave.client.vector_calls import Calls
 from envweave.client.vector_rows import Gathering, bytes_of, is_ordinary
@@ -62,7 +63,7 @@ class RemoteTransport:
 
     def __init__(
         self,
-        connection: BlockingConnection,
+        connection: BlockingConnection | ManyConnections,
         served: Served,
         num_envs: int,
         *,

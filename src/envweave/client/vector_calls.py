@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, final
 
 from envweave.client.blocking import BlockingConnection
+from envweave.client.many import ManyConnections
 from envweave.codec import AgentsSpec, Spec
 from envweave.codec.branches import Record
 from envweave.codec.leaves import Boolean, Choice, Integer, Real
@@ -42,7 +43,7 @@ class Calls:
         replies: What has come, the oldest first.
     """
 
-    def __init__(self, connection: BlockingConnection, spec: Spec) -> None:
+    def __init__(self, connection: BlockingConnection | ManyConnections, spec: Spec) -> None:
         self.connection = connection
         self.steps: dict[Key, int] = {}
         self.replies: dict[Key, Reply] = {}

@@ -130,9 +130,7 @@ class CodeActEnvironment(Environment):
             await self._grade(observation)
         elif result.session_ended:
             late = "time" in result.limits_hit
-            self.emit(
-                EpisodeEnd("timeout" if late else "error", "agent", result.exception_message)
-            )
+            self.emit(EpisodeEnd("timeout" if late else "error", "agent", result.exception_message))
             observation.reward = self._fatal_reward
         return observation
 

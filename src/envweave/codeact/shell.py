@@ -89,19 +89,23 @@ class Shell:
         if "\0" in command:
             return 2, "", "[shell] A command cannot hold the character NUL.\n", []
         limits, note = [], ""
+        self._reap()
+        if not self._pid:
+            note = f"The shell had ended, with status {self._status}. {_BEGAN} "
+            self._start()
         word = os.urandom(16).hex()
         try:
             status = self._run(command, word, time.monotonic() + timeout_s)
         except _LateError:
             limits.append("time")
-            note = f"The command took longer than {timeout_s:g} s, and was {self._stop(word)}"
+            note += f"The command took longer than {timeout_s:g} s, and was {self._stop(word)}"
             status = LATE
         except KeyboardInterrupt:  # the host's
-            note = f"The command was {self._stop(word)}"
+            note += f"The command was {self._stop(word)}"
             status = LATE
         except _GoneError:
             status, self._status = self._status, 0
-            note = f"The shell ended, with status {status}. {_BEGAN}"
+            note += f"The shell ended, with status {status}. {_BEGAN}"
         if not self._pid:
             self._start()
         stdout, cut = self._stdout.take()
@@ -271,4 +275,4 @@ def _with_note(told: str, note: str) -> str:
     if not note:
         return told
     between = "\n" if told and not told.endswith("\n") else ""
-    return f"{told}{between}[shell] {note}\n"
+    return f"{told}{between}[shell] {note.rstrip()}\n"

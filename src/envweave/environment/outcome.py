@@ -156,12 +156,13 @@ def check_parts(parts: Any, reward: float | None) -> None:
     """
     if not isinstance(parts, dict):
         raise BadReturnError(f"reward_parts {parts!r} is not a dict of numbers.")
-    values = [number(value) for value in parts.values()]
-    total = math.fsum(value for value in values if value is not None)
+    values = [value for value in map(number, parts.values()) if value is not None]
+    total = math.fsum(values)
+    rounded = 1e-14 * max(map(abs, values), default=0.0)  # by adding one after the other
     if reward is None:
         if parts:
             raise BadReturnError(f"reward_parts {parts!r} were given for a reward of None.")
-    elif not math.isclose(total, reward, rel_tol=1e-6, abs_tol=1e-9):
+    elif not math.isclose(total, reward, rel_tol=1e-6, abs_tol=max(1e-9, rounded)):
         raise BadReturnError(f"reward_parts {parts!r} sum to {total}, but the reward is {reward}.")
 
 

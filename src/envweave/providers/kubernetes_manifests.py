@@ -22,9 +22,6 @@ EXPIRES = "envweave.expires"
 
 APP = {"app.kubernetes.io/managed-by": "envweave"}
 
-STOP_S = 5
-"""How long a server may take to close its environments before it is killed."""
-
 _VARIABLE = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*")
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_SECONDS = 2**31 - 1
@@ -109,7 +106,7 @@ def spec(
     told: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": STOP_S,
+        "terminationGracePeriodSeconds": round(options.stop_timeout_s),
         "securityContext": {**who, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": tmp}],

@@ -56,6 +56,10 @@ class KubernetesOptions:
         command: What to run instead of what the image says.
         container_port: Where the server listens inside; left out, 8000.
         ttl_s: After how many seconds the cluster ends the pod, whatever becomes of its owner.
+        stop_timeout_s: How long its server may take to close its environments, before it is killed;
+            0 kills it at once.
+        schedule_timeout_s: How long it may wait for a node that has room; more where nodes are
+            added on demand.
         access: `"forward"` reaches the pod through the API server; `"cluster"` by its own address,
             for callers inside the cluster.
         service: Whether it has a service as well, whose address `access="cluster"` then uses.
@@ -84,6 +88,8 @@ class KubernetesOptions:
     command: Sequence[str] | None = None
     container_port: int | None = None
     ttl_s: float = 24 * 3600.0
+    stop_timeout_s: float = 5.0
+    schedule_timeout_s: float = 5.0
     access: str = "forward"
     service: bool = False
     namespace: str | None = None
@@ -142,6 +148,8 @@ class KubernetesOptions:
             raise OptionError(f"tmp_size={self.tmp_size!r} is less than 4 KiB, the least there is.")
         _refuse_number("cpus", self.cpus, 0.01)
         _refuse_number("ttl_s", self.ttl_s, _LEAST_TTL_S)
+        for name in ("stop_timeout_s", "schedule_timeout_s"):
+            _refuse_number(name, getattr(self, name), 0)
         if self.memory_request is not None:
             wanted = size_of("memory_request", self.memory_request)
             if wanted > memory:

@@ -137,23 +137,41 @@ class Connection:
     async def _hold(self) -> None:
         """Enter the connection, stay until it is not wanted or breaks, and leave it."""
         try:
-            async with AsyncExitStack() as stack:
-                self._peer = await self._connect(stack)
-                self._opened.set_result(None)
-                await self._until_over()
-        except Exception as error:  # noqa: BLE001 - whatever a library and a server come up with
-            self._end_with(await self._why(error))
+            why = await self._stay(is_old=False)
+            if why and self._was_offended():
+                why = await self._stay(is_old=True)
+            self._end_with(why or "it was closed")
         finally:
             self._end_with("it was closed")
 
-    async def _connect(self, stack: AsyncExitStack) -> Peer:
+    async def _stay(self, *, is_old: bool) -> str:
+        """Enter the connection, and leave it. Return why it could not be entered, or broke."""
+        try:
+            async with AsyncExitStack() as stack:
+                self._peer = await self._connect(stack, is_old=is_old)
+                self._opened.set_result(None)
+                await self._until_over()
+        except Exception as error:  # noqa: BLE001 - whatever a library and a server come up with
+            return await self._why(error)
+        return ""
+
+    def _was_offended(self) -> bool:
+        """Whether the server left instead of answering what it was asked first.
+
+        Some that begin with a handshake do, when anything else comes before it.
+        """
+        has_left = self._process is not None and self._process.silent.is_set()
+        return has_left and not self._opened.done() and mcp_sdk.asks_before_handshake()
+
+    async def _connect(self, stack: AsyncExitStack, *, is_old: bool) -> Peer:
         server = self.server
         if isinstance(server, UrlServer):
             return await stack.enter_async_context(mcp_sdk.connect_to_url(server))
         env = {**mcp_sdk.default_environment(), **server.env}
         self._process = await ServerProcess.start(server, env)
         stack.push_async_callback(self._process.end)
-        return await stack.enter_async_context(mcp_sdk.connect_to_process(self._process))
+        connected = mcp_sdk.connect_to_process(self._process, is_old=is_old)
+        return await stack.enter_async_context(connected)
 
     async def _until_over(self) -> None:
         unwanted = asyncio.create_task(self._unwanted.wait())

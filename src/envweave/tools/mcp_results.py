@@ -1,7 +1,8 @@
-"""What an MCP server answers, as the code that called gets it."""
+"""What goes to an MCP server and comes from it, as the code that calls has it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,34 @@ class Answer:
     content: Sequence[Mapping[str, Any]]
     structured: Any = None
     is_error: bool = False
+
+
+def check_sendable(tool: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse what JSON has no words for. Code behind walls can pass more than that.
+
+    Raises:
+        TypeError: The message names the argument.
+    """
+    for name, value in arguments.items():
+        odd = _unsayable(value)
+        if odd:
+            raise TypeError(f"{tool}() argument {name!r}: JSON, which MCP speaks, has no {odd}.")
+
+
+def _unsayable(value: Any) -> str:
+    """Return what JSON cannot say of a value; nothing if it can say all of it."""
+    if value is None or isinstance(value, str | int):  # a bool is an int
+        return ""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_unsayable, value)), "")
+    if isinstance(value, dict):
+        odd = next((key for key in value if not isinstance(key, str)), None)
+        if odd is not None:
+            return f"key {odd!r}"
+        return next(filter(None, map(_unsayable, value.values())), "")
+    return type(value).__name__
 
 
 def value_of(answer: Answer, output: Mapping[str, Any] | None) -> Any:

@@ -80,9 +80,14 @@ def default_environment() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def connect_to_process(process: ServerProcess) -> AsyncIterator[Peer]:
-    """Connect to a server that runs here. It must be left by the task that entered it."""
-    async with _connected(_lines(process), is_old=False) as peer:
+async def connect_to_process(process: ServerProcess, *, is_old: bool) -> AsyncIterator[Peer]:
+    """Connect to a server that runs here. It must be left by the task that entered it.
+
+    Args:
+        process: The server.
+        is_old: Whether it is known to begin with a handshake, and is not asked.
+    """
+    async with _connected(_lines(process), is_old=is_old) as peer:
         yield peer
 
 
@@ -103,6 +108,11 @@ async def connect_to_url(server: UrlServer) -> AsyncIterator[Peer]:
             yield peer
 
 
+def asks_before_handshake() -> bool:
+    """Whether a server is first asked if it needs a handshake at all."""
+    return _load() >= 2
+
+
 def _load() -> int:
     """Import the library, which takes a while; return its major version."""
     need_sdk()
@@ -118,7 +128,7 @@ async def _connected(
 
     Args:
         transport: Brings the streams that messages go over.
-        is_old: Whether only a server with a handshake can be behind it.
+        is_old: Whether the server behind it is known to begin with a handshake.
     """
     version = _load()
     mcp = importlib.import_module("mcp")

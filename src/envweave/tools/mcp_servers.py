@@ -19,7 +19,7 @@ from envweave.tools.mcp_config import (
 )
 from envweave.tools.mcp_connection import Connection
 from envweave.tools.mcp_names import Prefix, called
-from envweave.tools.mcp_results import Answer, McpError, value_of
+from envweave.tools.mcp_results import Answer, McpError, check_sendable, value_of
 from envweave.tools.mcp_sdk import ListedTool, need_sdk
 from envweave.tools.mcp_thread import LoopThread
 from envweave.tools.sources import ToolSource
@@ -100,6 +100,7 @@ class McpServers(ToolSource):
 
     def _tool(self, name: str, crew: _Crew, server: str, listed: ListedTool) -> Tool:
         async def call(**arguments: Any) -> Any:
+            check_sendable(name, arguments)
             answer = await crew.call(server, listed.name, arguments)
             return value_of(answer, listed.output)
 
@@ -193,6 +194,8 @@ class _Crew:
 
     async def _start(self) -> dict[str, list[ListedTool]]:
         async with self._starting:
+            if self._is_closed:
+                raise StartupError("The MCP servers were closed while they were to be started.")
             names = [server.name for server in self._servers]
             starts = [asyncio.create_task(self._ready(server)) for server in self._servers]
             try:
@@ -218,6 +221,7 @@ class _Crew:
 
     async def _end(self) -> None:
         async with self._starting:
+            self._is_closed = True
             closing = [asyncio.create_task(one.close()) for one in self._connections.values()]
             if closing:
                 await asyncio.wait(closing)

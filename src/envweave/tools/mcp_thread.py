@@ -42,7 +42,13 @@ class LoopThread:
         async def made() -> T:
             return await make()
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made(), self.loop))
+        running = made()
+        try:
+            future = asyncio.run_coroutine_threadsafe(running, self.loop)
+        except RuntimeError:  # it is closed
+            running.close()
+            raise
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Cancel what is left, and end the thread. Harmless twice."""

@@ -57,8 +57,9 @@ class ModulesInCode:
 
     def _of(self, node: ast.expr) -> Iterator[str]:
         attributes: list[str] = []
-        while isinstance(node, ast.Attribute) and len(attributes) < LONGEST_PATH:
-            attributes.insert(0, node.attr)
+        while isinstance(node, ast.Attribute | ast.NamedExpr) and len(attributes) < LONGEST_PATH:
+            if isinstance(node, ast.Attribute):
+                attributes.insert(0, node.attr)
             node = node.value
         end = "".join(f".{one}" for one in attributes)
         if isinstance(node, ast.Name):

@@ -28,8 +28,9 @@ _MODULES = {
         types.FunctionType unittest.mock string.Formatter pip setuptools ensurepip venv
     """,
     "makes code out of data": """
-        pickle _pickle marshal dill cloudpickle joblib copyreg code codeop runpy timeit trace pdb
-        bdb cProfile profile doctest typing.get_type_hints typing.ForwardRef numpy.f2py
+        pickle _pickle marshal dill cloudpickle joblib copyreg code codeop compileall py_compile
+        runpy timeit trace pdb bdb cProfile profile doctest pydoc typing.get_type_hints
+        typing.ForwardRef numpy.f2py
     """,
 }
 

@@ -81,12 +81,13 @@ class CodingEnvironment(ew.Environment):
         }
         if profile == "shell":
             _refuse_what_only_python_has(
-                tools=tools,
-                files=files,
-                preload=preload,
-                executor=executor != "sandbox",
-                grader=grader is not None and grade == "final",
+                tools=tools, files=files, preload=preload, executor=executor != "sandbox"
             )
+            if grader is not None and grade == "final":
+                raise OptionError(
+                    "A shell has no final_answer() to call. Grade after every step, by "
+                    "grade='every_step'."
+                )
             executor = self._terminal = TerminalExecutor(
                 SandboxOptions(
                     limits=_read_limits(limits),

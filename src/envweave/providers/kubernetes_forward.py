@@ -1,0 +1,229 @@
+"""A port of this machine that leads to a port of a pod, through the API server.
+
+Each caller's connection has a WebSocket of its own, in which every message begins with the number
+of a channel: 0 is what the two ends say to each other, 1 what the cluster says of failures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from envweave.errors import StartupError, WireError
+from envweave.wire.websocket import ClientStream
+
+logger = logging.getLogger("envweave.providers")
+
+MOST_CONNECTIONS = 512
+"""How many callers there may be at once."""
+
+_DATA, _FAILURES = 0, 1
+_CHUNK = 2**16
+_FULL = 2**20  # more is not read while so much waits to be written
+_LAST_WORDS_S = 1.0
+_JOIN_S = 5.0
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+@final
+class Forward:
+    """A port of loopback, open until `close`.
+
+    Args:
+        connect: Makes a connection to the pod: a socket with the frames of a WebSocket.
+        port: Which port; `None` for one that is free.
+
+    Attributes:
+        port: Which one it is.
+
+    Raises:
+        StartupError: The port is in use.
+    """
+
+    def __init__(self, connect: Callable[[], Any], port: int | None = None) -> None:
+        self._connect = connect
+        try:
+            self._listener = socket.create_server(("127.0.0.1", port or 0), backlog=128)
+        except OSError as error:
+            raise StartupError(
+                f"Port {port} of this machine is in use ({error.strerror}). Stop what listens "
+                "there, or leave port out to have one that is free."
+            ) from None
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()  # over the next three
+        self._lines: set[_Line] = set()
+        self._threads: set[threading.Thread] = set()
+        self._is_closed = False
+        self._accepting = threading.Thread(
+            target=self._accept, name=f"envweave-forward-{self.port}", daemon=True
+        )
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Close the port and all connections, and wait for their threads. May be called twice."""
+        with self._lock:
+            self._is_closed = True
+            lines, threads = list(self._lines), [*self._threads, self._accepting]
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
+        self._listener.close()
+        for line in lines:
+            line.hang_up()
+        ends_s = time.monotonic() + _JOIN_S
+        for thread in threads:
+            thread.join(max(0.0, ends_s - time.monotonic()))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError as error:
+                if self._listener.fileno() < 0 or self._is_closed:
+                    return
+                logger.warning("a connection to a pod was not taken: %s", error)
+                time.sleep(0.1)  # no descriptors left, perhaps, and others may give some back
+                continue
+            line = _Line(caller)
+            thread = threading.Thread(
+                target=self._serve, args=(line,), name=f"envweave-line-{self.port}", daemon=True
+            )
+            with self._lock:
+                is_welcome = not self._is_closed and len(self._lines) < MOST_CONNECTIONS
+                if is_welcome:
+                    self._lines.add(line)
+                    self._threads.add(thread)
+            if not is_welcome:
+                line.end()
+                continue
+            thread.start()
+
+    def _serve(self, line: _Line) -> None:
+        try:
+            line.run(self._connect)
+        except StartupError as error:
+            # The caller finds the line dead, and asks what became of the pod.
+            logger.debug("no connection to the pod: %s", error)
+        except OSError as error:
+            logger.debug("a connection to the pod broke: %s", error)
+        finally:
+            line.end()
+            with self._lock:
+                self._lines.discard(line)
+                self._threads.discard(threading.current_thread())
+
+
+@final
+class _Line:
+    """A caller's connection, and the one to the pod that belongs to it."""
+
+    def __init__(self, caller: socket.socket) -> None:
+        self._caller = caller
+        self._pod: Any = None
+        self._is_hung_up = False
+        self._stream = ClientStream()
+        self._to_pod = bytearray()
+        self._to_caller = bytearray()
+        self._greeted: set[int] = set()
+        self._is_over = False  # the pod's end
+
+    def hang_up(self) -> None:
+        """Have whoever runs it stop, from another thread."""
+        self._is_hung_up = True
+        for one in (self._caller, self._pod):
+            if one is not None:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Close both connections."""
+        self._caller.close()
+        if self._pod is not None:
+            self._pod.close()
+
+    def run(self, connect: Callable[[], Any]) -> None:
+        """Carry what either end says to the other, until one of them has had enough."""
+        self._pod = connect()
+        if self._is_hung_up:
+            return
+        for one in (self._caller, self._pod):
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        ends_s: float | None = None  # when a caller that has hung up hears no more
+        while not self._is_hung_up and (ends_s is None or time.monotonic() < ends_s):
+            self._wait(None if ends_s is None else ends_s - time.monotonic(), ends_s is None)
+            if ends_s is None and len(self._to_pod) < _FULL and not self._hear_caller():
+                ends_s = time.monotonic() + _LAST_WORDS_S
+            if len(self._to_caller) < _FULL:
+                self._hear_pod()
+            self._tell(self._pod, self._to_pod)
+            self._tell(self._caller, self._to_caller)
+            if self._is_over and not self._to_caller:
+                return
+        if not self._is_hung_up:
+            self._to_pod += self._stream.close()
+            self._tell(self._pod, self._to_pod)
+
+    def _wait(self, timeout_s: float | None, is_heard: bool) -> None:  # noqa: FBT001 - our own
+        """Wait until either end says something, or can be told something."""
+        pod, caller = 0, 0
+        if len(self._to_caller) < _FULL and not self._is_over:
+            if isinstance(self._pod, ssl.SSLSocket) and self._pod.pending():
+                return  # decrypted already, of which the system knows nothing
+            pod |= select.POLLIN
+        if is_heard and len(self._to_pod) < _FULL:
+            caller |= select.POLLIN
+        pod |= select.POLLOUT if self._to_pod else 0
+        caller |= select.POLLOUT if self._to_caller else 0
+        poll = select.poll()
+        poll.register(self._pod, pod)
+        poll.register(self._caller, caller)
+        poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+
+    def _hear_caller(self) -> bool:
+        """Take what the caller says; `False` if it will say no more."""
+        try:
+            data = self._caller.recv(_CHUNK)
+        except _LATER:
+            return True
+        if data:
+            self._to_pod += self._stream.binary(bytes((_DATA,)) + data)
+        return bool(data)
+
+    def _hear_pod(self) -> None:
+        try:
+            data = self._pod.recv(_CHUNK)
+        except _LATER:
+            return
+        try:
+            messages = self._stream.receive(data)
+        except WireError as error:
+            raise StartupError(f"The API server does not forward: {error}") from None
+        self._to_pod += self._stream.answers()
+        for message in messages:
+            told = message.encode() if isinstance(message, str) else bytes(message)
+            channel, said = (told[0], told[1:]) if told else (_DATA, b"")
+            if channel not in self._greeted:
+                self._greeted.add(channel)  # the first names the port
+            elif channel == _DATA:
+                self._to_caller += said
+            elif channel == _FAILURES and said:
+                logger.debug("the pod's port: %s", said.decode(errors="replace"))
+                self._is_over = True
+        if not data or self._stream.close_code is not None:
+            self._is_over = True
+
+    @staticmethod
+    def _tell(one: Any, data: bytearray) -> None:
+        if data:
+            with contextlib.suppress(*_LATER):
+                sent = one.send(bytes(data[:_CHUNK]))
+                del data[:sent]

@@ -1,0 +1,299 @@
+"""One pod: started, reached, looked at, and deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from envweave.errors import EnvWeaveError, StartupError
+from envweave.providers.answering import answers_health
+from envweave.providers.kubernetes_cluster import (
+    LOOK_S,
+    Cluster,
+    ClusterError,
+    NoSuchObjectError,
+    RefusedError,
+)
+from envweave.providers.kubernetes_forward import Forward
+from envweave.providers.kubernetes_leftovers import delete_later
+from envweave.providers.kubernetes_manifests import owned, owned_by, pod, secret, service
+from envweave.providers.kubernetes_options import KubernetesOptions
+from envweave.providers.kubernetes_verdict import Outlook, Verdict, judge
+from envweave.providers.startup_faults import LINES_READ, error_in, told
+
+logger = logging.getLogger("envweave.providers")
+
+SILENCE_S = 6.0
+"""How long the API server may be out of reach before what is behind it counts as lost."""
+
+ADDRESS_S = 60.0
+"""How long a pod may take until it has an address of its own."""
+
+_POLL_S = 0.02
+_LOOK_EVERY_S = 0.5
+_WATCH_S = 30.0
+
+
+@final
+class Pod:
+    """A pod with a server in it, which is deleted by `remove`, and by nothing else before its time.
+
+    Args:
+        cluster: Where it runs.
+        image: From which image.
+        options: What it is given.
+        port: The port of loopback where callers will find it; `None` for one that is free.
+        env_vars: The server's environment variables, which travel in a secret.
+
+    Attributes:
+        name: What the cluster calls it.
+        base_url: Where its server will answer.
+
+    Raises:
+        StartupError: It could not be started. Nothing is left behind.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        image: str,
+        options: KubernetesOptions,
+        port: int | None,
+        env_vars: Mapping[str, str],
+    ) -> None:
+        self._cluster = cluster
+        self._image = image
+        self._options = options
+        self._owner = os.getpid()
+        self._forward: Forward | None = None
+        self._was_reached = False
+        self._silent_since_s: float | None = None
+        self.name = f"envweave-{secrets.token_hex(6)}"
+        about = owned(options)
+        kept = secret(self.name, env_vars, about)
+        try:
+            cluster.create("secrets", kept)
+            made = cluster.create("pods", pod(self.name, image, options, env_vars, about))
+            cluster.change("secrets", self.name, owned_by(made))
+            self.base_url = self._opened(made, about, port)
+        except BaseException as error:
+            self.remove()
+            if isinstance(error, RefusedError | NoSuchObjectError):
+                raise StartupError(
+                    f"A pod of {image!r} could not be made in the namespace "
+                    f"{cluster.namespace!r}: {error}."
+                ) from None
+            raise
+
+    def _opened(self, made: Mapping[str, Any], about: Mapping[str, Any], port: int | None) -> str:
+        """Return where the server will answer."""
+        inside, address = self._options.port, None
+        if self._options.service:
+            chosen = {"envweave.pod": self.name}
+            wanted = service(self.name, chosen, inside, {**about, **owned_by(made)["metadata"]})
+            address = self._cluster.create("services", wanted)["spec"]["clusterIP"]
+        if self._options.access == "forward":
+            self._forward = Forward(lambda: self._cluster.connect(self.name, inside), port)
+            return f"http://127.0.0.1:{self._forward.port}"
+        if address is None:
+            found = self._await(_address_of, time.monotonic() + ADDRESS_S)
+            if found is None:
+                raise StartupError(
+                    f"{self._which()} {self._verdict().why or 'has no address'}, and has done so "
+                    f"for {ADDRESS_S:g} s."
+                )
+            address = _address_of(found)
+        return (
+            f"http://[{address}]:{inside}" if ":" in str(address) else f"http://{address}:{inside}"
+        )
+
+    # Whether it is well
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until its server answers.
+
+        Raises:
+            EnvWeaveError: What the server cannot be made for, as it would be raised here.
+            StartupError: It cannot start, it exited, or `timeout_s` seconds passed.
+        """
+        ends_s = time.monotonic() + timeout_s
+        if self._await(_runs, ends_s) is None:
+            raise StartupError(
+                f"{self._which()} {self._verdict().why or 'does not run'}, and has done so for "
+                f"{timeout_s:g} s."
+            )
+        look_s = time.monotonic() + _LOOK_EVERY_S
+        while not answers_health(self.base_url, max(0.1, ends_s - time.monotonic())):
+            now_s = time.monotonic()
+            if now_s >= look_s or now_s >= ends_s:
+                self._refuse_gone(self._verdict())
+                look_s = time.monotonic() + _LOOK_EVERY_S
+            if now_s >= ends_s:
+                raise StartupError(
+                    f"{self._which()} runs, but its server did not answer within {timeout_s:g} s."
+                    f"{told(self._last_lines())}"
+                )
+            time.sleep(_POLL_S)
+        self._was_reached = True
+
+    def _await(
+        self, is_enough: Callable[[Mapping[str, Any]], object], ends_s: float
+    ) -> dict[str, Any] | None:
+        """Watch it until it is as it should be, and return it; `None` if that took too long.
+
+        Raises:
+            EnvWeaveError: It never will be.
+        """
+        without_node_s: float | None = None
+        found: dict[str, Any] | None = self._seen()
+        while True:
+            verdict = Verdict(Outlook.OVER, "was deleted by somebody else")
+            if found is not None:
+                if is_enough(found):
+                    return found
+                verdict = judge(found, self._options)
+            self._refuse_gone(verdict)
+            now_s = time.monotonic()
+            if verdict.outlook is not Outlook.WITHOUT_NODE:
+                without_node_s = None
+            elif without_node_s is None:
+                without_node_s = now_s
+            if (
+                without_node_s is not None
+                and now_s >= without_node_s + self._options.schedule_timeout_s
+            ):
+                raise StartupError(f"{self._which()} {verdict.why}.")
+            if now_s >= ends_s:
+                return None
+            wakes_s = min(ends_s, now_s + _WATCH_S)
+            if without_node_s is not None:
+                wakes_s = min(wakes_s, without_node_s + self._options.schedule_timeout_s)
+            found = self._next(found, max(0.0, wakes_s - now_s))
+
+    def _seen(self) -> dict[str, Any] | None:
+        try:
+            return self._cluster.get("pods", self.name)
+        except NoSuchObjectError:
+            return None
+
+    def _next(self, found: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
+        """Return it as it is after its next change, or when the time has come."""
+        if found is None or timeout_s < 1.0:  # of which a watch knows nothing
+            time.sleep(min(timeout_s, _POLL_S * 5))
+            return self._seen()
+        version = str(found["metadata"]["resourceVersion"])
+        changes = self._cluster.changes("pods", self.name, version, timeout_s)
+        with contextlib.closing(changes):  # type: ignore[type-var] # it is a generator
+            for one in changes:
+                return one
+        return self._seen()
+
+    def why_gone(self) -> str | None:
+        """Return why its server will never answer again; `None` if it may."""
+        try:
+            verdict = self._verdict(LOOK_S)
+        except ClusterError as error:
+            # The pod lives on without the API server, which may be back in a moment.
+            now_s = time.monotonic()
+            if self._silent_since_s is None:
+                self._silent_since_s = now_s
+            if now_s - self._silent_since_s < SILENCE_S:
+                return None
+            return f"{self._which()} is out of reach. {error}"
+        except StartupError as error:
+            return f"{self._which()} is out of reach: {error}."
+        self._silent_since_s = None
+        if verdict.outlook not in (Outlook.OVER, Outlook.HOPELESS):
+            return None
+        return str(self._gone(verdict))
+
+    def _verdict(self, timeout_s: float = LOOK_S) -> Verdict:
+        try:
+            return judge(self._cluster.get("pods", self.name, timeout_s), self._options)
+        except NoSuchObjectError:
+            return Verdict(Outlook.OVER, "was deleted by somebody else")
+
+    def _refuse_gone(self, verdict: Verdict) -> None:
+        if verdict.outlook in (Outlook.OVER, Outlook.HOPELESS):
+            raise self._gone(verdict)
+
+    def _gone(self, verdict: Verdict) -> EnvWeaveError:
+        lines = self._last_lines() if verdict.is_told else []
+        told_inside = None if self._was_reached else error_in(lines, self._image)
+        if told_inside is not None:
+            return told_inside
+        end = told(lines) if verdict.is_told else ""
+        return StartupError(f"{self._which()} {verdict.why}.{end}")
+
+    def _which(self) -> str:
+        return f"The pod {self.name} of {self._image!r}"
+
+    def _last_lines(self) -> list[str]:
+        try:
+            return self._cluster.last_lines(self.name, LINES_READ, LOOK_S)
+        except StartupError:
+            return []
+
+    # Its end
+
+    def stop(self) -> None:
+        """End it in order if it can be, and delete it. May be called twice."""
+        if self._owner != os.getpid():
+            return
+        try:
+            grace_s = round(self._options.stop_timeout_s)
+            if grace_s > 0:
+                self._cluster.delete("pods", self.name, grace_s)
+                self._await_end(time.monotonic() + grace_s)
+        except StartupError as error:
+            logger.warning("stopping %s failed: %s", self.name, error)
+        finally:
+            self.remove()
+
+    def _await_end(self, ends_s: float) -> None:
+        """Wait until its server has ended, which is long before the cluster forgets the pod."""
+        found = self._seen()
+        while found is not None and not _has_ended(found) and time.monotonic() < ends_s:
+            found = self._next(found, max(1.0, ends_s - time.monotonic()))
+
+    def remove(self) -> None:
+        """Delete it, whatever it does. May be called twice.
+
+        A forked copy of the process that started it leaves it alone.
+        """
+        if self._owner != os.getpid():
+            return
+        forward, self._forward = self._forward, None
+        if forward is not None:
+            forward.close()
+        kinds = ["services", "pods", "secrets"] if self._options.service else ["pods", "secrets"]
+        for kind in kinds:
+            try:
+                self._cluster.delete(kind, self.name)
+            except StartupError as error:
+                # Whoever starts a pod next deletes it; if nobody does, its time runs out.
+                delete_later(self._cluster, kind, self.name)
+                logger.warning("%s could not be deleted: %s", self.name, error)
+
+
+def _address_of(found: Mapping[str, Any]) -> Any:
+    return (found.get("status") or {}).get("podIP")
+
+
+def _state_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    statuses = (found.get("status") or {}).get("containerStatuses") or [{}]
+    return statuses[0].get("state") or {}
+
+
+def _runs(found: Mapping[str, Any]) -> bool:
+    is_deleted = bool(found["metadata"].get("deletionTimestamp"))
+    return "running" in _state_of(found) and not is_deleted
+
+
+def _has_ended(found: Mapping[str, Any]) -> bool:
+    return "terminated" in _state_of(found) or not _state_of(found)

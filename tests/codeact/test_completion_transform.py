@@ -1,0 +1,89 @@
+"""A task is paid for once its condition holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from code_steps import parts_of, step
+
+import envweave as ew
+from envweave.codeact.models import CodeObservation
+from envweave.errors import BadReturnError, OptionError
+
+
+def says_done(observation: CodeObservation) -> bool:
+    return "done" in observation.stdout
+
+
+def test_it_pays_and_ends_the_episode_once_the_condition_holds() -> None:
+    transform = ew.TaskCompletionTransform(says_done, reward=5.0)
+
+    before, after = (transform(step(stdout=text)) for text in ("working", "done"))
+
+    assert (before.reward, before.done, parts_of(before)) == (0.0, False, {"task": 0.0})
+    assert (after.reward, after.done, parts_of(after)) == (5.0, True, {"task": 5.0})
+
+
+def test_it_sets_its_part_and_the_others_stay() -> None:
+    transform = ew.TaskCompletionTransform(lambda _: True, 2, part="goal", ends=False)
+
+    shown = transform(transform(step(reward=1.0)))
+
+    assert (shown.reward, parts_of(shown)) == (3.0, {"base": 1.0, "goal": 2.0})
+    assert shown.done is False
+
+
+def test_it_ends_an_episode_of_a_real_environment() -> None:
+    transform = ew.TaskCompletionTransform(lambda seen: seen.execution_result.return_value == [1])
+    with ew.make(ew.create_codeact_env(transform=transform)) as env:
+        env.reset()
+
+        results = [env.step({"code": code}) for code in ("x = []", "x.append(1)\nx")]
+
+    assert [(one.reward, one.terminated) for one in results] == [(0.0, False), (1.0, True)]
+
+
+def test_the_first_observation_of_an_episode_is_not_asked_about() -> None:
+    transform = ew.TaskCompletionTransform(lambda _: True)
+
+    shown = transform(CodeObservation(prompt="x"))
+
+    assert (shown.reward, shown.done, shown.metadata) == (None, False, {})
+
+
+def test_unsafe_code_that_completes_the_task_ends_it_unpaid() -> None:
+    both = ew.CompositeTransform(
+        [ew.CodeSafetyTransform(), ew.TaskCompletionTransform(lambda _: True)]
+    )
+
+    shown = both(step("import os"))
+
+    assert (shown.reward, shown.done) == (-1.0, True)
+
+
+def test_a_truth_of_numpys_is_one() -> None:
+    shown = ew.TaskCompletionTransform(lambda _: np.bool_(True))(step())
+
+    assert (shown.reward, shown.done) == (1.0, True)
+
+
+@pytest.mark.parametrize("said", [None, 1, "yes", [1]])
+def test_a_condition_that_does_not_say_whether_it_holds_is_refused(said: Any) -> None:
+    transform = ew.TaskCompletionTransform(lambda _: said)
+
+    with pytest.raises(BadReturnError, match="and not whether the task is done"):
+        transform(step())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((3,), "3 cannot be called"),
+        ((says_done, float("inf")), "reward=inf.* a reward is a finite number"),
+    ],
+)
+def test_options_that_are_not_sound_are_refused(given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        ew.TaskCompletionTransform(*given)

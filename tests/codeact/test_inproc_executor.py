@@ -1,0 +1,285 @@
+"""What is special to code that this very interpreter runs."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import logging
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import codeact_worlds
+import pytest
+from codeact_worlds import QUICK, Road, coder, road
+
+import envweave as ew
+
+WAITS_IN_C = "import codeact_worlds\ncodeact_worlds.GATE.wait()"
+
+
+@pytest.fixture
+def way() -> Iterator[Road]:
+    with road("direct", executor="inproc", files=True, limits=QUICK) as found:
+        found.reset(seed=1)
+        yield found
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    codeact_worlds.GATE.clear()
+    yield codeact_worlds.GATE
+    codeact_worlds.GATE.set()
+
+
+def test_code_that_cannot_be_interrupted_is_left_behind_and_is_to_blame(
+    gate: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(threading.enumerate())
+    with (
+        caplog.at_level(logging.WARNING, "envweave.codeact"),
+        road("make", executor="inproc", limits=QUICK, fatal_reward=-1.0) as way,
+    ):
+        way.reset()
+        last = way.step(WAITS_IN_C)
+        (left,) = set(threading.enumerate()) - before
+        way.reset()
+        after = way.step("print('new'); 1 + 1")
+    gate.set()
+    left.join(20)
+
+    assert last.end is not None
+    assert (last.end["reason"], last.end["blame"]) == ("timeout", "agent")
+    assert (last.limits_hit, last.exit_code, last.reward) == (("time",), 124, -1.0)
+    assert last.told.session_ended
+    assert "A thread cannot be killed, so it was left behind." in last.told.exception_message
+    assert [one.getMessage() for one in caplog.records] == [
+        "code did not end when it was interrupted; its thread is left behind"
+    ]
+    assert (after.value, after.told.stdout) == (2, "new\n")
+    assert not left.is_alive()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_that_was_left_behind_prints_to_nobody(
+    gate: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.stdout
+    known = set(threading.enumerate())
+    with road("direct", executor="inproc", limits=QUICK) as way:
+        way.reset()
+        way.step(f"try:\n    {WAITS_IN_C.replace(chr(10), '; ')}\nfinally:\n    print('late')")
+        (left,) = set(threading.enumerate()) - known
+        way.reset()
+        after = way.step("print('mine')")
+        print("the host's")
+        gate.set()
+        left.join(20)
+
+    assert not left.is_alive()
+    assert after.told.stdout == "mine\n"
+    assert capsys.readouterr().out == "the host's\n"
+    assert sys.stdout is before
+
+
+def test_code_that_goes_on_when_it_is_interrupted_and_then_ends_has_failed(way: Road) -> None:
+    step = way.step("try:\n    time.sleep(60)\nexcept BaseException:\n    kept = 1")
+    after = way.step("kept")
+
+    assert step.limits_hit == ("time",)
+    assert step.told.exception_message.endswith("went on when it was told.")
+    assert after.value == 1
+
+
+def test_interrupts_that_come_at_any_moment_harm_nothing() -> None:
+    chance = random.Random(0)
+    with road("direct", executor="inproc", limits={"timeout_s": 0.004, "grace_s": 20.0}) as way:
+        way.reset()
+        way.step("def spin(n):\n    for _ in range(n): add(1, 1) if n % 3 else print(n)")
+        way.step("kept = 5")
+        steps = [way.step(f"spin({chance.randint(1, 60)})") for _ in range(150)]
+        left = [way.step("kept") for _ in range(20)]
+
+    hit = [step.limits_hit for step in steps]
+    assert all(step.told.success or "time" in step.limits_hit for step in steps)
+    assert ("time",) in hit
+    assert () in hit
+    assert {step.value for step in left if step.told.success} == {5}
+
+
+def test_sessions_print_apart_though_they_run_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    met = threading.Barrier(3, timeout=20)
+
+    def meet() -> None:
+        met.wait()
+
+    def play(mark: str) -> str:
+        env = ew.create_codeact_env(executor="inproc", tools=[meet])
+        try:
+            env.reset()
+            code = f"for i in range(3):\n    meet()\n    print('{mark}', i)"
+            return str(env.step({"code": code}).stdout)
+        finally:
+            env.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        told = [threads.submit(play, mark) for mark in "ab"]
+        for i in range(3):
+            met.wait()
+            print("host", i)
+        shown = [one.result(20) for one in told]
+
+    assert shown == ["a 0\na 1\na 2\n", "b 0\nb 1\nb 2\n"]
+    assert capsys.readouterr().out == "host 0\nhost 1\nhost 2\n"
+
+
+def test_what_code_puts_into_sys_is_taken_out_again(way: Road) -> None:
+    before = sys.stdout, sys.stderr
+
+    way.step("import io, sys\nsys.stdout = sys.stderr = io.StringIO()\nprint('lost')")
+    after = way.step("import sys; print('seen'); print('too', file=sys.stderr)")
+
+    assert (after.told.stdout, after.told.stderr) == ("seen\n", "too\n")
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_streams_are_like_real_ones(way: Road) -> None:
+    step = way.step(
+        "import sys\n"
+        "sys.stdout.buffer.write('ä'.encode()[:1]); sys.stdout.buffer.write('ä'.encode()[1:])\n"
+        "sys.stdout.writelines(['a', 'b']); sys.stdout.flush(); sys.stdout.reconfigure()\n"
+        "print('\\ud800', sys.stdout.encoding, sys.stdout.isatty(), sys.stdout.writable())\n"
+        "try: sys.stdout.write(b'bytes')\n"
+        "except TypeError as error: print(error, file=sys.stderr)"
+    )
+
+    assert step.told.stdout == "äab\\ud800 utf-8 False True\n"
+    assert step.told.stderr == "write() argument must be str, not bytes\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one current folder for all threads")
+def test_code_works_in_a_folder_of_its_own_and_sees_the_files_of_its_tools(way: Road) -> None:
+    before = Path.cwd()
+
+    step = way.step(
+        "import os\n"
+        "file_write('a.txt', 'one')\n"
+        "with open('b.txt', 'w') as file: n = file.write('two')\n"
+        "with open('a.txt') as file: text = file.read()\n"
+        "text, file_read('b.txt'), os.getcwd()"
+    )
+    moved = way.step("os.chdir('tmp'); open('c.txt', 'w').close(); file_list('.'), file_list('..')")
+
+    assert step.value[:2] == ("one", "two")
+    assert Path(step.value[2]) != before
+    assert moved.value == (["c.txt"], ["a.txt", "b.txt", "tmp/"])
+    assert Path.cwd() == before
+
+
+def test_a_folder_that_grows_too_large_ends_the_episode() -> None:
+    limits = {"timeout_s": 20.0, "grace_s": 5.0, "disk_bytes": 256 << 10}
+    with road("make", executor="inproc", files=True, limits=limits) as way:
+        way.reset()
+        last = way.step("file_write('big', 'x' * (1 << 20))\nwhile True: time.sleep(0.01)")
+        way.reset()
+        after = way.step("file_list()")
+
+    assert last.limits_hit == ("disk",)
+    assert last.end is not None
+    assert last.end["blame"] == "agent"
+    assert after.value == ["tmp/"]
+
+
+def test_coroutines_run_at_the_top_level_and_are_interrupted(way: Road) -> None:
+    first = way.step(
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 4\nawait f()"
+    )
+    late = way.step("await asyncio.sleep(60)")
+    run = way.step(
+        "async def g():\n    try: await asyncio.sleep(60)\n    finally: print('ended')\n"
+        "asyncio.run(g())"
+    )
+    after = way.step("await f() + await f()")
+
+    assert first.value == 4
+    assert (late.limits_hit, run.limits_hit) == (("time",), ("time",))
+    assert run.told.stdout == "ended\n"
+    assert after.value == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("import sys; sys.exit(3)", "SystemExit", "3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", ""),
+        ("input('name? ')", "EOFError", "EOF when reading a line"),
+        ("def f(): f()\nf()", "RecursionError", "maximum recursion depth exceeded"),
+        ("'\\ud800'.encode()", "UnicodeEncodeError", "'utf-8' codec can't encode"),
+    ],
+)
+def test_whatever_is_raised_is_an_observation(
+    way: Road, code: str, kind: str, message: str
+) -> None:
+    step = way.step(code)
+    after = way.step("1 + 1")
+
+    assert step.told.exception_type == kind
+    assert step.told.exception_message.startswith(message)
+    assert after.value == 2
+
+
+def test_modules_that_code_changes_are_its_own(way: Road) -> None:
+    host = builtins.len, random.random
+
+    way.step("import builtins, random, time\nbuiltins.len = random.random = time.sleep = None")
+    mine = way.step("len, random.random, time.sleep")
+    way.reset()
+    other = way.step("len('ab'), random.random() < 1, time.sleep(0)")
+
+    assert mine.value == (None, None, None)
+    assert other.value == (2, True, None)
+    assert (builtins.len, random.random) == host
+
+
+def test_what_comes_from_the_future_holds_for_later_cells(way: Road) -> None:
+    way.step("from __future__ import annotations")
+
+    step = way.step("def f(a: undefined): pass\nf.__annotations__")
+
+    assert step.value == {"a": "undefined"}
+
+
+def test_tools_have_their_help_and_refuse_what_is_no_plain_data(way: Road) -> None:
+    told = way.step("import inspect\nadd.__doc__, str(inspect.signature(add)), add.__name__")
+    refused = way.step("add(object(), 1)")
+    held = way.step(
+        "import threading\nbox = []\n"
+        "thread = threading.Thread(target=lambda: box.append(add(2, 3)))\n"
+        "thread.start(); thread.join(); box"
+    )
+
+    assert told.value == ("Return the sum.", "(a: int, b: int) -> int", "add")
+    assert refused.told.exception_type == "TypeError"
+    assert "not plain data" in refused.told.exception_message
+    assert held.value == [5]
+
+
+def test_many_episodes_leave_no_sources_behind() -> None:
+    def cells() -> int:
+        return sum(name.startswith("<cell ") for name in linecache.cache)
+
+    before = cells()
+    env = coder(executor="inproc")
+    for _ in range(5):
+        env.reset()
+        env.step({"code": "1 / 0"})
+    env.close()
+
+    assert cells() == before

@@ -1,0 +1,270 @@
+"""The right answer is paid for, and nothing that only looks like it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from code_steps import failed_step, parts_of, step
+
+import envweave as ew
+from envweave.codeact.models import CodeObservation
+from envweave.errors import BadReturnError, OptionError
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Any]:
+    with ew.create_codeact_env(preload=["numpy"]) as one:
+        yield one
+
+
+RIGHT = {
+    "an int": "6 * 7",
+    "a float": "42.0",
+    "a float that is a little off": "sum([0.1] * 420)",
+    "an int of numpy's": "import numpy as np\nnp.int64(42)",
+    "a float of numpy's": "import numpy as np\nnp.float32(42)",
+    "an array of no dimensions": "import numpy as np\nnp.array(42)",
+    "the number inside of a subclass, whatever that says": (
+        "class F(float):\n    def __eq__(self, other): return False\nF(42)"
+    ),
+}
+WRONG = {
+    "another number": "41",
+    "a number that is off": "42.001",
+    "nothing": "x = 42",
+    "None": "None",
+    "printed": "print(42)",
+    "text": "'42'",
+    "bytes": "b'42'",
+    "a list of it": "[42]",
+    "an array of it": "import numpy as np\nnp.array([42])",
+    "an array of many": "import numpy as np\nnp.full(9, 42)",
+    "a complex number": "42 + 0j",
+    "a truth": "True",
+    "a decimal": "import decimal\ndecimal.Decimal(42)",
+    "a fraction": "import fractions\nfractions.Fraction(42)",
+    "nan": "float('nan')",
+    "infinity": "float('inf')",
+    "a huge number": "10 ** 5000",
+    "an object that equals everything": (
+        "class E:\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n"
+        "    __rsub__ = __sub__\n    def __float__(self): return 42.0\nE()"
+    ),
+    "an int that equals everything": (
+        "class I(int):\n    def __eq__(self, other): return True\n"
+        "    def __sub__(self, other): return 0\n    __rsub__ = __sub__\n"
+        "    def __index__(self): return 42\n    def __int__(self): return 42\nI(7)"
+    ),
+    "a float that equals everything": (
+        "class F(float):\n    def __eq__(self, other): return True\n"
+        "    def __sub__(self, other): return 0.0\n    def __float__(self): return 42.0\nF(7)"
+    ),
+    "an array that equals everything": (
+        "import numpy as np\nclass A(np.ndarray):\n"
+        "    def __eq__(self, other): return True\n    def item(self): return 42\n"
+        "np.array(7).view(A)"
+    ),
+    "a list that equals everything": (
+        "class L(list):\n    def __eq__(self, other): return True\nL()"
+    ),
+    "a function": "lambda: 42",
+    "itself within itself": "x = []\nx.append(x)\nx",
+    "code that raises": "42\n1 / 0",
+    "code that is none": "42 +",
+}
+
+
+@pytest.mark.parametrize("code", RIGHT.values(), ids=RIGHT)
+def test_the_right_answer_is_paid_for(env: Any, code: str) -> None:
+    env.transform = ew.MathProblemTransform(42)
+    env.reset()
+
+    shown = env.step(ew.CodeAction(code=code))
+
+    assert (shown.reward, parts_of(shown)) == (1.0, {"math": 1.0})
+
+
+@pytest.mark.parametrize("code", WRONG.values(), ids=WRONG)
+def test_no_other_answer_is_paid_for(env: Any, code: str) -> None:
+    env.transform = ew.MathProblemTransform(42, wrong=-0.5)
+    env.reset()
+
+    shown = env.step(ew.CodeAction(code=code))
+
+    assert (shown.reward, parts_of(shown)) == (-0.5, {"math": -0.5})
+
+
+def test_the_answer_may_have_any_plain_form() -> None:
+    expected = [
+        ("text", "text"),
+        ([1, [2.0, "x"]], (1, [2, "x"])),
+        ({"a": 1}, {"a": 1.0}),
+        ({1, 2}, {2, 1}),
+        (True, True),
+        (np.array([1.0, 2.0]), [1, 2]),
+        (np.float64(0.5), 0.5),
+    ]
+
+    rewards = [ew.MathProblemTransform(want)(step(value=got)).reward for want, got in expected]
+
+    assert rewards == [1.0] * len(expected)
+
+
+def test_the_part_is_set_and_the_others_stay() -> None:
+    transform = ew.MathProblemTransform(42, right=2.0, part="answer")
+
+    shown = transform(transform(step(reward=0.25)))
+
+    assert (shown.reward, parts_of(shown)) == (2.25, {"base": 0.25, "answer": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "tolerance", "reward"),
+    [
+        (10**12, 10**12 + 1, 1e-9, 0.0),
+        (10**12, 10**12 + 1, 1, 1.0),
+        (10**12, float(10**12 + 1), 1e-9, 1.0),
+        (42, 41, 1, 1.0),
+        (3.14159, 3.14, 1e-2, 1.0),
+        (3.14159, 3.14, 0, 0.0),
+        (0, 1e-10, 1e-9, 1.0),
+    ],
+)
+def test_the_tolerance_is_a_choice(
+    expected: float, answer: float, tolerance: float, reward: float
+) -> None:
+    transform = ew.MathProblemTransform(expected, tolerance=tolerance)
+
+    assert transform(step(value=answer)).reward == reward
+
+
+def test_text_counts_as_the_number_it_spells_if_asked_for() -> None:
+    transform = ew.MathProblemTransform(42, accept_text=True)
+
+    rewards = [transform(step(value=text)).reward for text in (" 42.0\n", "41", "42 apples", "x")]
+
+    assert rewards == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_last_printed_line_counts_if_asked_for_and_there_is_no_value() -> None:
+    transform = ew.MathProblemTransform(42, accept_printed=True)
+    printed = [
+        step(value=None, stdout="thinking\n 42 \n\n"),
+        step(value=None, stdout="42\ndone\n"),
+        step(value=None, stdout=""),
+        step(value=7, stdout="42\n"),
+        step(value=None, stdout="42\n", return_repr="<object>"),
+        step(value=42, stdout="7\n"),
+    ]
+
+    rewards = [transform(one).reward for one in printed]
+
+    assert rewards == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_printed_text_is_compared_as_text_where_text_is_expected() -> None:
+    transform = ew.MathProblemTransform("7", accept_printed=True)
+
+    rewards = [transform(step(value=None, stdout=text)).reward for text in ("7\n", "7.0\n")]
+
+    assert rewards == [1.0, 0.0]
+
+
+def test_code_that_raised_is_wrong_whatever_its_value() -> None:
+    forged = step(value=42, success=False, exception_type="ZeroDivisionError")
+    transform = ew.MathProblemTransform(42, accept_printed=True)
+
+    assert [transform(one).reward for one in (forged, failed_step())] == [0.0, 0.0]
+
+
+def test_the_right_answer_ends_the_episode_if_asked_for() -> None:
+    shown = [
+        ew.MathProblemTransform(42, ends=ends)(step(value=value)).done
+        for ends, value in ((True, 42), (True, 41), (False, 42))
+    ]
+
+    assert shown == [True, False, False]
+
+
+def test_an_end_that_the_environment_told_stays() -> None:
+    ended = step(value=41)
+    ended.done = True
+
+    assert ew.MathProblemTransform(42)(ended).done is True
+
+
+def test_the_first_observation_of_an_episode_earns_nothing() -> None:
+    shown = ew.MathProblemTransform(42, wrong=-1.0, ends=True)(CodeObservation(prompt="6 * 7?"))
+
+    assert (shown.reward, shown.done, shown.metadata) == (None, False, {})
+
+
+def test_a_step_of_empty_code_is_wrong(env: Any) -> None:
+    env.transform = ew.MathProblemTransform(42, wrong=-1.0)
+    env.reset()
+
+    assert env.step(ew.CodeAction(code="")).reward == -1.0
+
+
+SECRET = 918_273_645
+
+
+def test_the_expected_answer_is_in_nothing_that_can_be_seen(env: Any) -> None:
+    transform = ew.create_math_env_transform(expected_answer=SECRET)
+    env.transform = transform
+    first = env.reset()
+    shown = env.step(ew.CodeAction(code="dir(), globals(), 41"))
+
+    told = [transform, *transform.transforms, first, shown, shown.metadata, env, env.state]
+
+    assert [one for one in map(repr, told) if str(SECRET) in one] == []
+
+
+def test_the_expected_answer_is_not_in_the_session(env: Any) -> None:
+    env.transform = ew.MathProblemTransform(SECRET)
+    env.reset()
+    hunt = (
+        "import gc\nwanted = 918_273_644 + len('x')\n"
+        "[one for one in gc.get_objects() if isinstance(one, (list, tuple, dict))\n"
+        " and any(x == wanted and type(x) is int and x is not wanted for x in\n"
+        " (one.values() if isinstance(one, dict) else one))] == []"
+    )
+
+    shown = env.step(ew.CodeAction(code=hunt))
+
+    assert shown.execution_result.return_value is True
+
+
+def test_it_can_be_sent_to_where_the_environment_runs() -> None:
+    sent = pickle.loads(pickle.dumps(ew.create_math_env_transform(42)))
+
+    assert sent(step()).reward == 1.05
+
+
+@pytest.mark.parametrize(
+    ("expected", "options", "words"),
+    [
+        (None, {}, "None is what code without an answer comes to"),
+        (object(), {}, r"expected_answer=….*a object is nothing that an answer is compared"),
+        ({"a": len}, {}, "is nothing that an answer is compared with"),
+        (1, {"right": 0.0}, "the right answer earns no more than a wrong one"),
+        (1, {"right": float("nan")}, "right=nan.* a reward is a finite number"),
+        (1, {"wrong": "0"}, "wrong='0'.* a reward is a finite number"),
+        (1, {"tolerance": -1}, "tolerance=-1.* a tolerance is a number, 0 or more"),
+        (1, {"part": None}, "part=None.* the name of a part is text"),
+    ],
+)
+def test_options_that_are_not_sound_are_refused(
+    expected: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ew.MathProblemTransform(expected, **options)
+
+
+def test_an_environment_that_runs_no_code_is_refused_in_words() -> None:
+    with pytest.raises(BadReturnError, match="MathProblemTransform is for environments that run"):
+        ew.MathProblemTransform(42)(ew.Observation())

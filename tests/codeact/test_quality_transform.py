@@ -1,0 +1,97 @@
+"""Well written code earns a little, badly written code loses a little."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from code_steps import failed_step, parts_of, step
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envweave as ew
+from envweave.codeact.models import CodeObservation
+from envweave.codeact.transforms.quality import WORTH
+from envweave.errors import OptionError
+
+DOCUMENTED = 'def f():\n    """Do."""\n    return 1\nf()'
+
+TRAITS = {
+    "21 * 2": ["concise"],
+    "": [],
+    "# nothing": [],
+    "\n".join(["x = 1"] * 30): ["concise"],
+    "\n".join(["x = 1"] * 31): [],
+    "\n".join(["x = 1", "", "# x"] * 30): ["concise"],
+    "x = " + "1" * 96: ["concise"],
+    "x = " + "1" * 97: [],
+    "\n".join(["x = 1"] * 100): [],
+    "\n".join(["x = 1"] * 101): ["long"],
+    DOCUMENTED: ["concise", "documented"],
+    "class A:\n    'A.'\n    def f(self):\n        'Do.'": ["concise", "documented"],
+    "class A:\n    'A.'\n    def f(self): pass": ["concise"],
+    "async def f(): pass": ["concise"],
+    "try:\n    x\nexcept:\n    y": ["swallows", "concise"],
+    "try:\n    x\nexcept KeyError:\n    pass": ["swallows", "concise"],
+    "try:\n    x\nexcept KeyError:\n    y": ["concise"],
+    "1" + "+1" * 40_000: [],
+}
+
+
+@pytest.mark.parametrize(("code", "traits"), TRAITS.items(), ids=map(str, range(len(TRAITS))))
+def test_the_traits_of_code_that_ran(code: str, traits: list[str]) -> None:
+    shown = ew.CodeQualityTransform()(step(code))
+
+    worth = round(sum(WORTH[trait] for trait in traits), 2)
+    assert shown.metadata["code_quality"] == traits
+    assert (shown.reward, parts_of(shown)) == (worth, {"quality": worth})
+
+
+@pytest.mark.parametrize(
+    ("code", "traits"),
+    [
+        ("1 / 0", ["failed"]),
+        ("x = (", ["failed"]),
+        (f"{DOCUMENTED}\n1 / 0", ["failed"]),
+        ("x\n" * 101, ["failed", "long"]),
+        ("x = 1\n" * 101 + "try: x\nexcept: pass\n1 / 0", ["failed", "long", "swallows"]),
+    ],
+)
+def test_code_that_failed_earns_nothing_for_how_it_is_written(code: str, traits: list[str]) -> None:
+    shown = ew.CodeQualityTransform()(failed_step(code))
+
+    assert shown.metadata["code_quality"] == traits
+    assert shown.reward == round(sum(WORTH[trait] for trait in traits), 2)
+
+
+def test_it_adds_to_what_there_is() -> None:
+    shown = ew.CodeQualityTransform(part="style")(step(reward=1.0))
+
+    assert (shown.reward, parts_of(shown)) == (1.05, {"base": 1.0, "style": 0.05})
+
+
+def test_the_first_observation_of_an_episode_earns_nothing() -> None:
+    shown = ew.CodeQualityTransform()(CodeObservation(prompt="x"))
+
+    assert (shown.reward, shown.metadata) == (None, {})
+
+
+@given(st.text(alphabet="def x():\n 'pas#etryxcp") | st.text(), st.booleans())
+def test_it_never_raises_and_stays_small(code: str, success: bool) -> None:
+    shown = ew.CodeQualityTransform()(step(code, success=success))
+
+    assert -0.2 <= shown.reward <= 0.1
+
+
+def test_the_table_in_the_docstring_is_what_it_pays() -> None:
+    text = ew.CodeQualityTransform.__doc__ or ""
+    rows = [line.split("|") for line in text.splitlines() if line.strip().startswith("| `")]
+
+    told = {row[1].strip().strip("`"): ast.literal_eval(row[2].strip()) for row in rows}
+
+    assert told == WORTH
+
+
+def test_a_part_without_a_name_is_refused() -> None:
+    with pytest.raises(OptionError, match="part=''"):
+        ew.CodeQualityTransform(part="")
