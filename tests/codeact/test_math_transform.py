@@ -51,8 +51,9 @@ WRONG = {
     "infinity": "float('inf')",
     "a huge number": "10 ** 5000",
     "an object that equals everything": (
-        "class E:\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n"
-        "    __rsub__ = __sub__\n    def __float__(self): return 42.0\nE()"
+        "class E:\n    def __eq__(self, other): return True\n"
+        "    def __sub__(self, other): return 0\n    __rsub__ = __sub__\n"
+        "    def __float__(self): return 42.0\nE()"
     ),
     "an int that equals everything": (
         "class I(int):\n    def __eq__(self, other): return True\n"
@@ -224,19 +225,28 @@ def test_the_expected_answer_is_in_nothing_that_can_be_seen(env: Any) -> None:
     assert [one for one in map(repr, told) if str(SECRET) in one] == []
 
 
+HUNT = """
+import gc
+wanted = 918_273_644 + len("x")
+inside = lambda one: one.values() if isinstance(one, dict) else one
+[
+    1
+    for held in gc.get_objects()
+    if isinstance(held, (list, tuple, dict))
+    for one in inside(held)
+    if type(one) is int and one == wanted and one is not wanted
+]
+"""
+
+
 def test_the_expected_answer_is_not_in_the_session(env: Any) -> None:
     env.transform = ew.MathProblemTransform(SECRET)
     env.reset()
-    hunt = (
-        "import gc\nwanted = 918_273_644 + len('x')\n"
-        "[one for one in gc.get_objects() if isinstance(one, (list, tuple, dict))\n"
-        " and any(x == wanted and type(x) is int and x is not wanted for x in\n"
-        " (one.values() if isinstance(one, dict) else one))] == []"
-    )
 
-    shown = env.step(ew.CodeAction(code=hunt))
+    steps = [env.step(ew.CodeAction(code=code)) for code in (HUNT, f"x = [{SECRET}]", HUNT)]
 
-    assert shown.execution_result.return_value is True
+    assert steps[0].execution_result.return_value == []
+    assert steps[2].execution_result.return_value  # where it is, it is found
 
 
 def test_it_can_be_sent_to_where_the_environment_runs() -> None:

@@ -1,4 +1,4 @@
-"""The coding environment: Python whose names last an episode, shown as output, errors and status."""
+"""The coding environment: Python whose names last an episode, output, errors and a status."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import envweave as ew
+from envweave.codeact import Grade, Grader
 from envweave.envs.coding_env import CodeAction, CodeObservation, CodingEnvironment
 from envweave.errors import ActionError, OptionError
 from envweave.sandbox import Limits
@@ -138,7 +139,7 @@ def test_tools_are_functions_of_the_code_and_their_calls_are_shown(run: Run) -> 
 def test_an_action_of_another_form_is_refused(env: ew.Env) -> None:
     env.reset()
 
-    with pytest.raises(ActionError, match="'kode'"):
+    with pytest.raises(ActionError, match=r"action\.kode: unknown field"):
         env.step({"kode": "1"})
 
 
@@ -178,11 +179,11 @@ def test_files_are_those_that_the_code_sees() -> None:
     assert "file_read" in shown.available_tools
 
 
-class Tens(ew.codeact.Grader):
+class Tens(Grader):
     """Passes whoever hands in a ten."""
 
     async def grade(self, attempt: Any) -> Any:
-        return ew.codeact.Grade(float(attempt.answer == 10), attempt.answer == 10)
+        return Grade(float(attempt.answer == 10), attempt.answer == 10)
 
 
 def test_a_grader_ends_the_episode_by_its_grade() -> None:

@@ -7,7 +7,14 @@ import signal
 import sys
 
 import pytest
-from mcp_worlds import configured, made_with_sdk, nothing_is_left, opened, wild  # noqa: F401
+from mcp_worlds import (  # noqa: F401
+    configured,
+    hurry,
+    made_with_sdk,
+    nothing_is_left,
+    opened,
+    wild,
+)
 
 from envweave.errors import StartupError
 from envweave.tools.mcp_results import McpError
@@ -181,12 +188,12 @@ def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
     note = tmp_path / "starts"
 
     async def run():
-        server = wild("echo", "--note", str(note), timeout_s=1.0)
-        servers = McpServers(configured(it=server))
+        servers = McpServers(configured(it=wild("echo", "--note", str(note))))
         async with opened(servers) as tools:
+            hurry(servers, 0.5)
             pid = int(note.read_text())
             os.kill(pid, signal.SIGSTOP)
-            with pytest.raises(McpError, match="'it' did not answer 'echo' within 1 s"):
+            with pytest.raises(McpError, match=r"'it' did not answer 'echo' within 0.5 s"):
                 await tools["echo"].function(text="hi")
             again = {one.name: one for one in await servers.start()}
             return await again["echo"].function(text="hi")
@@ -197,9 +204,12 @@ def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
 
 def test_a_call_that_takes_too_long_fails_and_the_server_goes_on():
     async def run():
-        async with opened(McpServers(configured(it=wild("hang", "echo")), timeout_s=2.0)) as tools:
-            with pytest.raises(McpError, match="'it' did not answer 'hang' within 2 s"):
+        servers = McpServers(configured(it=wild("hang", "echo")))
+        async with opened(servers) as tools:
+            hurry(servers, 0.5)
+            with pytest.raises(McpError, match=r"'it' did not answer 'hang' within 0.5 s"):
                 await tools["hang"].function()
+            hurry(servers, 30.0)
             return await tools["echo"].function(text="hi")
 
     assert asyncio.run(run()) == "hi"

@@ -5,7 +5,7 @@ import functools
 import socket
 
 import pytest
-from mcp_worlds import configured, nothing_is_left, opened, web_server, wild  # noqa: F401
+from mcp_worlds import configured, hurry, nothing_is_left, opened, web_server, wild  # noqa: F401
 
 from envweave.errors import StartupError
 from envweave.tools.mcp_results import McpError
@@ -81,7 +81,9 @@ def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
     """How soon the first is known to fail depends on the version of the SDK."""
 
     async def run(url):
-        async with opened(McpServers(configured(web={"url": url}), timeout_s=3)) as tools:
+        servers = McpServers(configured(web={"url": url}))
+        async with opened(servers) as tools:
+            hurry(servers, 3.0)
             with pytest.raises(McpError):
                 await tools["die"].function(code=3)
             with pytest.raises(McpError, match=r"'web' is gone: .* The next episode starts it"):

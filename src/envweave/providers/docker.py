@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import warnings
-import weakref
 from collections.abc import Mapping
 from typing import Any, final
 
 from envweave.errors import CallOrderError, OptionError
 from envweave.providers.docker_container import Container
 from envweave.providers.docker_engine import Engine
+from envweave.providers.docker_held import Held
 from envweave.providers.docker_image import CONFIG
 from envweave.providers.docker_options import DockerOptions, known, variables
 from envweave.providers.reaper import reap
@@ -53,20 +52,17 @@ class LocalDockerProvider(WatchedProvider):
 
     def __init__(self, **options: Any) -> None:
         self._options = DockerOptions(**known(options))
-        self._engine: Engine | None = None
-        self._container: Container | None = None
-        self._unstopped: weakref.finalize[Any, Any] | None = None
-        self._token: str | None = None
+        self._held: Held | None = None
 
     @property
     def token(self) -> str | None:
         """What to show the server that was started."""
-        return self._token
+        return None if self._held is None else self._held.token
 
     @property
     def container(self) -> str | None:
         """What the engine calls the container; `None` while there is none."""
-        return None if self._container is None else self._container.name
+        return None if self._held is None else self._held.container.name
 
     def start_container(
         self,
@@ -90,29 +86,22 @@ class LocalDockerProvider(WatchedProvider):
             OptionError: There is no such option, or it cannot have this value.
             CallOrderError: One is running already.
         """
-        if self._container is not None:
+        if self._held is not None:
             raise CallOrderError(
                 "The provider has started a container already. Stop it first, or use a provider "
                 "of its own for each."
             )
-        if not isinstance(image, str) or not image.strip():
-            raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
+        refuse_nameless(image)
         options = self._options.changed(kwargs)
-        given = {
-            CONFIG: _CONFIG,
-            TOKEN: secrets.token_urlsafe(24),
-            **options.env_vars,
-            **variables(env_vars),
-        }
+        told = told_variables(options, env_vars)
         engine = Engine(options.docker_host)
         try:
             reap(engine)
-            container = Container(engine, image, options, port, given)
+            container = Container(engine, image, options, port, told)
         except BaseException:
             engine.close()
             raise
-        self._engine, self._container, self._token = engine, container, given[TOKEN] or None
-        self._unstopped = weakref.finalize(self, _dropped, container, engine)
+        self._held = Held(container, told[TOKEN] or None, engine.close)
         return container.base_url
 
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
@@ -123,13 +112,13 @@ class LocalDockerProvider(WatchedProvider):
             StartupError: The container exited, or `timeout_s` seconds passed. The message ends
                 with the container's last log lines.
         """
-        if self._container is None:
+        if self._held is None:
             raise CallOrderError(f"No container was started for {base_url!r}.")
-        self._container.wait_until_ready(timeout_s)
+        self._held.container.wait_until_ready(timeout_s)
 
     def why_gone(self) -> str | None:
         """Return why nobody will ever answer there again; `None` if somebody may."""
-        return None if self._container is None else self._container.why_gone()
+        return None if self._held is None else self._held.container.why_gone()
 
     def another(self) -> LocalDockerProvider:
         """Return one more of this kind, with the same options and no container yet."""
@@ -139,25 +128,30 @@ class LocalDockerProvider(WatchedProvider):
 
     def stop_container(self) -> None:
         """Stop the container and remove it. May be called twice."""
-        container, self._container = self._container, None
-        engine, self._engine = self._engine, None
-        self._token = None
-        if container is None or engine is None:
-            return
-        try:
-            container.stop()
-        finally:
-            if self._unstopped is not None:
-                self._unstopped.detach()
-            engine.close()
+        held, self._held = self._held, None
+        if held is not None:
+            held.stop()
 
 
-def _dropped(container: Container, engine: Engine) -> None:
-    container.remove()
-    engine.close()
-    warnings.warn(
-        f"The container {container.name} was dropped without stop_container(). Close what it was "
-        "started for.",
-        ResourceWarning,
-        stacklevel=1,
-    )
+def refuse_nameless(image: Any) -> None:
+    """Refuse what cannot be an image's name.
+
+    Raises:
+        OptionError: It cannot.
+    """
+    if not isinstance(image, str) or not image.strip():
+        raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
+
+
+def told_variables(options: DockerOptions, more: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the environment variables of a server, with a token that nobody can guess.
+
+    Raises:
+        OptionError: One of those given is none.
+    """
+    return {
+        CONFIG: _CONFIG,
+        TOKEN: secrets.token_urlsafe(24),
+        **options.env_vars,
+        **variables(more),
+    }

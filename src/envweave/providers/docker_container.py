@@ -16,7 +16,6 @@ from typing import Any, final
 from envweave.errors import EnvWeaveError, OptionError, StartupError
 from envweave.providers.answering import answers_health
 from envweave.providers.docker_engine import (
-    LOOK_S,
     Engine,
     EngineError,
     NoSuchContainerError,
@@ -180,7 +179,7 @@ class Container:
     def _gone(self) -> EnvWeaveError | None:
         which = f"The container {self.name} of {self._image!r}"
         try:
-            state = self._engine.inspect(self.name, LOOK_S)["State"]
+            state = self._engine.inspect(self.name)["State"]
         except NoSuchContainerError:
             return StartupError(f"{which} was removed by somebody else.")
         except EngineError as error:
@@ -211,7 +210,7 @@ class Container:
 
     def _last_lines(self) -> list[str]:
         try:
-            return self._engine.last_lines(self.name, _LINES_READ, LOOK_S)
+            return self._engine.last_lines(self.name, _LINES_READ)
         except StartupError:
             return []
 

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 from urllib.parse import urlsplit
@@ -58,16 +57,15 @@ class Engine:
         _refuse_far(self.url)
         settings = docker.utils.kwargs_from_env() if docker_host is None else {}
         settings["base_url"] = self.url
-        # Two threads at one connection of the library would mix up their answers.
-        self._lock = threading.Lock()
-        self._api: Any = None
         with self._told():
             self._api = docker.APIClient(**settings, version="auto", timeout=CALL_S)
+        version = self._api.api_version
+        self._impatient = docker.APIClient(**settings, version=version, timeout=LOOK_S)
 
     def close(self) -> None:
-        """Hang up. May be called twice."""
-        if self._api is not None:
-            self._api.close()
+        """Hang up. May be called twice, and whoever calls later connects anew."""
+        self._api.close()
+        self._impatient.close()
 
     # Images
 
@@ -107,27 +105,27 @@ class Engine:
         with self._told():
             self._api.start(container)
 
-    def inspect(self, container: str, timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Return what the engine knows of a container.
+    def inspect(self, container: str) -> dict[str, Any]:
+        """Return what the engine knows of a container. It may take `LOOK_S` at most.
 
         Raises:
             NoSuchContainerError: There is none.
             EngineError: The engine does not answer, or not in time.
         """
-        with self._told(timeout_s):
-            found: dict[str, Any] = self._api.inspect_container(container)
+        with self._told():
+            found: dict[str, Any] = self._impatient.inspect_container(container)
             return found
 
-    def last_lines(self, container: str, count: int, timeout_s: float = CALL_S) -> list[str]:
-        """Return the last lines that a container printed."""
-        with self._told(timeout_s):
-            raw: bytes = self._api.logs(container, tail=count)
+    def last_lines(self, container: str, count: int) -> list[str]:
+        """Return the last lines that a container printed. It may take `LOOK_S` at most."""
+        with self._told():
+            raw: bytes = self._impatient.logs(container, tail=count)
         lines = raw.decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-count:]
 
     def stop(self, container: str, grace_s: int) -> None:
         """End it in order, and after so long by force. One that is gone is no failure."""
-        with contextlib.suppress(NoSuchContainerError), self._told(grace_s + CALL_S):
+        with contextlib.suppress(NoSuchContainerError), self._told():
             self._api.stop(container, timeout=grace_s)
 
     def pause(self, container: str) -> None:
@@ -156,20 +154,17 @@ class Engine:
         return {one["Id"]: one["Labels"] for one in found}
 
     @contextlib.contextmanager
-    def _told(self, timeout_s: float = CALL_S) -> Iterator[None]:
+    def _told(self) -> Iterator[None]:
         """Make one call, and tell in our own words why it failed."""
-        with self._lock:
-            if self._api is not None:
-                self._api.timeout = timeout_s
-            try:
-                self._knock()
-                yield
-            except self._errors.NotFound as error:
-                raise NoSuchContainerError(_explained(error)) from None
-            except self._errors.APIError as error:
-                raise RefusedError(_explained(error)) from None
-            except (self._errors.DockerException, OSError) as error:
-                raise self._silent(error) from None
+        try:
+            self._knock()
+            yield
+        except self._errors.NotFound as error:
+            raise NoSuchContainerError(_explained(error)) from None
+        except self._errors.APIError as error:
+            raise RefusedError(_explained(error)) from None
+        except (self._errors.DockerException, OSError) as error:
+            raise self._silent(error) from None
 
     def _knock(self) -> None:
         """Try whether anybody listens: where nobody does, the library loses a socket each time."""

@@ -153,7 +153,7 @@ class _Line:
         if self._is_hung_up:
             return
         for one in (self._caller, self._pod):
-            one.setblocking(False)
+            one.settimeout(0)
             with contextlib.suppress(OSError):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

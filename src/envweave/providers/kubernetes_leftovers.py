@@ -17,7 +17,7 @@ from typing import Any, final
 from envweave.errors import StartupError
 from envweave.providers.kubernetes_cluster import Cluster, ClusterError
 from envweave.providers.kubernetes_manifests import EXPIRES
-from envweave.providers.reaper import OWNER, reap
+from envweave.providers.reaper import reap
 
 logger = logging.getLogger("envweave.providers")
 
@@ -83,11 +83,8 @@ class _Things:
 
 
 def _has_expired(about: Mapping[str, Any]) -> bool:
-    told = (about.get("annotations") or {}).get(EXPIRES)
+    told = str((about.get("annotations") or {}).get(EXPIRES) or "")
     try:
-        return bool(told) and datetime.fromisoformat(told) + _SLACK < datetime.now(UTC)
+        return datetime.fromisoformat(told) + _SLACK < datetime.now(UTC)
     except (ValueError, TypeError, OverflowError):
         return False
-
-
-__all__ = ["KINDS", "OWNER", "delete_later", "sweep"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_MODULES = {
+_BY_REASON = {
     "runs programs, or uses threads and signals": """
         subprocess os posix nt pty signal threading _thread multiprocessing concurrent.futures
         _posixsubprocess atexit resource asyncio.subprocess asyncio.create_subprocess_exec
@@ -34,12 +34,10 @@ _MODULES = {
     """,
 }
 
-REASONS: dict[str, str] = {
-    module: reason for reason, modules in _MODULES.items() for module in modules.split()
-}
-"""By module, or by what is in one, why it is unsafe."""
+BY_REASON = {reason: frozenset(modules.split()) for reason, modules in _BY_REASON.items()}
+"""The unsafe modules, and what is unsafe of others, by what it does."""
 
-UNSAFE_MODULES = frozenset(REASONS)
+UNSAFE_MODULES = frozenset().union(*BY_REASON.values())
 """Modules that safe code does not import. With a dot: what safe code does not use of a module."""
 
 UNSAFE_NAMES = frozenset(
