@@ -98,8 +98,8 @@ def test_a_terminal_is_served_the_same_way() -> None:
 
 CIRCLE = """
 import os, threading
-threading.Thread(target=lambda: (wait_for_the_others(), os._exit(0)), daemon=True).start()
 say_that_it_begins()
+threading.Thread(target=lambda: (wait_for_the_others(), os._exit(0)), daemon=True).start()
 while True: pass
 """
 

@@ -41,10 +41,11 @@ class Environment(ABC):
         def step(self, action: CounterAction) -> CounterObservation: ...
     ```
 
-    Both may be `async def`, and so may `state` and `close`. Each returns an `Observation` (which carries `reward`, `done` and
-    `truncated`), a `StepResult`, or what Gymnasium returns: a tuple of two from `reset`, of
-    five from `step`, with any observation. Order of calls, seeds, ends and failures are kept
-    by the session that `make` puts around it, so the methods hold only the world itself.
+    Both may be `async def`, and so may `state` and `close`. Each returns an `Observation` (which
+    carries `reward`, `done` and `truncated`), a `StepResult`, or what Gymnasium returns: a tuple
+    of two from `reset`, of five from `step`, with any observation. Order of calls, seeds, ends and
+    failures are kept by the session that `make` puts around it, so the methods hold only the world
+    itself.
 
     Attributes:
         deterministic: Whether the same seed, task and actions give the same episode.

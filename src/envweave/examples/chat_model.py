@@ -27,7 +27,7 @@ class ModelError(ew.EnvWeaveError):
 
 @dataclass
 class ChatModel:
-    """Asks a server that speaks `POST /chat/completions`: OpenAI's, vLLM's, llama.cpp's, …
+    """Asks a server that speaks `POST /chat/completions`: OpenAI's, vLLM's, llama.cpp's.
 
     Attributes:
         model: The name of the model there.

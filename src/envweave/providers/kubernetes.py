@@ -107,7 +107,12 @@ class KubernetesProvider(WatchedProvider):
                 f"port={port} is one of this machine, and access={options.access!r} uses none. "
                 "Leave one of them out."
             )
-        given = {CONFIG: _CONFIG, TOKEN: secrets.token_urlsafe(24), **variables(env_vars)}
+        given = {
+            CONFIG: _CONFIG,
+            TOKEN: secrets.token_urlsafe(24),
+            **options.env_vars,
+            **variables(env_vars),
+        }
         cluster = Cluster(options.kubeconfig, options.context, options.namespace)
         try:
             sweep(cluster)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envweave.errors import OptionError, suggest
-from envweave.providers.docker_options import shown, size_of
+from envweave.providers.docker_options import shown, size_of, variables
 
 ACCESS = ("forward", "cluster")
 PULL_POLICIES = ("IfNotPresent", "Always", "Never")
@@ -53,6 +53,8 @@ class KubernetesOptions:
         user: Who the server is, in numbers: `"1000"`, `"1000:1000"`; left out, whom the image
             says, who may not be root.
         capabilities: The rights of root that are not taken away, such as `"CHOWN"`.
+        env_vars: The server's environment variables; those given to `start_container` come on
+            top. They travel in a secret.
         command: What to run instead of what the image says.
         container_port: Where the server listens inside; left out, 8000.
         ttl_s: After how many seconds the cluster ends the pod, whatever becomes of its owner.
@@ -85,6 +87,7 @@ class KubernetesOptions:
     read_only: bool = True
     user: str | None = None
     capabilities: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] | None = None
     container_port: int | None = None
     ttl_s: float = 24 * 3600.0
@@ -129,6 +132,7 @@ class KubernetesOptions:
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value or ()):
                 raise OptionError(f"{name}={value!r} is no list of texts.")
+        variables(self.env_vars)
         self._check_labels()
         is_list = isinstance(self.tolerations, Sequence) and not isinstance(self.tolerations, str)
         if not is_list or not all(isinstance(one, Mapping) for one in self.tolerations):

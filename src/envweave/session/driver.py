@@ -291,16 +291,22 @@ class LoopDriver(Driver):
 
     def leave(self) -> None:
         """Close the loop, and leave the environment to somebody else."""
-        if not self._loop.is_closed:
+        if not self._loop.is_closed and not self._loop.is_inherited:
             self._loop.close()
 
     def close(self) -> None:
-        """Close the environment and the loop, once."""
-        if not self._loop.is_closed:
-            try:
-                self._loop.run(self._driver.close())
-            finally:
-                self._loop.close()
+        """Close the environment and the loop, once; not those of a parent process.
+
+        Raises:
+            BusyError: Another thread is in a call; nothing is closed.
+        """
+        if self._loop.is_closed or self._loop.is_inherited:
+            return
+        self._loop.refuse_misuse()
+        try:
+            self._loop.run(self._driver.close())
+        finally:
+            self._loop.close()
 
 
 def _log_failed_close(session: Session, error: Exception) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar, final
 
-from envweave.errors import BusyError
+from envweave.errors import BusyError, CallOrderError
 from envweave.session.deadlines import GRACE_S
 
 logger = logging.getLogger("envweave.session")
@@ -40,6 +41,12 @@ class PrivateLoop:
             self._loop.set_default_executor(self._workers)
         self._idle_s = 0.0
         self._stopped_s = time.monotonic()
+        self._owner = os.getpid()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it was made before this process was forked, and belongs to the parent."""
+        return self._owner != os.getpid()
 
     @property
     def is_closed(self) -> bool:
@@ -51,15 +58,36 @@ class PrivateLoop:
         return self._idle_s
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return what it returns. An interrupt cancels it first."""
-        if self._loop.is_running():
+        """Run to the end and return what it returns. An interrupt cancels it first.
+
+        Raises:
+            CallOrderError: See `refuse_misuse`.
+        """
+        try:
+            self.refuse_misuse()
+        except CallOrderError:
             work.close()
-            raise BusyError("Another thread is in a call on the same environment. Wait for it.")
+            raise
         self._idle_s += time.monotonic() - self._stopped_s
         try:
             return self._run_here_or_apart(self._loop.create_task(work))
         finally:
             self._stopped_s = time.monotonic()
+
+    def refuse_misuse(self) -> None:
+        """Refuse callers who must not use it now.
+
+        Raises:
+            BusyError: Another thread runs something on it.
+            CallOrderError: It belongs to the process that this one was forked from.
+        """
+        if self.is_inherited:  # what its loop waits on, both processes would
+            raise CallOrderError(
+                "This environment was made before this process was forked, and belongs to its "
+                "parent. Make one in this process."
+            )
+        if self._loop.is_running():
+            raise BusyError("Another thread is in a call on the same environment. Wait for it.")
 
     def _run_here_or_apart(self, task: asyncio.Task[T]) -> T:
         if not _is_loop_running():
@@ -94,7 +122,12 @@ class PrivateLoop:
                 # A stop was left over from a run that was interrupted; go on.
 
     def close(self) -> None:
-        """Cancel what still runs, close the loop and join the thread."""
+        """Cancel what still runs, close the loop and join the thread.
+
+        Raises:
+            CallOrderError: See `refuse_misuse`; it stays open.
+        """
+        self.refuse_misuse()
         try:
             self.run(self._wind_up())
             if self._workers is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
+import weakref
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import gettempdir
@@ -17,7 +19,7 @@ from envweave.codeact.executors.local.line import Line
 from envweave.codeact.executors.local.runner import Runner
 from envweave.errors import BranchError
 from envweave.sandbox.bodies import Body, Death
-from envweave.sandbox.folders import WorkFolder
+from envweave.sandbox.folders import WorkFolder, remove_tree
 from envweave.sandbox.limits import Limits
 
 logger = logging.getLogger("envweave.codeact")
@@ -41,6 +43,8 @@ class ThreadBody:
         self.line = Line(theirs, limits.message_bytes, self.interrupts)
         folder = Path(gettempdir())
         self._folder = WorkFolder(folder, None, limits.disk_bytes, limits.files)
+        # For those who leave without closing: the thread is a daemon, and ends in the middle.
+        weakref.finalize(self._folder, _remove_here, self._folder.path, os.getpid())
         self.work: str | None = str(self._folder.path)
         self._limits = limits
         self._runner: Runner | None = None
@@ -94,6 +98,11 @@ class ThreadBody:
             return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+def _remove_here(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not in a process that was forked
+        remove_tree(folder)
 
 
 def _serve(runner: Runner, folder: WorkFolder) -> None:

@@ -1,0 +1,121 @@
+"""A port of this machine that leads to a pod: many callers, large messages, and ends of all kinds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from kubernetes_pipes import FarEnd
+
+from envweave.errors import StartupError
+from envweave.providers.kubernetes_forward import Forward
+
+
+@pytest.fixture
+def far() -> FarEnd:
+    return FarEnd()
+
+
+@pytest.fixture
+def forward(far: FarEnd) -> Iterator[Forward]:
+    threads = threading.active_count()
+    opened = Forward(far.connect)
+    yield opened
+    opened.close()
+    far.join()
+    assert threading.active_count() == threads
+
+
+def call(forward: Forward) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", forward.port), 20)
+
+
+def ask(caller: socket.socket, data: bytes) -> bytes:
+    """Send all of it while reading as much."""
+    sending = threading.Thread(target=caller.sendall, args=(data,))
+    sending.start()
+    heard = bytearray()
+    while len(heard) < len(data):
+        chunk = caller.recv(2**16)
+        if not chunk:
+            break
+        heard += chunk
+    sending.join(20)
+    return bytes(heard)
+
+
+def test_what_is_said_arrives_and_is_answered(forward: Forward) -> None:
+    with call(forward) as caller:
+        assert [ask(caller, b"hello"), ask(caller, b"again")] == [b"HELLO", b"AGAIN"]
+
+
+def test_megabytes_go_both_ways_whole(forward: Forward) -> None:
+    data = bytes(range(97, 123)) * 200_000
+
+    with call(forward) as caller:
+        assert ask(caller, data) == data.upper()
+
+
+def test_many_callers_have_a_line_each(forward: Forward, far: FarEnd) -> None:
+    def speak(number: int) -> bool:
+        data = f"caller {number} ".encode() * 1000
+        with call(forward) as caller:
+            return all(ask(caller, data) == data.upper() for _ in range(5))
+
+    with ThreadPoolExecutor(16) as callers:
+        assert all(callers.map(speak, range(32)))
+    assert far.count == 32
+
+
+@pytest.mark.parametrize("word", [b"bye", b"fail"])
+def test_an_end_over_there_is_an_end_here(forward: Forward, word: bytes) -> None:
+    with call(forward) as caller:
+        ask(caller, b"hello")
+        caller.sendall(word)
+
+        assert caller.recv(100) == b""
+
+
+def test_a_caller_that_hangs_up_frees_its_line(forward: Forward, far: FarEnd) -> None:
+    with call(forward) as caller:
+        ask(caller, b"hello")
+
+    far.join()
+
+
+def test_a_pod_that_cannot_be_reached_ends_the_call_at_once() -> None:
+    def refuse() -> socket.socket:
+        raise StartupError("no such pod")
+
+    opened = Forward(refuse)
+    try:
+        with call(opened) as caller:
+            assert caller.recv(100) == b""
+    finally:
+        opened.close()
+
+
+def test_closing_ends_all_calls_and_may_be_done_twice(far: FarEnd) -> None:
+    opened = Forward(far.connect)
+    with call(opened) as one, call(opened) as other:
+        ask(one, b"hello")
+        ask(other, b"hello")
+
+        opened.close()
+        opened.close()
+
+        assert (one.recv(10), other.recv(10)) == (b"", b"")
+    with pytest.raises(ConnectionRefusedError):
+        call(opened)
+    far.join()
+
+
+def test_a_port_that_is_taken_is_told(far: FarEnd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(StartupError, match=f"Port {port} of this machine is in use"):
+            Forward(far.connect, port)

@@ -1,0 +1,126 @@
+"""What is to be expected of a pod, by what clusters say of pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envweave.providers.kubernetes_options import KubernetesOptions
+from envweave.providers.kubernetes_verdict import Outlook, judge
+
+
+def said(
+    phase: str, *, reason: str | None = None, message: str | None = None, **state: Any
+) -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": phase, "reason": reason, "message": message}
+    if state:
+        status["containerStatuses"] = [{"state": state}]
+    return {"metadata": {"name": "a"}, "status": status}
+
+
+UNSCHEDULABLE = {
+    "metadata": {},
+    "status": {
+        "phase": "Pending",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/1 nodes are available: 1 Insufficient memory.",
+            }
+        ],
+    },
+}
+PREEMPTED = {
+    "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [{"state": {"running": {}}}],
+        "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "preempted"}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("pod", "outlook", "why"),
+    [
+        (said("Pending"), Outlook.WAITING, "waits for a node"),
+        (
+            said("Pending", waiting={"reason": "ContainerCreating"}),
+            Outlook.WAITING,
+            "waits (ContainerCreating)",
+        ),
+        (said("Running", running={"startedAt": "now"}), Outlook.RUNNING, ""),
+        (
+            said("Pending", waiting={"reason": "ErrImagePull", "message": "not found"}),
+            Outlook.HOPELESS,
+            "cannot be started (ErrImagePull): not found. Push the image",
+        ),
+        (
+            said("Pending", waiting={"reason": "ErrImageNeverPull"}),
+            Outlook.HOPELESS,
+            "image_pull_policy='Never' forbids",
+        ),
+        (
+            said("Pending", waiting={"reason": "InvalidImageName", "message": "A B"}),
+            Outlook.HOPELESS,
+            "Use a name such as",
+        ),
+        (
+            said(
+                "Pending",
+                waiting={
+                    "reason": "CreateContainerConfigError",
+                    "message": "container has runAsNonRoot and image will run as root",
+                },
+            ),
+            Outlook.HOPELESS,
+            "pass user='1000:1000'",
+        ),
+        (
+            said("Failed", terminated={"reason": "OOMKilled", "exitCode": 137}),
+            Outlook.OVER,
+            "ran out of memory: it needed more than 2 GiB, and was killed (OOMKilled",
+        ),
+        (
+            said("Failed", terminated={"reason": "Error", "exitCode": 7}),
+            Outlook.OVER,
+            "exited with code 7",
+        ),
+        (
+            said("Succeeded", terminated={"reason": "Completed", "exitCode": 0}),
+            Outlook.OVER,
+            "exited with code 0",
+        ),
+        (
+            said("Failed", terminated={"reason": "StartError", "message": "no such file"}),
+            Outlook.HOPELESS,
+            "could not be started: no such file",
+        ),
+        (
+            said("Failed", reason="Evicted", message="The node was low on memory."),
+            Outlook.OVER,
+            "was ended by the cluster (Evicted): The node was low on memory",
+        ),
+        (
+            said("Failed", reason="DeadlineExceeded", terminated={"exitCode": 137}),
+            Outlook.OVER,
+            "more than ttl_s=86400 seconds (DeadlineExceeded)",
+        ),
+        (said("Failed"), Outlook.OVER, "has ended (Failed)"),
+        (
+            UNSCHEDULABLE,
+            Outlook.WITHOUT_NODE,
+            "0/1 nodes are available: 1 Insufficient memory. Ask",
+        ),
+        (PREEMPTED, Outlook.OVER, "was deleted by somebody else (preempted)"),
+        ({}, Outlook.WAITING, "waits for a node"),
+    ],
+)
+def test_what_a_cluster_says_is_understood(pod: Any, outlook: Outlook, why: str) -> None:
+    verdict = judge(pod, KubernetesOptions())
+
+    assert verdict.outlook is outlook
+    assert why in verdict.why
