@@ -13,7 +13,14 @@ import pytest
 from serving import app_served, served
 
 import envweave as ew
-from envweave.envs.coding_env import CodeAction, CodeObservation, CodingEnv, CodingEnvironment
+from envweave.codeact import Variable
+from envweave.envs.coding_env import (
+    CodeAction,
+    CodeObservation,
+    CodeState,
+    CodingEnv,
+    CodingEnvironment,
+)
 
 FIELDS = {
     *("stdout", "stderr", "exit_code", "result", "limits_hit", "tool_calls"),
@@ -59,8 +66,9 @@ def test_its_client_reaches_its_app(url: str) -> None:
     assert isinstance(result.observation, CodeObservation)
     assert (result.observation.stdout, result.observation.exit_code) == ("42\n", 1)
     assert "ZeroDivisionError" in result.observation.stderr
+    assert isinstance(state, CodeState)
     assert (state.episode_id, state.step_count, state.last_exit_code) == ("mine", 2, 1)
-    assert (state.variables["x"].type, state.variables["x"].repr) == ("int", "6")
+    assert state.variables == {"x": Variable("int", "6")}
 
 
 def test_a_reward_is_applied_once_whichever_way_it_travels() -> None:

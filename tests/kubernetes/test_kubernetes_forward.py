@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a pod: many callers, large messages, and ends of all kinds."""
+"""A port of this machine that leads to a pod: many callers, large messages, all kinds of ends."""
 
 from __future__ import annotations
 

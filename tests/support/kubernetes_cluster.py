@@ -1,4 +1,4 @@
-"""A Kubernetes cluster for tests: the one that KUBECONFIG names, or `scripts/kubernetes-cluster`'s."""
+"""A Kubernetes cluster for tests: what KUBECONFIG names, or scripts/kubernetes-cluster runs."""
 
 from __future__ import annotations
 

@@ -66,10 +66,8 @@ def create_codeact_env(
         MissingExtraError: The executor needs a library that is not installed.
         OptionError: An option is not sound, or the executor does not know it.
     """
-    if isinstance(limits, Mapping):
-        limits = _limits(limits)
     options = SandboxOptions(
-        limits=limits or Limits(),
+        limits=Limits() if limits is None else _limits(limits),
         preload=_names("preload", preload),
         profile=profile,
         isolation=isolation,
@@ -126,7 +124,11 @@ def _refuse_walls(name: str, options: SandboxOptions) -> None:
             )
 
 
-def _limits(given: Mapping[str, Any]) -> Limits:
+def _limits(given: Limits | Mapping[str, Any]) -> Limits:
+    if isinstance(given, Limits):
+        return given
+    if not isinstance(given, Mapping):
+        raise OptionError(f"limits={given!r}: expected Limits, or its fields by name.")
     known = list(Limits.__dataclass_fields__)
     for name in given:
         if name not in known:
@@ -135,6 +137,6 @@ def _limits(given: Mapping[str, Any]) -> Limits:
 
 
 def _names(option: str, given: Iterable[Any]) -> tuple[Any, ...]:
-    if isinstance(given, str | bytes):
+    if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
         raise OptionError(f"{option}={given!r}: expected a list of them.")
     return tuple(given)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any, Literal
 
 from envweave.codeact.attempts import Attempt, Grader, GradingError
@@ -55,6 +57,12 @@ class CodeActEnvironment(Environment):
     ) -> None:
         if grade not in ("final", "every_step"):
             raise OptionError(f"grade={grade!r} is neither 'final' nor 'every_step'.")
+        if grader is not None and not isinstance(grader, Grader):
+            raise OptionError(f"grader={grader!r} is no Grader, such as ExactMatch(42).")
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform={transform!r} cannot be called with an observation.")
+        if tasks is not None and not isinstance(tasks, Tasks):
+            raise OptionError(f"tasks={tasks!r}: expected Tasks, such as Tasks({{'train': […]}}).")
         self.executor = executor
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
@@ -62,7 +70,7 @@ class CodeActEnvironment(Environment):
         self._files = files
         self._grader = grader
         self._grade_when = grade
-        self._fatal_reward = float(fatal_reward)
+        self._fatal_reward = _reward("fatal_reward", fatal_reward)
         self._task: Task | None = None
         self._names: list[str] = []
         self._programs: list[str] = []
@@ -191,6 +199,13 @@ class CodeActEnvironment(Environment):
     def hold(self) -> Callable[[], None]:
         """Keep what executors of this kind share."""
         return self.executor.hold()
+
+
+def _reward(option: str, given: Any) -> float:
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not math.isfinite(given):
+        raise OptionError(f"{option}={given!r} is no reward: expected a finite number.")
+    return float(given)
 
 
 def _hand_in_to(answers: list[Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ class Files:
         Args:
             path: Relative to the work folder; `/tmp/…` is the session's own.
         """
-        with open(self._at(path), encoding="utf-8", errors="replace") as file:
+        with open(self._at(path), encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
 
     def file_write(self, path: str, content: str) -> int:
@@ -57,15 +57,15 @@ class Files:
         Args:
             path: Relative to the work folder.
         """
-        return os.path.lexists(self._at(path))
+        return os.path.lexists(self._at(path, follow=False))
 
     def file_delete(self, path: str) -> None:
-        """Delete a file, or a folder that is empty.
+        """Delete a file, a link, or a folder that is empty.
 
         Args:
             path: Relative to the work folder.
         """
-        place = self._at(path)
+        place = self._at(path, follow=False)
         if os.path.isdir(place) and not os.path.islink(place):
             os.rmdir(place)
         else:
@@ -74,18 +74,25 @@ class Files:
     def _write(self, path: str, content: str, mode: str) -> int:
         place = self._at(path)
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, mode, encoding="utf-8") as file:
+        with open(place, mode, encoding="utf-8", newline="") as file:
             return file.write(content)
 
-    def _at(self, path: str) -> str:
-        """Return where a path leads: the folder, or below it."""
+    def _at(self, path: str, *, follow: bool = True) -> str:
+        """Return where a path leads: the folder, or below it.
+
+        Args:
+            path: What the caller named.
+            follow: Whether, if it is a link, what that leads to must be there as well.
+        """
         if path == "/tmp" or path.startswith("/tmp/"):
             path = self.root + path
         here = os.getcwd()
         if not self._holds(here):
             here = self.root  # of a program that runs elsewhere
         place = os.path.normpath(os.path.join(here, path))
-        if not self._holds(os.path.realpath(place)):
+        above, name = os.path.split(place)
+        real = place if follow else os.path.join(os.path.realpath(above), name)
+        if not self._holds(os.path.realpath(place) if follow else real):
             raise PermissionError(
                 f"{path!r} is outside the session's files. Use a path relative to the work "
                 "folder, or below /tmp."

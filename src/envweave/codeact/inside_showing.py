@@ -37,7 +37,8 @@ def show(namespace: Mapping[str, Any], own: Iterable[str], *, ask: bool) -> list
         if types.ModuleType in _bases_of(kind):
             continue
         text = _repr(value) if ask or kind in _SIMPLE else _describe(kind)
-        shown.append([name[:NAME_CHARACTERS], _name_of(kind)[:NAME_CHARACTERS], text])
+        name, text = map(_whole, (name[:NAME_CHARACTERS], text))
+        shown.append([name, _name_of(kind)[:NAME_CHARACTERS], text])
         if len(shown) == MOST_NAMES:
             break
     return shown
@@ -53,6 +54,11 @@ def _repr(value: Any) -> str:
     if type(value) not in _SIMPLE:
         text = _ADDRESS.sub(">", text)  # another one every time
     return text[:REPR_CHARACTERS]
+
+
+def _whole(text: str) -> str:
+    """Return a text with nothing in it that has no place in UTF-8, such as half of a pair."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _describe(kind: type) -> str:

@@ -6,12 +6,13 @@ import functools
 import importlib.util
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from envweave.codeact.inside_showing import MOST_NAMES, NAME_CHARACTERS, REPR_CHARACTERS
 from envweave.codeact.models import Variable
 from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.results import ToolCall
 
 _LOOK_S = 1.0
 """How long values may take to show themselves."""
@@ -41,9 +42,20 @@ def _source() -> str:
     return Path(found.origin).read_text(encoding="utf-8")
 
 
-async def look(
-    session: AsyncSession, code: Callable[[bool], str], own: Collection[str]
-) -> dict[str, Variable]:
+class Look(NamedTuple):
+    """What a session told of.
+
+    Attributes:
+        variables: By name.
+        tool_calls: The tools that values called to show themselves. They belong to some step's
+            record: no code calls a tool unseen.
+    """
+
+    variables: dict[str, Variable]
+    tool_calls: tuple[ToolCall, ...]
+
+
+async def look(session: AsyncSession, code: Callable[[bool], str], own: Collection[str]) -> Look:
     """Return the variables that a session tells of, but for those in `own`.
 
     Where a value does not show itself in a second, none is asked: names and types remain.
@@ -53,6 +65,7 @@ async def look(
         code: What has the session tell, where values are asked for their repr, and where not.
         own: Names that are not the code's doing.
     """
+    calls: tuple[ToolCall, ...] = ()
     for ask in (True, False):
         if not session.alive:
             break
@@ -60,9 +73,10 @@ async def look(
             told = await session.run(code(ask), timeout_s=_LOOK_S)
         except SandboxError:
             break
+        calls += told.tool_calls
         if told.success:
-            return read_variables(told.return_value, own)
-    return {}
+            return Look(read_variables(told.return_value, own), calls)
+    return Look({}, calls)
 
 
 def read_variables(told: Any, own: Collection[str]) -> dict[str, Variable]:

@@ -132,19 +132,26 @@ class Tool:
         """Return the function that the code of one episode calls.
 
         It checks its arguments, asks `admit`, which may raise, and runs. It has this tool's name,
-        signature and docstring, and is `async` if the tool is.
+        signature and docstring, and is `async` if the tool is. A tool that calls `sys.exit` has
+        failed: code must not be able to end the host's process by it.
         """
         read, function = self.arguments.read, self.function
 
         async def await_it(*args: Any, **kwargs: Any) -> Any:
             taken, named = read(args, kwargs)
             admit(self)
-            return as_data(await function(*taken, **named))
+            try:
+                return as_data(await function(*taken, **named))
+            except SystemExit as error:
+                raise _exited(self.name, error) from None
 
         def call_it(*args: Any, **kwargs: Any) -> Any:
             taken, named = read(args, kwargs)
             admit(self)
-            return as_data(function(*taken, **named))
+            try:
+                return as_data(function(*taken, **named))
+            except SystemExit as error:
+                raise _exited(self.name, error) from None
 
         call: Any = await_it if self.is_async else call_it
         call.__name__ = call.__qualname__ = self.name
@@ -153,6 +160,10 @@ class Tool:
         call.__signature__ = self.shown
         made: Callable[..., Any] = call
         return made
+
+
+def _exited(name: str, error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"{name}() wanted to exit, with status {error.code!r}.")
 
 
 def _from_schema(

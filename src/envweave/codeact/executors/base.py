@@ -48,7 +48,8 @@ class Executor(ABC):
     async def variables(self) -> dict[str, Variable]:
         """Return what the code has bound since `begin`: names, types and short reprs.
 
-        It takes a bounded time, whatever the values do when they are shown.
+        It takes a bounded time, whatever the values do when they are shown. A tool that they call
+        is in the record of the next `run`.
         """
 
     @property

@@ -17,7 +17,7 @@ from envweave.codeact.prelude import MODULES, prelude
 from envweave.codeact.showing import look, show_code
 from envweave.errors import ClosedError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.results import ExecutionResult, ToolCall
 
 
 @final
@@ -42,6 +42,7 @@ class SandboxExecutor(Executor):
         self._options = dataclasses.replace(options, preload=preload)
         self._lease = take_lease(self._options)
         self._session: AsyncSession | None = None
+        self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
         self.names: list[str] = []
 
     @property
@@ -62,7 +63,7 @@ class SandboxExecutor(Executor):
             session = await self._lease.sandbox.session(seed=seed, tools=functions)
         except ClosedError:
             raise SessionLostError("The sandbox was closed.") from None
-        self._session = session
+        self._session, self._called = session, ()
         self.names = list(functions)
         made = await session.run(prelude(files=files))
         if not made.success:
@@ -72,14 +73,19 @@ class SandboxExecutor(Executor):
         """Run code in the episode's session."""
         if self._session is None:
             raise SessionLostError("No episode has begun.")
-        return await self._session.run(code)
+        called, self._called = self._called, ()
+        result = await self._session.run(code)
+        result.tool_calls = called + result.tool_calls
+        return result
 
     async def variables(self) -> dict[str, Variable]:
         """Ask the session. What does not come in a second does not come."""
         if self._session is None:
             return {}
         own = [*self.names, "ToolError"]
-        return await look(self._session, partial(show_code, own), own)
+        seen = await look(self._session, partial(show_code, own), own)
+        self._called += seen.tool_calls
+        return seen.variables
 
     async def close(self) -> None:
         """End the session, and the sandbox if nobody else uses it."""

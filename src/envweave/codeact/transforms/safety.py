@@ -82,7 +82,7 @@ class CodeSafetyTransform(Verdict):
             before = max(0.0, observation.reward or 0.0)
             observation.add_reward(self._part, self._penalty - before)
             # Their sum is rounded, and might be a hair above.
-            pass
+            observation.reward = min(observation.reward or 0.0, self._penalty)
         observation.metadata["code_safety"] = {"safe": judgement.safe, "found": found}
         return observation
 

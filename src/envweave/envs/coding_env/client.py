@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import envweave as ew
-from envweave.envs.coding_env.models import CodeAction, CodeObservation
+from envweave.codec import spec_from_hint
+from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
+from envweave.wire.rebuilding import rebuilder
 
 
 class CodingEnv(ew.HTTPEnvClient[CodeAction, CodeObservation]):
@@ -16,3 +20,9 @@ class CodingEnv(ew.HTTPEnvClient[CodeAction, CodeObservation]):
         env.step(CodeAction("total / 0")).observation.exit_code  # 1
     ```
     """
+
+    def _parse_state(self, payload: dict[str, Any]) -> CodeState:
+        rebuild = rebuilder(spec_from_hint(CodeState))
+        assert rebuild is not None  # it has fields
+        state: CodeState = rebuild(payload)
+        return state

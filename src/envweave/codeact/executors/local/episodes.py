@@ -23,7 +23,7 @@ from envweave.sandbox.inside import interrupts as inside_interrupts
 from envweave.sandbox.inside import line as inside_line
 from envweave.sandbox.inside.proxies import ToolError, make_tool
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.results import ExecutionResult, ToolCall
 from envweave.sandbox.tools import Tools
 
 logger = logging.getLogger("envweave.codeact")
@@ -63,12 +63,15 @@ class LocalEpisode:
             raise
         self.names = [face.name for face in table.faces()]
         self._is_left_behind = False
+        self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
         self._own = list(bound)
         body.start(interpreter, self._own)
 
     async def run(self, code: str) -> ExecutionResult:
         """Run code. See `Executor.run`."""
+        called, self._called = self._called, ()
         result = await self._session.run(code)
+        result.tool_calls = called + result.tool_calls
         if result.session_ended and "time" in result.limits_hit:
             self._leave_behind()
             told = (
@@ -81,7 +84,9 @@ class LocalEpisode:
 
     async def variables(self) -> dict[str, Variable]:
         """Return what the code has bound. See `Executor.variables`."""
-        return await look(self._session, LOOKS.__getitem__, self._own)
+        seen = await look(self._session, LOOKS.__getitem__, self._own)
+        self._called += seen.tool_calls
+        return seen.variables
 
     async def close(self) -> None:
         """End it. Code that does not end within the grace period is left behind."""

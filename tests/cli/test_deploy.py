@@ -1,0 +1,86 @@
+"""`envweave deploy`: the manifests that it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from envweave.cli.deploy import deploy_command
+
+app = typer.Typer()
+app.command()(deploy_command)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def manifests(*arguments: str) -> dict[str, Any]:
+    ran = run(*arguments, "--dry-run")
+    assert ran.exit_code == 0, ran.output
+    return {one["kind"]: one for one in yaml.safe_load_all(ran.stdout)}
+
+
+def test_it_prints_what_a_server_in_a_cluster_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVWEAVE_TOKEN", "mine")
+
+    made = manifests("counter-v0", "--arg", "done_at=5", "--memory", "512m", "--cpus", "0.5")
+
+    told = json.loads(made["Secret"]["stringData"]["ENVWEAVE_CONFIG"])
+    template = made["Deployment"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert list(made) == ["Secret", "Deployment", "Service"]
+    assert {one["metadata"]["name"] for one in made.values()} == {"counter-v0"}
+    assert made["Secret"]["stringData"]["ENVWEAVE_TOKEN"] == "mine"
+    assert (told["id"], told["kwargs"]) == ("counter-v0", {"done_at": 5})
+    assert "counter-v0.default.svc" in told["options"]["allowed_hosts"]
+    assert container["image"] == "counter-env:latest"
+    assert container["resources"]["limits"] == {"memory": str(2**29), "cpu": "500m"}
+    assert template["spec"]["automountServiceAccountToken"] is False
+    chosen = made["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= template["metadata"]["labels"].items()
+    assert made["Service"]["spec"]["selector"] == chosen
+
+
+def test_the_same_as_json_for_programs() -> None:
+    ran = run("echo-v0", "--image", "registry.example/echo:1", "--dry-run", "--json")
+
+    listed = json.loads(ran.stdout)
+    assert [one["kind"] for one in listed["items"]] == ["Secret", "Deployment", "Service"]
+
+
+def test_a_namespace_is_part_of_its_name() -> None:
+    made = manifests("echo-v0", "--namespace", "envs", "--max-sessions", "7")
+
+    told = json.loads(made["Secret"]["stringData"]["ENVWEAVE_CONFIG"])
+    assert {one["metadata"]["namespace"] for one in made.values()} == {"envs"}
+    assert "echo-v0.envs.svc" in told["options"]["allowed_hosts"]
+    assert told["options"]["max_sessions"] == 7
+
+
+def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENVWEAVE_TOKEN", raising=False)
+
+    tokens = {manifests("echo-v0")["Secret"]["stringData"]["ENVWEAVE_TOKEN"] for _ in range(2)}
+
+    assert len(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pkg://my_module:MyEnv"], "Which image has 'pkg://my_module:MyEnv'"),
+        (["echo-v0", "--memory", "lots"], "memory='lots' is no size"),
+        (["echo-v0", "--namespace", "A B"], "namespace='A B' is no name"),
+        (["123-v0"], "makes no name for a service"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused(arguments: list[str], told: str) -> None:
+    ran = run(*arguments, "--dry-run")
+
+    assert told in str(ran.exception)
