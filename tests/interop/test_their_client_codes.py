@@ -1,4 +1,4 @@
-"""OpenEnv's unmodified client against our coding environment: what it shows is what theirs shows."""
+"""OpenEnv's unmodified client against our coding environment."""
 
 from __future__ import annotations
 

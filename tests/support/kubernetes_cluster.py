@@ -14,7 +14,7 @@ from docker_images import BASE, CODING, ECHO, LINEWORLD, need_images
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/kubernetes-cluster"
-IMAGES = [BASE, ECHO, LINEWORLD, CODING]
+IMAGES = [BASE, ECHO, LINEWORLD, CODING, "envweave-python:3.11"]
 READY_S = 120.0
 
 
@@ -70,6 +70,20 @@ def cluster() -> Any:
     from envweave.providers.kubernetes_cluster import Cluster
 
     return Cluster()
+
+
+def kill(*pods: str) -> None:
+    """Kill what runs in pods, as nobody inside could, while the cluster does not know yet."""
+    connection = cluster()
+    socket = Path(_kubeconfig()).with_name("run") / "containerd.sock"
+    try:
+        for pod in pods:
+            found = connection.get("pods", pod)
+            container = found["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+            ctr = ["ctr", "-a", str(socket), "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL"]
+            subprocess.run([*ctr, container], check=True, capture_output=True)
+    finally:
+        connection.close()
 
 
 def names(kind: str, mark: str | None = None) -> list[str]:

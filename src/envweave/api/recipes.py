@@ -115,10 +115,11 @@ def _named_place(
         return _CONTAINERS, f"the image {image!r}"
     if remote.provider is None:
         return None, ""
+    from envweave.providers.docker_pool import WarmPool
     from envweave.providers.watched import WatchedProvider
 
     # Whoever wrote a provider of their own says what it starts.
-    is_container = isinstance(remote.provider, WatchedProvider) or backend == _CONTAINERS
+    is_container = isinstance(remote.provider, WatchedProvider | WarmPool) or backend == _CONTAINERS
     return _CONTAINERS if is_container else _HTTP, "a provider"
 
 

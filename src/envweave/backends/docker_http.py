@@ -122,9 +122,12 @@ def provider_for(given: Any) -> ContainerProvider:
     """
     from envweave.providers import ContainerProvider, SubprocessProvider
     from envweave.providers.docker import LocalDockerProvider
+    from envweave.providers.docker_pool import WarmPool
 
     if given is None:
         return LocalDockerProvider()
+    if isinstance(given, WarmPool):
+        return given.provider()
     if not isinstance(given, ContainerProvider) or isinstance(given, SubprocessProvider):
         raise OptionError(
             f"provider={given!r} starts no containers. Pass one that does, such as "

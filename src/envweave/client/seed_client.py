@@ -108,23 +108,26 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     @classmethod
     def from_docker_image(
-        cls, image: str, provider: ContainerProvider | None = None, **kwargs: Any
+        cls, image: str, provider: ContainerProvider | WarmPool | None = None, **kwargs: Any
     ) -> Self:
         """Start a server from an image, and return a client that stops it when it is closed.
 
         Args:
             image: What to run, as the provider names it.
-            provider: Who runs it; a `LocalDockerProvider` by default.
+            provider: Who runs it; a `LocalDockerProvider` by default. A `WarmPool` has it ready.
             **kwargs: Passed to the provider's `start_container`: `env_vars`, `port`, and what
                 only it knows.
 
         Raises:
             StartupError: It could not be started. Nothing is left behind.
         """
-        if provider is None:
-            from envweave.providers.docker import LocalDockerProvider
+        from envweave.providers.docker import LocalDockerProvider
+        from envweave.providers.docker_pool import WarmPool
 
+        if provider is None:
             provider = LocalDockerProvider()
+        elif isinstance(provider, WarmPool):
+            provider = provider.provider()
         base_url = provider.start_container(image, **kwargs)
         try:
             provider.wait_for_ready(base_url, START_S)

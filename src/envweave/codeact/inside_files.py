@@ -91,8 +91,8 @@ class Files:
             here = self.root  # of a program that runs elsewhere
         place = os.path.normpath(os.path.join(here, path))
         above, name = os.path.split(place)
-        real = place if follow else os.path.join(os.path.realpath(above), name)
-        if not self._holds(os.path.realpath(place) if follow else real):
+        real = os.path.realpath(place) if follow else os.path.join(os.path.realpath(above), name)
+        if not self._holds(real):
             raise PermissionError(
                 f"{path!r} is outside the session's files. Use a path relative to the work "
                 "folder, or below /tmp."

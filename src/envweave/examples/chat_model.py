@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import math
 import os
 import time
 import urllib.error
@@ -52,6 +54,8 @@ class ChatModel:
                 f"base_url={self.base_url!r} names no server. Pass one such as "
                 "'http://127.0.0.1:8000/v1', or set OPENAI_BASE_URL."
             )
+        if self.attempts < 1:
+            raise ew.errors.OptionError(f"attempts={self.attempts!r}: expected at least 1.")
         if self.api_key is None:
             self.api_key = os.environ.get("OPENAI_API_KEY")
 
@@ -74,7 +78,7 @@ class ChatModel:
                 if error.code not in _AGAIN or attempt == self.attempts:
                     raise ModelError(f"{self.base_url} answered {error.code}: {said}") from None
                 wait_s = _wait_s(error.headers.get("Retry-After"), attempt)
-            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            except (OSError, http.client.HTTPException) as error:
                 if attempt == self.attempts:
                     reason = getattr(error, "reason", None) or error
                     raise ModelError(f"{self.base_url} cannot be reached: {reason}") from error
@@ -119,7 +123,9 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 def _wait_s(retry_after: str | None, attempt: int) -> float:
     try:
-        wanted = float(retry_after) if retry_after else 0.5 * 2.0**attempt
+        wanted = float(retry_after or "nan")
     except ValueError:  # a date: rare, and the next attempt tells
+        wanted = math.nan
+    if math.isnan(wanted):
         wanted = 0.5 * 2.0**attempt
     return min(max(wanted, 0.0), _LONGEST_WAIT_S)

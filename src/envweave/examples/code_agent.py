@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import re
 import sys
+import textwrap
 from collections import OrderedDict
 
 import envweave as ew
@@ -31,14 +32,22 @@ NO_CODE = (
     "and ```."
 )
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)```[ \t\r]*$", re.DOTALL | re.MULTILINE)
+_PYTHON = ("", "py", "python", "python3")
 _SHOWN = 4_000
 _CONVERSATIONS = 4_096
 
 
 def code_in(text: str) -> str | None:
-    """Return the code in a model's answer, all blocks of it; `None` if there is none."""
-    blocks = [block.strip("\n") for block in _BLOCK.findall(text)]
+    """Return the code in a model's answer, all blocks of it; `None` if there is none.
+
+    Blocks of another language, such as a shell's, are passed over.
+    """
+    blocks = [
+        textwrap.dedent(block).strip("\n")
+        for language, block in _BLOCK.findall(text)
+        if language.strip().lower() in _PYTHON
+    ]
     return "\n".join(blocks) if blocks else None
 
 
@@ -69,7 +78,7 @@ class ChatCodeAgent:
 
     Args:
         model: Whom to ask.
-        max_invalid: How often in an episode the model may answer without code. It is told so, and
+        max_invalid: How often before a step the model may answer without code. It is told so, and
             asked again; after that an empty step is taken.
         system: The first message. `{tools}` in it is replaced by what code may call.
     """
@@ -113,7 +122,11 @@ class AnyAnswer(Grader):
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Take it as it is."""
-        return Grade(0.0, passed=True, details={"answer": repr(attempt.answer)[:_SHOWN]})
+        try:
+            answer = repr(attempt.answer)[:_SHOWN]
+        except ValueError as error:  # an int of too many digits
+            answer = f"<an answer that cannot be shown: {error}>"
+        return Grade(0.0, passed=True, details={"answer": answer})
 
 
 def main(argv: list[str] | None = None) -> int:

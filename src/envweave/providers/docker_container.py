@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -24,13 +23,9 @@ from envweave.providers.docker_engine import (
 from envweave.providers.docker_image import Image
 from envweave.providers.docker_options import DockerOptions, shown, size_of
 from envweave.providers.reaper import Owner
-from envweave.wire.faults import INTERNAL, error_of
-from envweave.wire.messages import Fault
+from envweave.providers.startup_faults import LINES_READ, error_in, told
 
 logger = logging.getLogger("envweave.providers")
-
-FAULT = "envweave-fault: "
-"""What the line begins with by which a server says why it cannot start."""
 
 SOCKET_FOLDER = "/run/envweave"
 """Where a container finds the folder for its unix socket."""
@@ -38,8 +33,6 @@ SOCKET_FOLDER = "/run/envweave"
 STOP_S = 5
 """How long a server may take to close its environments before it is killed."""
 
-_LINES_SHOWN = 20
-_LINES_READ = 60
 _POLL_S = 0.01
 _LOOK_EVERY_S = 0.2
 _OUT_OF_MEMORY = 137  # killed by SIGKILL, as the kernel does it then
@@ -103,16 +96,16 @@ class Container:
             **Owner.here().labels(),
             "envweave.created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        told = dict(env_vars)
+        given = dict(env_vars)
         if self._folder is not None:
             host["Binds"].append(f"{self._folder / 'socket'}:{SOCKET_FOLDER}:rw")
-            told["ENVWEAVE_UDS"] = f"{SOCKET_FOLDER}/server.sock"
+            given["ENVWEAVE_UDS"] = f"{SOCKET_FOLDER}/server.sock"
         else:
             bound = {"HostIp": "127.0.0.1", "HostPort": "" if port is None else str(port)}
             host["PortBindings"] = {f"{inside}/tcp": [bound]}
         return {
             "Image": self._image,
-            "Env": [f"{name}={value}" for name, value in told.items()],
+            "Env": [f"{name}={value}" for name, value in given.items()],
             "Labels": labels,
             "ExposedPorts": {f"{inside}/tcp": {}},
             "HostConfig": host,
@@ -163,7 +156,7 @@ class Container:
             if now_s >= ends_s:
                 raise StartupError(
                     f"The container {self.name} of {self._image!r} runs, but its server did not "
-                    f"answer within {timeout_s:g} s.{self._lines_told()}"
+                    f"answer within {timeout_s:g} s.{told(self._last_lines())}"
                 )
             time.sleep(_POLL_S)
         self._was_reached = True
@@ -187,15 +180,8 @@ class Container:
         if state["Status"] not in ("exited", "dead"):
             return None
         lines = self._last_lines()
-        fault = next((line for line in reversed(lines) if line.startswith(FAULT)), None)
-        if fault is not None and not self._was_reached:
-            with contextlib.suppress(ValueError, TypeError):
-                told = Fault(**json.loads(fault.removeprefix(FAULT)))
-                if told.code != INTERNAL.code:
-                    raised = error_of(told)
-                    raised.add_note(f"Raised in a container of {self._image!r}.")
-                    return raised
-        return StartupError(f"{which} {self._ending(state)}.{self._lines_told(lines)}")
+        fault = None if self._was_reached else error_in(lines, self._image)
+        return fault or StartupError(f"{which} {self._ending(state)}.{told(lines)}")
 
     def _ending(self, state: Mapping[str, Any]) -> str:
         code = state.get("ExitCode")
@@ -210,13 +196,9 @@ class Container:
 
     def _last_lines(self) -> list[str]:
         try:
-            return self._engine.last_lines(self.name, _LINES_READ)
+            return self._engine.last_lines(self.name, LINES_READ)
         except StartupError:
             return []
-
-    def _lines_told(self, lines: list[str] | None = None) -> str:
-        last = (self._last_lines() if lines is None else lines)[-_LINES_SHOWN:]
-        return " Its last lines:\n" + "\n".join(last) if last else " It printed nothing."
 
     # Its end
 

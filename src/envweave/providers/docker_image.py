@@ -16,6 +16,9 @@ CONFIG = "ENVWEAVE_CONFIG"
 SERVER_LABEL = "envweave.server"
 """The label of images whose server is told so, and can listen on a unix socket."""
 
+ENV_LABEL = "envweave.env"
+"""The label that says what they serve where nobody says anything else."""
+
 
 @final
 class Image:
@@ -24,6 +27,7 @@ class Image:
     Attributes:
         port: Where its server listens, if it says so of exactly one port.
         is_ours: Whether its server is told by variables what to do.
+        env_id: What its server serves, if the image says so.
     """
 
     def __init__(self, name: str, about: Mapping[str, Any]) -> None:
@@ -32,7 +36,9 @@ class Image:
         self._name = name
         self._user = str(config.get("User") or "")
         self.port = int(ports[0]) if len(ports) == 1 and ports[0].isdigit() else None
-        self.is_ours = SERVER_LABEL in (config.get("Labels") or {})
+        labels = config.get("Labels") or {}
+        self.is_ours = SERVER_LABEL in labels
+        self.env_id: str | None = labels.get(ENV_LABEL)
 
     def refuse_untold(self, options: DockerOptions, env_vars: Mapping[str, str]) -> None:
         """Refuse what the server of another kind of image would never know.

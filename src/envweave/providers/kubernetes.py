@@ -33,8 +33,13 @@ class KubernetesProvider(WatchedProvider):
     cluster, by its own address, with `access="cluster"`.
 
     ```python
-    with EchoEnv.from_kubernetes("registry.example/echo-env:1.0", memory="512m") as env:
-        env.reset()
+    from envweave.providers.kubernetes import KubernetesProvider
+
+    provider = KubernetesProvider(memory="512m", namespace="envs")
+
+    def play():
+        with EchoEnv.from_docker_image("registry.example/echo-env:1.0", provider) as env:
+            return env.reset()
     ```
 
     A pod that ends is never started again: what ran there is lost, and whoever used it is told

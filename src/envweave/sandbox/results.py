@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Limit = Literal["time", "memory", "disk", "output", "message", "tool_calls"]
 """The limits that a result names: see `Limits`."""
 
 
-@dataclass(frozen=True, slots=True)
+def _shown(record: Any) -> str:
+    """Return the `repr` of a dataclass, whatever the code put into it.
+
+    Python refuses to show an int of many digits. Code must not be able to stop whoever logs.
+    """
+    parts = [f"{one.name}={_part(getattr(record, one.name))}" for one in fields(record)]
+    return f"{type(record).__name__}({', '.join(parts)})"
+
+
+def _part(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError as error:
+        return f"<{type(value).__name__} that cannot be shown: {error}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ToolCall:
     """One call of a tool by the code, as the host saw it.
 
@@ -28,8 +44,10 @@ class ToolCall:
     error: str | None = None
     duration_s: float = field(default=0.0, compare=False)
 
+    __repr__ = _shown
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True, repr=False)
 class ExecutionResult:
     """What one `run` came to.
 
@@ -65,3 +83,5 @@ class ExecutionResult:
     limits_hit: tuple[Limit, ...] = ()
     session_ended: bool = False
     tool_calls: tuple[ToolCall, ...] = field(default=())
+
+    __repr__ = _shown

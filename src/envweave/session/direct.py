@@ -8,7 +8,15 @@ from typing import Any, final
 from envweave.environment import Environment, Interface
 from envweave.session.driver import LoopDriver, SyncDriver
 from envweave.session.rules import Session
-from envweave.types import EpisodeEnd, LogEvent, Observation, State, ToolCallRequest, ToolResult
+from envweave.types import (
+    EpisodeEnd,
+    LogEvent,
+    Observation,
+    State,
+    Task,
+    ToolCallRequest,
+    ToolResult,
+)
 
 
 @final
@@ -56,9 +64,18 @@ class DirectEnvironment(Environment):
         self.environment.transform = transform
         self._session.reread_transform()
 
-    def reset(self, **wanted: Any) -> Any:
-        """Begin an episode and return its first observation."""
-        return self._shown(self._driver.reset(**wanted))
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        task: Task | str | None = None,
+        options: dict[str, Any] | None = None,
+        episode_id: str | None = None,
+    ) -> Any:
+        """Begin an episode and return its first observation. See `Env.reset`."""
+        return self._shown(
+            self._driver.reset(seed=seed, task=task, options=options, episode_id=episode_id)
+        )
 
     def step(self, action: Any) -> Any:
         """Let the agent act once, and return what there is to see.

@@ -1,0 +1,194 @@
+"""A pod that dies, and an API server that goes away: told with the reason, and never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from typing import Any
+
+import pytest
+from docker_images import ECHO
+from kubernetes_cluster import cluster, kill, names, need_own_cluster, script
+from kubernetes_worlds import MOODY, with_world
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
+from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.reaper import Owner
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kubernetes,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("pods"),
+]
+
+
+def pods(**options: Any) -> KubernetesProvider:
+    small = {"stop_timeout_s": 0, "cpu_request": 0.05, "memory_request": "32m"}
+    return KubernetesProvider(**{**small, **options})
+
+
+def mine() -> list[str]:
+    return names("pods", Owner.here().mark)
+
+
+def delete_the_only_one() -> str:
+    (name,) = mine()
+    connection = cluster()
+    connection.delete("pods", name)
+    connection.close()
+    return name
+
+
+def test_a_killed_pod_ends_the_episode_as_lost_and_the_next_reset_has_another() -> None:
+    need_own_cluster()
+    with ew.make("counter-v0", provider=pods(), docker_image=ECHO) as env:
+        env.reset(seed=1)
+        good = env.step({"delta": 1})
+        (first,) = mine()
+        kill(first)
+
+        result = env.step({"delta": 1})
+
+        end = result.end
+        assert (end.reason, end.blame) == ("lost", "infrastructure")
+        assert f"The pod {first} of 'echo-env:latest' exited with code 137" in end.cause
+        assert "serving counter-v0" in end.cause  # the last that it printed
+        assert math.isnan(result.reward)
+        assert not result.valid
+        assert result.observation == good.observation
+        with pytest.raises(ResetNeededError, match="exited with code 137"):
+            env.step({"delta": 1})
+        assert env.reset(seed=1).step_index == 0
+        assert env.step({"delta": 1}).observation == good.observation
+        assert mine() != [first]
+
+
+def test_a_pod_that_runs_out_of_memory_in_mid_episode_is_told_so() -> None:
+    provider = pods(**with_world(memory="192m"))
+    with ew.make(MOODY, provider=provider, docker_image=ECHO) as env:
+        env.reset()
+        env.step({"eat": 1})
+
+        end = env.step({"eat": 400}).end
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "ran out of memory: it needed more than 192 MiB, and was killed (OOMKilled" in end.cause
+    assert "memory=…" in end.cause
+
+
+def test_a_server_that_exits_in_mid_episode_is_lost_and_not_started_again() -> None:
+    with ew.make(MOODY, provider=pods(**with_world()), docker_image=ECHO) as env:
+        env.reset()
+
+        end = env.step({"exit": 3}).end
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "exited with code 3" in end.cause
+
+
+def test_a_pod_that_somebody_deleted_is_told_so() -> None:
+    with ew.make("counter-v0", provider=pods(), docker_image=ECHO) as env:
+        env.reset()
+        delete_the_only_one()
+
+        end = env.step({"delta": 1}).end
+        if end is None:  # the process outlives its pod by a moment, and that answer was true
+            end = next(e for e in (env.step({"delta": 1}).end for _ in range(10_000)) if e)
+
+    assert (end.reason, end.blame) == ("lost", "infrastructure")
+    assert "was deleted by somebody else" in end.cause
+
+
+def test_every_row_of_a_vector_is_told_why() -> None:
+    need_own_cluster()
+    options = {"num_envs": 3, "docker_image": ECHO, "autoreset": True}
+    with ew.make_vector("counter-v0", provider=pods(), done_at=100, **options) as vector:
+        vector.reset(seed=0)
+        vector.step([{"delta": 1}] * 3)
+        kill(*mine())
+
+        batch = vector.step([{"delta": 1}] * 3)
+
+        ends = [batch[i].end for i in range(3)]
+        assert [end.reason for end in ends] == ["lost"] * 3
+        assert all("exited with code 137" in end.cause for end in ends)
+        assert not batch.valid.any()
+        assert vector.step([{"delta": 1}] * 3).valid.all()
+
+
+def test_async_callers_are_told_why() -> None:
+    need_own_cluster()
+
+    async def play() -> list[Any]:
+        async with (
+            ew.pool("counter-v0", size=2, docker_image=ECHO, provider=pods()) as pool,
+            pool.line() as one,
+            pool.line() as other,
+        ):
+            await one.reset(seed=1)
+            await other.reset(seed=2)
+            await asyncio.to_thread(kill, *await asyncio.to_thread(mine))
+            first = await one.step({"delta": 1})
+            second = await other.step({"delta": 1})
+            again = await one.reset(seed=1)
+            return [first, second, again]
+
+    first, second, again = asyncio.run(play())
+
+    for lost in (first, second):
+        assert (lost.end.reason, lost.end.blame) == ("lost", "infrastructure")
+        assert "exited with code 137" in lost.end.cause
+    assert again.step_index == 0
+
+
+def test_the_seeds_client_is_told_why() -> None:
+    need_own_cluster()
+    with EchoEnv.from_docker_image(ECHO, provider=pods()) as env:
+        env.reset()
+        kill(*mine())
+
+        with pytest.raises(ConnectionLostError, match="exited with code 137"):
+            env.step(EchoAction("hi"))
+
+
+def test_an_api_server_that_is_back_soon_loses_nothing() -> None:
+    need_own_cluster()
+    with ew.make("counter-v0", provider=pods(), docker_image=ECHO, done_at=100) as env:
+        env.reset(seed=1)
+        env.step({"delta": 1})
+        script("stop", "apiserver")
+        back = threading.Thread(target=script, args=("start", "apiserver"))
+        back.start()
+        try:
+            result = env.step({"delta": 1})
+        finally:
+            back.join()
+
+        assert result.valid
+        assert result.observation.value == 2
+
+
+def test_an_api_server_that_is_gone_is_told_and_nobody_hangs() -> None:
+    need_own_cluster()
+    with ew.make("counter-v0", provider=pods(), docker_image=ECHO) as env:
+        env.reset()
+        env.step({"delta": 1})
+        left = mine()
+        script("stop", "apiserver")
+        try:
+            end = env.step({"delta": 1}).end
+            with pytest.raises(EnvironmentLostError, match=r"API server at https.* not answer"):
+                env.reset()
+        finally:
+            script("start", "apiserver")
+        # What could not be deleted then is deleted when the next one is started.
+        env.reset()
+
+        assert (end.reason, end.blame) == ("lost", "infrastructure")
+        assert "is out of reach. The API server at https" in end.cause
+        assert "KUBECONFIG" in end.cause
+        assert not set(left) & set(mine())

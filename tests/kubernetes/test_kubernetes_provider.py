@@ -1,0 +1,294 @@
+"""A server in a pod: reached, held tight, told off, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from docker_images import BASE, ECHO
+from kubernetes_cluster import READY_S, cluster, inside, names
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
+from envweave.providers.kubernetes import KubernetesProvider
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kubernetes,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("pods"),
+]
+
+QUICK: dict[str, Any] = {"stop_timeout_s": 0, "cpu_request": 0.05, "memory_request": "32m"}
+
+
+@contextmanager
+def started(image: str = ECHO, **options: Any) -> Iterator[tuple[KubernetesProvider, str]]:
+    """A pod that is ready while the block runs."""
+    provider = KubernetesProvider(**{**QUICK, **options})
+    try:
+        base_url = provider.start_container(image)
+        provider.wait_for_ready(base_url, READY_S)
+        yield provider, base_url
+    finally:
+        provider.stop_container()
+
+
+def seen(provider: KubernetesProvider, kind: str = "pods") -> dict[str, Any]:
+    """Return a pod, or what belongs to it, as the cluster has it."""
+    connection = cluster()
+    try:
+        found: dict[str, Any] = connection.get(kind, provider.pod)
+        return found
+    finally:
+        connection.close()
+
+
+def failing(image: str = BASE, timeout_s: float = READY_S, **options: Any) -> str:
+    """Return what is told of a pod that does not become ready."""
+    provider = KubernetesProvider(**{**QUICK, **options})
+    try:
+        with pytest.raises(StartupError) as caught:
+            provider.wait_for_ready(provider.start_container(image), timeout_s)
+    finally:
+        provider.stop_container()
+    return str(caught.value)
+
+
+def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+    threads = set(threading.enumerate())
+
+    with started(stop_timeout_s=5) as (provider, base_url):
+        name = provider.pod
+        with EchoEnv(base_url, token=provider.token) as env:
+            env.reset()
+            reward = env.step(EchoAction("Hello, World!")).reward
+
+    assert reward == 1.3
+    assert name not in [*names("pods"), *names("secrets"), *names("services")]
+    assert (provider.pod, provider.token) == (None, None)
+    assert set(threading.enumerate()) == threads
+
+
+def test_its_port_is_one_of_loopback_and_asks_for_the_token() -> None:
+    with started() as (provider, base_url):
+        assert base_url.startswith("http://127.0.0.1:")
+        with pytest.raises(AccessError):
+            ew.make(base_url, token="wrong")
+        with ew.make(base_url, token=provider.token) as env:
+            env.reset()
+
+
+def test_the_token_is_in_a_secret_and_not_in_the_pod() -> None:
+    with started() as (provider, _):
+        pod, secret = seen(provider), seen(provider, "secrets")
+
+        assert provider.token not in json.dumps(pod)
+        assert "ENVWEAVE_TOKEN" in secret["data"]
+        (owner,) = secret["metadata"]["ownerReferences"]
+        assert owner["uid"] == pod["metadata"]["uid"]
+
+
+def test_it_is_held_as_tight_as_it_can_be() -> None:
+    look = """
+import json, os
+about = dict(line.split(":", 1) for line in open("/proc/1/status"))
+def refused(path):
+    try:
+        open(path, "w").close()
+    except OSError as error:
+        return os.strerror(error.errno)
+files = ("/x", "/opt/envweave/x", "/etc/passwd", "/tmp/x")
+print(json.dumps({
+    "user": os.getuid(),
+    "capabilities": [about[k].strip() for k in ("CapEff", "CapPrm", "CapBnd")],
+    "may gain rights": about["NoNewPrivs"].strip() == "0",
+    "filtered": about["Seccomp"].strip(),
+    "files": {one: refused(one) for one in files},
+    "cluster": os.path.exists("/var/run/secrets/kubernetes.io"),
+}))
+"""
+    with started() as (provider, _):
+        told = json.loads(inside(str(provider.pod), look))
+        limits = seen(provider)["spec"]["containers"][0]["resources"]["limits"]
+
+    none, sealed = "0" * 16, "Read-only file system"
+    assert told == {
+        "user": 10001,
+        "capabilities": [none, none, none],
+        "may gain rights": False,
+        "filtered": "2",
+        "files": {"/x": sealed, "/opt/envweave/x": sealed, "/etc/passwd": sealed, "/tmp/x": None},
+        "cluster": False,
+    }
+    assert limits == {"memory": "2Gi", "cpu": "2"}
+
+
+def test_inside_the_cluster_it_is_reached_by_its_own_address() -> None:
+    threads = set(threading.enumerate())
+    with started(access="cluster") as (provider, base_url):
+        address = seen(provider)["status"]["podIP"]
+        with ew.make(base_url, token=provider.token) as env:
+            env.reset()
+            reward = env.step({"message": "hi"}).reward
+
+        assert (base_url, reward) == (f"http://{address}:8000", 0.2)
+        assert set(threading.enumerate()) == threads
+
+
+def test_it_has_a_service_when_that_is_wanted() -> None:
+    with started(service=True) as (provider, _):
+        service = seen(provider, "services")
+        labels = seen(provider)["metadata"]["labels"]
+
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert service["spec"]["ports"][0]["port"] == 8000
+    with unawaited(service=True, access="cluster") as (provider, base_url):
+        address = seen(provider, "services")["spec"]["clusterIP"]
+
+        assert base_url == f"http://{address}:8000"
+    assert names("services") == []
+
+
+@contextmanager
+def unawaited(**options: Any) -> Iterator[tuple[KubernetesProvider, str]]:
+    """A pod that nobody waits for."""
+    provider = KubernetesProvider(**{**QUICK, **options})
+    try:
+        yield provider, provider.start_container(ECHO)
+    finally:
+        provider.stop_container()
+
+
+def test_what_the_caller_names_is_passed_on() -> None:
+    provider = KubernetesProvider(**QUICK)
+    try:
+        base_url = provider.start_container(
+            ECHO,
+            env_vars={"ENVWEAVE_TOKEN": "mine", "GREETING": "$(HOME)"},
+            memory="256m",
+            labels={"team": "rl"},
+        )
+        about = seen(provider)
+
+        assert provider.token == "mine"
+        assert about["spec"]["containers"][0]["resources"]["limits"]["memory"] == str(256 * 2**20)
+        assert about["metadata"]["labels"]["team"] == "rl"
+        with pytest.raises(CallOrderError, match="started a pod already"):
+            provider.start_container(ECHO)
+        provider.wait_for_ready(base_url, READY_S)
+        told = inside(str(provider.pod), "import os; print(os.environ['GREETING'])")
+    finally:
+        provider.stop_container()
+        provider.stop_container()
+
+    assert told == "$(HOME)"
+
+
+# What goes wrong
+
+
+def test_an_image_that_is_missing_is_told_at_once() -> None:
+    told = failing("no-such-image:1", image_pull_policy="Never")
+
+    assert "of 'no-such-image:1' cannot be started (ErrImageNeverPull)" in told
+    assert "use 'IfNotPresent'" in told
+
+
+def test_an_image_that_cannot_be_fetched_is_told_at_once() -> None:
+    told = failing("127.0.0.1:1/no-such-image:1")
+
+    assert "cannot be started (ErrImagePull)" in told or "(ImagePullBackOff)" in told
+    assert "127.0.0.1:1" in told
+    assert "Push the image" in told
+
+
+def test_an_image_whose_name_is_none_is_told_at_once() -> None:
+    assert "(InvalidImageName)" in failing("No Such Image")
+
+
+def test_a_pod_that_is_too_large_for_every_node_is_told_with_the_schedulers_words() -> None:
+    told = failing(memory="900t", memory_request="800t", schedule_timeout_s=1)
+
+    assert "finds no node to run on (Unschedulable)" in told
+    assert "Insufficient memory" in told
+
+
+def test_a_node_that_there_is_not_is_told_with_the_schedulers_words() -> None:
+    told = failing(node_selector={"no-such": "node"}, schedule_timeout_s=1)
+
+    assert "node(s) didn't match" in told
+
+
+def test_a_server_that_exits_shows_its_last_lines() -> None:
+    code = "for i in range(40): print('line', i)\nraise SystemExit(7)"
+
+    told = failing(command=["python", "-c", code])
+
+    lines = "\n".join(f"line {i}" for i in range(20, 40))
+    assert told.endswith(f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}")
+
+
+def test_a_server_that_runs_out_of_memory_is_told_so() -> None:
+    code = "print('so much', flush=True); x = bytearray(2**30); x[:] = b'1' * 2**30"
+
+    told = failing(command=["python", "-c", code], memory="64m")
+
+    assert "ran out of memory: it needed more than 64 MiB, and was killed (OOMKilled" in told
+    assert told.endswith("so much")
+
+
+def test_a_server_that_is_late_is_told_with_its_lines() -> None:
+    code = "print('soon', flush=True); import time; time.sleep(60)"
+
+    told = failing(command=["python", "-c", code], timeout_s=8)
+
+    assert told.endswith("did not answer within 8 s. Its last lines:\nsoon")
+
+
+def test_a_program_that_is_not_there_is_told() -> None:
+    assert "no-such-program" in failing(command=["no-such-program"])
+
+
+def test_an_image_that_would_be_root_is_refused_with_the_way_out() -> None:
+    told = failing("envweave-python:3.11")
+
+    assert "CreateContainerConfigError" in told
+    assert "user='1000:1000'" in told
+
+
+def test_a_namespace_that_is_missing_is_told() -> None:
+    with pytest.raises(StartupError, match=r'namespace.*"no-such" not found'):
+        KubernetesProvider(namespace="no-such").start_container(ECHO)
+
+
+def test_what_the_cluster_will_not_have_is_told() -> None:
+    with pytest.raises(
+        StartupError, match=r"could not be made in the namespace 'default'.*invalid"
+    ):
+        KubernetesProvider(tolerations=[{"operator": "Never"}]).start_container(ECHO)
+
+
+def test_a_pod_lives_no_longer_than_it_may() -> None:
+    told = failing(command=["python", "-c", "import time; time.sleep(100)"], ttl_s=10)
+
+    assert "more than ttl_s=10 seconds (DeadlineExceeded)" in told
+
+
+def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
+    provider = KubernetesProvider(**QUICK)
+    told = {"id": "counter-v0", "kwargs": {"done_att": 2}}
+    try:
+        base_url = provider.start_container(BASE, env_vars={"ENVWEAVE_CONFIG": json.dumps(told)})
+
+        with pytest.raises(OptionError, match="'done_att' is neither an option") as caught:
+            provider.wait_for_ready(base_url, READY_S)
+    finally:
+        provider.stop_container()
+
+    assert caught.value.__notes__ == ["Raised in a container of 'envweave-base:latest'."]
