@@ -10,7 +10,7 @@ import secrets
 import typing
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from envweave.client.address import parse_address
 from envweave.client.faults import error_in
@@ -33,6 +33,9 @@ from envweave.types import State, StepResult, Task
 from envweave.wire.rebuilding import Rebuilder, Rebuilding, rebuilder
 from envweave.wire.schema_reading import spec_of
 from envweave.wire.schemas import Types
+
+if TYPE_CHECKING:
+    from envweave.providers.docker_pool import WarmPool
 
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")

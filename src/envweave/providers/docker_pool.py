@@ -118,7 +118,7 @@ class WarmPool:
         given = dict(variables(env_vars))
         config = given.pop(CONFIG, None)
         if given.pop(TOKEN, None) is not None:
-            late["token"] = "…"
+            late["token"] = "…"  # noqa: S105 - not shown
         late |= {name: v for name, v in given.items() if self._variables.get(name) != v}
         for name, value in late.items():
             raise OptionError(

@@ -93,6 +93,9 @@ class Stock:
                 logger.info("a warm container was lost: %s", error)
                 ready.container.remove()
                 continue
+            except BaseException:
+                ready.container.remove()
+                raise
             return Held(ready.container, ready.token, shelf.hang_up)
         fresh = shelf.start()
         return Held(fresh.container, fresh.token, shelf.hang_up)
@@ -196,14 +199,16 @@ class _Shelf:
             except Exception as error:  # noqa: BLE001 - raised by whoever takes the next
                 self._fail(error)
                 continue
-            with self.changed:
-                is_late = self.is_closed
-                if not is_late:
-                    self.waiting.append(ready)
-                self.changed.notify_all()
-            if is_late:
-                ready.container.remove()
+            if not self._put(ready):
+                ready.container.remove()  # it was closed meanwhile
                 return
+
+    def _put(self, ready: _Ready) -> bool:
+        with self.changed:
+            if not self.is_closed:
+                self.waiting.append(ready)
+            self.changed.notify_all()
+            return not self.is_closed
 
     def _start_paused(self) -> _Ready:
         ready = self.start()

@@ -1,0 +1,250 @@
+"""Containers that wait, paused, until somebody wants one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from docker_images import BASE, ECHO, containers_of, docker, exists, inspect
+
+import envweave as ew
+from envweave.envs.echo_env import EchoAction, EchoEnv
+from envweave.errors import CallOrderError, ClosedError, OptionError, StartupError
+from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker_pool import WarmPool
+from envweave.providers.reaper import Owner
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("images"),
+]
+
+
+def mine() -> list[str]:
+    return containers_of(Owner.here().mark)
+
+
+def statuses() -> list[str]:
+    return sorted(inspect(name)["State"]["Status"] for name in mine())
+
+
+@contextmanager
+def warm(image: str = ECHO, **options: Any) -> Iterator[WarmPool]:
+    """A pool that is full."""
+    with WarmPool(image, **options) as pool:
+        pool.wait_until_warm()
+        yield pool
+
+
+def test_they_wait_paused_are_handed_out_and_followed_by_others() -> None:
+    threads = threading.enumerate()
+    with warm(size=2) as pool:
+        before, waiting = statuses(), mine()
+        with ew.make("echo-v0", provider=pool) as env:
+            env.reset()
+            (lent,) = [n for n in waiting if inspect(n)["State"]["Status"] == "running"]
+            reward = env.step({"message": "hi"}).reward
+            pool.wait_until_warm()
+            during = statuses()
+        after = exists(lent)
+
+    assert before == ["paused", "paused"]
+    assert reward == 0.2
+    assert during == ["paused", "paused", "running"]
+    assert not after
+    assert mine() == []
+    assert threading.enumerate() == threads
+
+
+def test_the_seeds_client_and_a_vector_take_theirs_from_it() -> None:
+    with warm(size=3, network="none") as pool:
+        with EchoEnv.from_docker_image(ECHO, provider=pool) as client:
+            client.reset()
+            reward = client.step(EchoAction("hi")).reward
+        pool.wait_until_warm()
+        waiting = set(mine())
+        with ew.make_vector(
+            f"docker://{ECHO}", num_envs=2, isolation="container", provider=pool
+        ) as vector:
+            running = [n for n in waiting if inspect(n)["State"]["Status"] == "running"]
+            vector.reset()
+            rewards = vector.step([{"message": "hi"}] * 2).reward.tolist()
+
+    assert (reward, rewards) == (0.2, [0.2, 0.2])
+    assert len(running) == 2
+
+
+def test_with_none_ready_one_is_started_at_once() -> None:
+    with warm(size=1) as pool:
+        providers = [pool.provider() for _ in range(3)]
+        urls = [one.start_container(ECHO) for one in providers]
+        for one, url in zip(providers, urls, strict=True):
+            one.wait_for_ready(url)
+            one.stop_container()
+
+    assert len(set(urls)) == 3
+
+
+def test_an_environment_that_is_lost_goes_on_in_the_next_of_them() -> None:
+    with warm(size=1) as pool, ew.make("echo-v0", provider=pool, autoreset=True) as env:
+        env.reset()
+        pool.wait_until_warm()
+        (waiting,) = [n for n in mine() if inspect(n)["State"]["Status"] == "paused"]
+        (used,) = set(mine()) - {waiting}
+        docker("kill", used)
+
+        result = env.step({"message": "hi"})
+
+        assert result.end.reason == "lost"
+        assert result.ready is not None
+        assert inspect(waiting)["State"]["Status"] == "running"
+
+
+def test_one_that_was_lost_while_it_waited_is_passed_over() -> None:
+    with warm(size=2) as pool:
+        victim = mine()[0]
+        docker("rm", "--force", victim)
+        providers = [pool.provider() for _ in range(2)]
+        for one in providers:
+            one.wait_for_ready(one.start_container(ECHO))
+        names = set(mine())
+        for one in providers:
+            one.stop_container()
+
+    assert victim not in names
+
+
+def test_keywords_are_the_pools_and_what_differs_is_refused() -> None:
+    with warm(BASE, size=1, env_vars={"ENVWEAVE_ENV": "counter-v0"}, kwargs={"done_at": 2}) as pool:
+        told = [
+            ({"env": f"docker://{ECHO}"}, "has containers of 'envweave-base:latest'"),
+            ({"done_at": 3}, "serve kwargs={'done_at': 2}, and not {'done_at': 3}"),
+            ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, and not 5"),
+            ({"done_at": 2, "token": "mine"}, "token=… came too late"),
+        ]
+        for options, refusal in told:
+            env = options.pop("env", f"docker://{BASE}")
+            with pytest.raises(OptionError, match=refusal):
+                ew.make(env, provider=pool, **options)
+        provider = pool.provider()
+        for options in ({"memory": "1g"}, {"port": 8123}, {"env_vars": {"A": "b"}}):
+            with pytest.raises(OptionError, match="came too late"):
+                provider.start_container(BASE, **options)
+
+        with ew.make(f"docker://{BASE}", provider=pool, done_at=2) as env:
+            env.reset()
+            ends = [env.step({"delta": 1}).done for _ in range(2)]
+
+    assert ends == [False, True]
+
+
+def test_a_container_that_cannot_start_is_told_and_tried_again_for_the_next() -> None:
+    with WarmPool(
+        BASE, size=1, command=["python", "-c", "print('no'); raise SystemExit(3)"]
+    ) as pool:
+        with pytest.raises(StartupError, match=r"exited with code 3\. Its last lines:\nno"):
+            pool.wait_until_warm()
+        with pytest.raises(StartupError, match="exited with code 3"):
+            pool.provider().start_container(BASE)
+
+    assert mine() == []
+
+
+def test_one_provider_has_one_of_them() -> None:
+    with warm(size=1) as pool:
+        provider = pool.provider()
+        url = provider.start_container(ECHO)
+        try:
+            with pytest.raises(CallOrderError, match="has a container already"):
+                provider.start_container(ECHO)
+        finally:
+            provider.stop_container()
+            provider.stop_container()
+        with pytest.raises(CallOrderError, match="No container was started"):
+            provider.wait_for_ready(url)
+
+
+def test_a_closed_pool_hands_out_nothing_and_what_is_out_goes_on() -> None:
+    with warm(size=1) as pool, ew.make("echo-v0", provider=pool) as env:
+        pool.close()
+        pool.close()
+        env.reset()
+
+        assert env.step({"message": "hi"}).reward == 0.2
+        assert len(mine()) == 1
+        with pytest.raises(ClosedError, match="is closed"):
+            pool.provider().start_container(ECHO)
+        with pytest.raises(ClosedError, match="is closed"):
+            pool.wait_until_warm()
+
+
+def test_a_forked_copy_may_not_use_it() -> None:
+    with warm(size=1) as pool:
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.provider().start_container(ECHO)
+            except CallOrderError:
+                os._exit(7)
+            os._exit(1)
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+PROGRAM = """
+import os, signal, sys
+from envweave.providers.docker_pool import WarmPool
+from envweave.providers.reaper import Owner
+pool = WarmPool("echo-env:latest", size=2)
+pool.wait_until_warm()
+print(Owner.here().mark, flush=True)
+if sys.argv[1] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_a_program_that_forgot_it_leaves_nothing_or_nothing_beyond_the_next_start(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120
+    )
+    mark = done.stdout.strip()
+    if how == "kill":
+        assert len(containers_of(mark)) == 2
+        provider = LocalDockerProvider()
+        provider.start_container(ECHO)
+        provider.stop_container()
+
+    assert containers_of(mark) == []
+
+
+@pytest.mark.parametrize("size", [0, 257, True, 1.5])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match="is no whole number from 1 to 256"):
+        WarmPool(ECHO, size=size)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"memroy": "1g"}, "Did you mean 'memory'"),
+        ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "another one for each container"),
+        ({"kwargs": {"a": object()}}, "cannot travel to a container"),
+    ],
+)
+def test_options_that_it_cannot_have_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        WarmPool(ECHO, **options)
+
+
+def test_an_image_that_is_missing_is_told_at_once() -> None:
+    with pytest.raises(StartupError, match="no image 'no-such:1'"):
+        WarmPool("no-such:1")
