@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
@@ -12,7 +13,7 @@ from envweave.codeact.executors.base import Executor
 from envweave.codeact.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
-from envweave.errors import BusyError, OptionError, SessionEndedError, SessionLostError
+from envweave.errors import OptionError, SessionEndedError, SessionLostError
 from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
@@ -77,6 +78,8 @@ class CodeActEnvironment(Environment):
         self._answers: list[Any] = []
         self._steps = 0
         self._last = ExecutionResult(success=True)
+        self._turn = asyncio.Lock()  # held by whoever uses the executor
+        self._is_stepping = False
 
     async def reset(
         self,
@@ -93,7 +96,8 @@ class CodeActEnvironment(Environment):
         answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
-        await self.executor.begin(seed=seed, tools=functions, files=self._files)
+        async with self._turn:
+            await self.executor.begin(seed=seed, tools=functions, files=self._files)
         self._task = task
         self._names = self.executor.names
         self._programs, self._answers, self._steps = [], answers, 0
@@ -117,7 +121,7 @@ class CodeActEnvironment(Environment):
         """Run the code, and show what it came to."""
         self._steps += 1
         try:
-            result = await self.executor.run(action.code)
+            result = await self._run(action.code)
         except SessionLostError as error:
             self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
             return CodeObservation(code=action.code)
@@ -141,6 +145,14 @@ class CodeActEnvironment(Environment):
             self.emit(EpisodeEnd("timeout" if late else "error", "agent", result.exception_message))
             observation.reward = self._fatal_reward
         return observation
+
+    async def _run(self, code: str) -> ExecutionResult:
+        self._is_stepping = True  # from now on nobody else gets in between
+        try:
+            async with self._turn:
+                return await self.executor.run(code)
+        finally:
+            self._is_stepping = False
 
     def _is_handed_in(self, result: ExecutionResult) -> bool:
         if self._grader is None:
@@ -171,11 +183,14 @@ class CodeActEnvironment(Environment):
 
     @property
     async def state(self) -> CodeState:
-        """Names, types and short reprs of what the code has bound, and who runs it."""
-        try:
-            variables = await self.executor.variables()
-        except BusyError:  # somebody else's step runs
-            variables = {}
+        """Names, types and short reprs of what the code has bound, and who runs it.
+
+        While a step runs, nothing is known of what its code binds.
+        """
+        variables = {}
+        if not self._is_stepping:
+            async with self._turn:
+                variables = await self.executor.variables()
         return CodeState(
             step_count=self._steps,
             variables=variables,
@@ -188,7 +203,8 @@ class CodeActEnvironment(Environment):
     async def close(self) -> None:
         """End what runs the code, the tools' servers and the grader."""
         try:
-            await self.executor.close()
+            async with self._turn:
+                await self.executor.close()
         finally:
             try:
                 await self.tools.close(holder=self)

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ START_S = 120.0
 """How long a server may take until it answers."""
 
 _JOIN_S = 30.0
+_REST_S = 0.25
+"""How long after one was handed out the next is started: who has it wants the cores now."""
 
 
 @final
@@ -139,6 +142,7 @@ class _Shelf:
         self._env_vars = dict(env_vars)
         self._owner = os.getpid()
         self._failure: Exception | None = None
+        self._taken_s = -_REST_S  # when one was handed out last
         self.size = size
         self.changed = threading.Condition()
         self.waiting: deque[_Ready] = deque()
@@ -173,6 +177,7 @@ class _Shelf:
                 self.raise_failure()
                 return None
             self.changed.notify_all()
+            self._taken_s = time.monotonic()
             return self.waiting.popleft()
 
     def start(self) -> _Ready:
@@ -192,6 +197,9 @@ class _Shelf:
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.is_closed or not self.is_settled)
+                rest_s = self._taken_s + _REST_S - time.monotonic()
+                if rest_s > 0:
+                    self.changed.wait_for(lambda: self.is_closed, rest_s)
                 if self.is_closed:
                     return
             try:
