@@ -13,7 +13,7 @@ ARG PIP_OPTIONS=""
 USER 0:0
 COPY requirements.txt /build/
 COPY wheels/ /build/wheels/
-RUN python3 -m pip --python /opt/envweave/bin/python install \
+RUN pip --python /opt/envweave/bin/python install \
         --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
         --find-links /build/wheels $PIP_OPTIONS -r /build/requirements.txt
 USER 10001:10001

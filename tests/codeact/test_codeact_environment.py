@@ -116,7 +116,8 @@ def test_the_same_code_shows_the_same_whatever_the_road(name: str) -> None:
 
 
 def play(name: str) -> list[Step]:
-    with road(name, files=True, limits=QUICK, fatal_reward=-1.0) as way:
+    options = {"files": True, "limits": QUICK, "preload": ["numpy"], "fatal_reward": -1.0}
+    with road(name, **options) as way:
         way.reset(seed=5)
         first = [way.step(code) for code in PLAYED]
         way.reset()
@@ -134,7 +135,7 @@ PLAYED = (
     "add(1, b=2), later('on')",
     "undefined",
     "(x for x in 'abc')",
-    "import numpy as np; np.arange(4).reshape(2, 2).tolist()",
+    "import numpy as np; [np.arange(4).reshape(2, 2), np.float32(1.5), np.array(True)]",
     "while True: pass",
     "n",
     END_ITSELF,

@@ -12,7 +12,7 @@ from envweave.errors import OptionError
 
 SMALL = {
     "timeout_s": 0.5,
-    "grace_s": 0.3,
+    "grace_s": 1.0,
     "memory_bytes": 256 << 20,
     "output_bytes": 1024,
     "disk_bytes": 256 << 10,

@@ -14,7 +14,7 @@ from serving import served
 import envweave as ew
 from envweave.codeact.models import exit_code_of, stderr_of
 
-QUICK = {"timeout_s": 0.5, "grace_s": 0.3}
+QUICK = {"timeout_s": 0.5, "grace_s": 1.0}
 """Limits for code that is meant to run into them."""
 
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 
 import envweave as ew
 from envweave.codeact import Attempt, Grade, Grader
+from envweave.codeact.models import stderr_of
 from envweave.examples.chat_model import ChatModel, Message, ModelError
 
 SYSTEM = """You solve tasks by writing Python code.
@@ -53,8 +54,8 @@ def code_in(text: str) -> str | None:
 
 def shown(observation: ew.CodeObservation) -> str:
     """Return what a model is told of a run."""
-    result = observation.execution_result
-    parts = [("Printed", observation.stdout), ("Error", observation.stderr)]
+    result = observation.execution_result  # its fields alone: a server's URL tells no more
+    parts = [("Printed", result.stdout), ("Error", stderr_of(result))]
     if result.return_repr is not None:
         parts.insert(1, ("Value", result.return_repr))
     if result.limits_hit:

@@ -1,0 +1,38 @@
+"""The programs on the guide's page do what it says, in containers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs/guides/docker.md").read_text()
+PROGRAMS = dict(
+    re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
+)
+PRINTED = {
+    "in_a_container.py": ["hi"],
+    "client.py": ["1.3"],
+    "vectors.py": ["4", "2"],
+    "options.py": ["21"],
+    "warm.py": ["0.2", "0.2", "0.2"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("images")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_the_guide_runs(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAMS[name]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout.split()) == (0, PRINTED[name]), done.stderr

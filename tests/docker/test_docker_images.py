@@ -1,0 +1,162 @@
+"""The images of this checkout: what they are, and how others are built on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from docker_images import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
+
+import envweave as ew
+from envweave.providers.docker import LocalDockerProvider
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("images"),
+]
+
+HEALTH = ("/opt/envweave/bin/python", "-I", "-S", "/opt/envweave/health.py")
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/docker-images", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("image", [BASE, ECHO, LINEWORLD, CODING])
+def test_an_image_is_nobodys_root_and_says_when_it_is_well(image: str) -> None:
+    about = json.loads(docker("image", "inspect", image))[0]["Config"]
+
+    assert about["User"] == "10001:10001"
+    assert about["Healthcheck"]["Test"] == ["CMD", *HEALTH]
+    assert list(about["ExposedPorts"]) == ["8000/tcp"]
+    assert about["Labels"].get("envweave.env", "base").removesuffix("-v0") in image
+
+
+@pytest.mark.parametrize("network", ["bridge", "none"])
+def test_the_health_check_passes_where_a_server_answers(network: str) -> None:
+    provider = LocalDockerProvider(network=network)
+    try:
+        provider.wait_for_ready(provider.start_container(ECHO), 60)
+
+        docker("exec", provider.container, *HEALTH)
+    finally:
+        provider.stop_container()
+
+
+def test_the_health_check_fails_where_none_does() -> None:
+    done = subprocess.run(["docker", "run", "--rm", ECHO, *HEALTH], check=False)
+
+    assert done.returncode == 1
+
+
+def test_code_runs_behind_walls_in_a_container_without_rights() -> None:
+    with ew.make("coding-v0", backend="docker_http") as env:
+        env.reset()
+        ran = env.step({"code": "x = 20\nprint(x + 1)"}).observation
+        refused = env.step({"code": "open('/etc/passwd').read()"}).observation
+        tier = env.state().isolation
+
+    assert (ran.stdout, ran.exit_code) == ("21\n", 0)
+    assert "PermissionError" in refused.stderr
+    assert tier == "landlock"
+
+
+def test_started_by_hand_it_wants_a_token() -> None:
+    done = subprocess.run(
+        ["docker", "run", "--rm", ECHO], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert "Set ENVWEAVE_TOKEN" in done.stderr
+
+
+OWN = """
+from dataclasses import dataclass
+import envweave as ew
+
+@dataclass
+class Shout(ew.Action):
+    text: str
+
+@dataclass
+class Heard(ew.Observation):
+    text: str = ""
+
+class ShoutEnv(ew.Environment):
+    def reset(self) -> Heard:
+        return Heard()
+
+    def step(self, action: Shout) -> Heard:
+        return Heard(action.text.upper(), reward=1.0, done=True)
+"""
+
+
+def own_wheel(folder: Path) -> None:
+    """Write a wheel with one module."""
+    about = "shouting-1.0.dist-info"
+    files = {
+        "shouting.py": OWN,
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(folder / "shouting-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+        wheel.writestr(f"{about}/RECORD", "".join(f"{name},,\n" for name in files))
+
+
+def test_a_package_of_ones_own_has_an_image_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    own_wheel(tmp_path / "wheels")
+    (tmp_path / "requirements.txt").write_text("shouting\n")
+    told = (
+        "--build-arg",
+        "ENV_ID=pkg://shouting:ShoutEnv",
+        "--build-arg",
+        "PIP_OPTIONS=--no-index",
+    )
+    command = ["docker", "build", "--network", "none", "--tag", "envweave-test-shouting:latest"]
+    built = subprocess.run(
+        [*command, "--file", ROOT / "docker/env.Dockerfile", *told, tmp_path],
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    try:
+        with ew.make("docker://envweave-test-shouting:latest") as env:
+            env.reset()
+            result = env.step({"text": "hi"})
+    finally:
+        docker("rmi", "envweave-test-shouting:latest")
+
+    assert (result.observation.text, result.reward, result.terminated) == ("HI", 1.0, True)
+
+
+def test_what_they_weigh_is_told() -> None:
+    done = script("--sizes")
+
+    assert done.returncode == 0
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert list(told) == [BASE, CODING, ECHO, LINEWORLD]
+    assert all(int(size.removesuffix(" MB")) < 300 for size in told.values())
+
+
+def test_an_image_that_nobody_wrote_is_told() -> None:
+    done = script("ehco")
+
+    assert done.returncode == 2
+    assert "There is no 'ehco' in docker/; there are coding, echo, lineworld." in done.stderr
