@@ -6,9 +6,9 @@
     python benchmarks/coding.py --docs          and write the figures into the docs
 
 Each side has a server process and a client process of its own. OpenEnv's run in a virtual
-environment apart, which `scripts/openenv-venv --coding` sets up once. Its executor is the one of its
-coding environment, the interpreter of smolagents in the server's process; ours is a process behind
-walls. Pieces of code are run one after the other in one session.
+environment apart, which `scripts/openenv-venv --coding` sets up once. Its executor is the one of
+its coding environment, the interpreter of smolagents in the server's process; ours is a process
+behind walls. A piece of code is run again and again in one session.
 
 `crowd` has 64 sessions on one server of ours. Each runs a little code and pauses for 50 ms, but for
 one that runs `while True: pass` until its time is over, again and again. How long the steps of the

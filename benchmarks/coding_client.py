@@ -27,23 +27,13 @@ clock = time.perf_counter
 
 
 class OpenEnvOne:
-    """One session of OpenEnv, by its blocking or by its async client."""
+    """One session of OpenEnv, by its blocking client."""
 
-    def __init__(self, url: str, how: str) -> None:
-        from openenv.core import GenericEnvClient
-
-        client = GenericEnvClient(base_url=url, websocket_ping_interval_s=None)
-        self._loop = asyncio.new_event_loop() if how == "looping" else None
-        if self._loop is None:
-            self._env = client.sync().connect()
-        else:
-            self._loop.run_until_complete(client.connect())
-            self._env = client
-        self._awaited(self._env.reset())
+    def __init__(self, url: str) -> None:
+        self._env = _openenv(url).sync().connect()
+        self._env.reset()
 
     def run(self, piece: str, seconds: float) -> int:
-        if self._loop is not None:
-            return int(self._loop.run_until_complete(self._run_awaited(piece, seconds)))
         step, action = self._env.step, {"code": PIECES[piece][0]}
         taken, until_s = 0, clock() + seconds
         while taken == 0 or clock() < until_s:
@@ -52,7 +42,26 @@ class OpenEnvOne:
         check(piece, shown["stdout"], shown["exit_code"])
         return taken
 
-    async def _run_awaited(self, piece: str, seconds: float) -> int:
+    def close(self) -> None:
+        self._env.close()
+
+
+class OpenEnvLooping:
+    """One session of OpenEnv, by its async client."""
+
+    def __init__(self, url: str) -> None:
+        self._env = _openenv(url)
+        self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(self._open())
+
+    async def _open(self) -> None:
+        await self._env.connect()
+        await self._env.reset()
+
+    def run(self, piece: str, seconds: float) -> int:
+        return self._loop.run_until_complete(self._run(piece, seconds))
+
+    async def _run(self, piece: str, seconds: float) -> int:
         step, action = self._env.step, {"code": PIECES[piece][0]}
         taken, until_s = 0, clock() + seconds
         while taken == 0 or clock() < until_s:
@@ -62,20 +71,25 @@ class OpenEnvOne:
         return taken
 
     def close(self) -> None:
-        self._awaited(self._env.close())
+        self._loop.run_until_complete(self._close())
+        self._loop.close()
 
-    def _awaited(self, value: Any) -> Any:
-        return value if self._loop is None else self._loop.run_until_complete(value)
+    async def _close(self) -> None:
+        await self._env.close()
+
+
+def _openenv(url: str) -> Any:
+    from openenv.core import GenericEnvClient
+
+    return GenericEnvClient(base_url=url, websocket_ping_interval_s=None)
 
 
 class EnvweaveOne:
     """One session of envweave, by its blocking client."""
 
-    def __init__(self, url: str, how: str) -> None:
+    def __init__(self, url: str) -> None:
         import envweave as ew
 
-        if how != "blocking":
-            raise ValueError(f"{how} is for OpenEnv")
         self._env = ew.make(url)
         self._env.reset()
 
@@ -92,13 +106,17 @@ class EnvweaveOne:
         self._env.close()
 
 
-ONE = {"openenv": OpenEnvOne, "envweave": EnvweaveOne}
+ONE: dict[tuple[str, str], Any] = {
+    ("openenv", "blocking"): OpenEnvOne,
+    ("openenv", "looping"): OpenEnvLooping,
+    ("envweave", "blocking"): EnvweaveOne,
+}
 
 
 def obey(order: dict[str, Any], side: str, opened: list[Any]) -> dict[str, Any]:
     """Carry out one order, and return the answer to it."""
     if order["do"] == "open":
-        opened.append(ONE[side](order["url"], order["how"]))
+        opened.append(ONE[side, order["how"]](order["url"]))
         return {}
     if order["do"] == "gather":
         from coding_crowd import Crowd

@@ -271,6 +271,24 @@ def test_tools_have_their_help_and_refuse_what_is_no_plain_data(way: Road) -> No
     assert held.value == [5]
 
 
+def test_threads_that_call_tools_when_their_cell_is_over_harm_nothing(way: Road) -> None:
+    way.step(
+        "import threading\nbox = []\n"
+        "def call(n):\n"
+        "    for _ in range(5):\n"
+        "        try: box.append(add(n, 1))\n"
+        "        except ToolError as error: box.append(str(error))\n"
+    )
+    for n in range(20):
+        way.step(f"thread = threading.Thread(target=call, args=({n},)); thread.start(); add(1, 1)")
+    step = way.step("thread.join(); add(1, 2)")
+    told = way.step("box")
+
+    refused = "add() can be called only while the session runs code."
+    assert step.value == 3
+    assert set(told.value) <= {*range(1, 21), refused}
+
+
 def test_many_episodes_leave_no_sources_behind() -> None:
     def cells() -> int:
         return sum(name.startswith("<cell ") for name in linecache.cache)

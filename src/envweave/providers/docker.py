@@ -30,13 +30,8 @@ class LocalDockerProvider(WatchedProvider):
     from this machine alone, by those who have the token. `network="none"` leaves it no network at
     all.
 
-    ```python
-    class EchoEnv(HTTPEnvClient[EchoAction, EchoObservation]):
-        pass
-
-    with EchoEnv.from_docker_image("echo-env:latest", provider=LocalDockerProvider()) as env:
-        env.reset()
-    ```
+    `make("echo-v0", provider=LocalDockerProvider(memory="512m"))` has an environment in one, and so
+    has `EchoEnv.from_docker_image("echo-env:latest")`.
 
     A container is removed by `stop_container`, when the process ends, and, if that was killed,
     when the next one is started by anybody. Before it starts one, containers are removed whose

@@ -24,11 +24,8 @@ _MOST = 256
 class WarmPool:
     """Keeps containers of one image ready, and hands them out in milliseconds.
 
-    ```python
-    with ew.WarmPool("echo-env:latest", size=2) as pool:
-        with ew.make("echo-v0", provider=pool) as env:
-            env.reset()
-    ```
+    `make("echo-v0", provider=pool)` takes one, and so does every other place that takes a
+    provider for containers. Close it, or use it in a `with` block.
 
     Each container is used once: whoever had it removes it, and another is started in the
     background. With none ready, one is started while its caller waits. A paused container needs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Any, final
 
@@ -17,6 +19,7 @@ from envweave.sandbox.plain import encode, read_from_host
 
 _READ_BYTES = 64 << 10
 _LONGEST_FRAME = 1 << 31
+_LOOK_AGAIN_S = 0.05
 
 
 class HostGoneError(Exception):
@@ -25,35 +28,32 @@ class HostGoneError(Exception):
 
 @final
 class Line:
-    """Sends and receives messages.
+    """Sends and receives messages, from any thread of the code's.
 
-    The thread of the code reads between cells. Within one, whoever waits for a tool does, one
-    thread at a time.
+    Who waits for one reads for all: a call of the host's is for the thread that serves it, and an
+    answer for the thread that asked.
     """
 
     def __init__(self, end: socket.socket, message_bytes: int, interrupts: Interrupts) -> None:
         self._end = end
         self._message_bytes = message_bytes
         self._interrupts = interrupts
+        self._numbers = count(1)
+        self._sending = threading.Lock()  # held while a frame is sent
+        self._reading = threading.Lock()  # held by who reads; protects the frames
         self._frames = Frames(_LONGEST_FRAME)
-        self._calls = count(1)
-        self._asking = threading.Lock()  # held by who waits for a tool
+        self._calls: deque[ToSession] = deque()
+        self._answers: dict[int, Answer] = {}
 
     def receive(self) -> ToSession:
-        """Return the next message.
+        """Return what the host calls for next.
 
         Raises:
-            HostGoneError: There will be none.
+            HostGoneError: There will be nothing.
         """
-        while (frame := self._frames.next()) is None:
-            try:
-                data = self._end.recv(_READ_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                raise HostGoneError
-            self._frames.feed(data)
-        return read_from_host(frame)
+        while not self._calls:
+            self._read(lambda: bool(self._calls))
+        return self._calls.popleft()
 
     def send(self, message: msgspec.Struct) -> None:
         """Send a message, whole.
@@ -67,31 +67,56 @@ class Line:
         if size > self._message_bytes:
             raise TooLargeError(f"{size} bytes, and {self._message_bytes} is the most.")
         try:
-            self._end.sendall(frame)
+            with self._sending:
+                self._end.sendall(frame)
         except OSError:
             raise HostGoneError from None
 
     def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Answer:
-        """Call a tool of the host's and wait for its answer, in any thread of the code's.
+        """Call a tool of the host's and wait for its answer.
 
-        An interrupt waits meanwhile: the host answers before it interrupts.
+        An interrupt waits meanwhile: at the deadline the host answers, too.
 
         Raises:
             TooLargeError: The arguments are larger than the host takes.
         """
-        with self._asking:
-            self._interrupts.hold()
+        number = next(self._numbers)
+        self._interrupts.hold()
+        try:
+            self.send(Called(number, name, args, kwargs))
+            while number not in self._answers:
+                self._read(lambda: number in self._answers)
+            return self._answers.pop(number)
+        except HostGoneError:
+            raise SystemExit from None
+        finally:
+            self._interrupts.let()
+
+    def _read(self, is_there: Callable[[], bool]) -> None:
+        """Read a message, if nobody else does and has not brought it meanwhile."""
+        if not self._reading.acquire(timeout=_LOOK_AGAIN_S):
+            return
+        try:
+            if is_there():
+                return
+            message = self._next()
+            if isinstance(message, Answer):
+                self._answers[message.call] = message
+            else:
+                self._calls.append(message)
+        finally:
+            self._reading.release()
+
+    def _next(self) -> ToSession:
+        while (frame := self._frames.next()) is None:
             try:
-                call = next(self._calls)
-                self.send(Called(call, name, args, kwargs))
-                while True:
-                    answer = self.receive()
-                    if isinstance(answer, Answer) and answer.call == call:
-                        return answer
-            except HostGoneError:
-                raise SystemExit from None
-            finally:
-                self._interrupts.let()
+                data = self._end.recv(_READ_BYTES)
+            except OSError:
+                data = b""
+            if not data:
+                raise HostGoneError
+            self._frames.feed(data)
+        return read_from_host(frame)
 
     def close(self) -> None:
         """Hang up."""
