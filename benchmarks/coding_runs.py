@@ -44,7 +44,7 @@ ROWS = (
 
 
 def run_piece(row: Row, how: Settings) -> dict[str, Any]:
-    """Measure how often a second each side runs a piece of code, and return the figures."""
+    """Measure how long a step takes with a piece of code on each side, and return the figures."""
     problems: dict[str, str] = {}
     turns: dict[str, Turn] = {}
     chosen: dict[str, dict[str, Any]] = {}
@@ -57,17 +57,17 @@ def run_piece(row: Row, how: Settings) -> dict[str, Any]:
                 pair.open(best)
                 chosen[side] = {"client": best} if len(CLIENTS[side]) > 1 else {}
                 turns[side] = _turn(pair, row.key, how.seconds)
-        rates = in_turns(turns, how.repeats, problems)
-    others = [name for name in rates if name != OURS]
+        times = in_turns(turns, how.repeats, problems)
+    others = [name for name in times if name != OURS]
     return comparing.figures_of(
         row.key,
         row.title,
-        rates,
+        times,
         problems,
         ours=OURS,
         others=others,
         targets=dict.fromkeys(others, row.at_least),
-        unit="steps/s",
+        unit="s",
         sessions=1,
         chosen=chosen,
     )
@@ -77,12 +77,12 @@ def _best_client(pair: Pair, piece: str, side: str, seconds: float) -> str:
     ways = CLIENTS[side]
     if len(ways) == 1:
         return ways[0]
-    rates = {}
+    times = {}
     for way in ways:
         pair.open(way)
-        rates[way] = _turn(pair, piece, seconds)()
+        times[way] = _turn(pair, piece, seconds)()
         pair.close()
-    return max(rates, key=lambda way: rates[way])
+    return min(times, key=lambda way: times[way])
 
 
 def _turn(pair: Pair, piece: str, seconds: float) -> Turn:

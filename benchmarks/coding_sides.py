@@ -127,9 +127,9 @@ class Pair:
         self._client.ask(do="close")
 
     def run(self, piece: str, seconds: float) -> float:
-        """Run a piece of code for so long, and return how often a second."""
+        """Run a piece of code again and again for so long, and return how long once takes."""
         answer = self._client.ask(do="run", piece=piece, seconds=seconds)
-        return float(answer["steps"]) / float(answer["seconds"])
+        return float(answer["seconds"]) / float(answer["steps"])
 
     def gather(self, sessions: int) -> None:
         """Open many sessions, each in an episode."""

@@ -126,7 +126,7 @@ print(json.dumps({
         "files": {"/x": sealed, "/opt/envweave/x": sealed, "/etc/passwd": sealed, "/tmp/x": None},
         "cluster": False,
     }
-    assert limits == {"memory": "2Gi", "cpu": "2"}
+    assert limits == {"memory": str(2 * 2**30), "cpu": "2"}
 
 
 def test_inside_the_cluster_it_is_reached_by_its_own_address() -> None:

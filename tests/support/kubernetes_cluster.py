@@ -120,7 +120,7 @@ def inside(pod: str, code: str) -> str:
     config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)
     api = client.CoreV1Api(client.ApiClient(configuration))
     try:
-        said: str = stream.stream(
+        line = stream.stream(
             api.connect_get_namespaced_pod_exec,
             pod,
             "default",
@@ -129,7 +129,13 @@ def inside(pod: str, code: str) -> str:
             stderr=True,
             stdin=False,
             tty=False,
+            _preload_content=False,
         )
+        try:
+            line.run_forever(60)
+            said: str = line.read_all()
+        finally:
+            line.sock.shutdown()  # `close` forgets the socket where the other end closed first
     finally:
         api.api_client.rest_client.pool_manager.clear()
     return said.strip()

@@ -11,15 +11,7 @@ from envweave.wire.rebuilding import rebuilder
 
 
 class CodingEnv(ew.HTTPEnvClient[CodeAction, CodeObservation]):
-    """A caller's own session with the coding environment.
-
-    ```python
-    with CodingEnv("http://127.0.0.1:8000") as env:
-        env.reset()
-        env.step(CodeAction("total = sum(range(10))"))
-        env.step(CodeAction("total / 0")).observation.exit_code  # 1
-    ```
-    """
+    """A caller's own session with the coding environment, in Python or in a shell."""
 
     def _parse_state(self, payload: dict[str, Any]) -> CodeState:
         rebuild = rebuilder(spec_from_hint(CodeState))
