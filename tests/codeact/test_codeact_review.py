@@ -67,6 +67,13 @@ def test_an_option_of_the_wrong_kind_is_refused_by_name(options: dict[str, Any])
         ew.create_codeact_env(**options)
 
 
+def test_a_transform_that_cannot_be_called_is_refused_when_it_is_set(env: Any) -> None:
+    with pytest.raises(OptionError, match="transform=5"):
+        env.transform = 5
+
+    assert value_of(env, "1") == 1
+
+
 def test_a_name_or_a_repr_that_is_no_text_hides_nothing_else(env: Any) -> None:
     step(env, f"globals()['{SURROGATE}'] = 1\nx = 2")
     step(env, f"class Odd:\n    def __repr__(self): return '{SURROGATE}'\ny = Odd()")

@@ -71,6 +71,9 @@ class Served(Python):
     @classmethod
     def url(cls) -> Iterator[str]:
         with served(cls.served, transform=shaped, drain_s=0) as url:
+            # The server has a thread from its first session on, and is in this process.
+            with ew.make(cls.known, base_url=url) as first:
+                first.reset()
             yield url
 
     def test_keeps(self, promise: Check[Subject], url: str) -> None:  # type: ignore[override]

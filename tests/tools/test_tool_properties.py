@@ -97,7 +97,7 @@ def is_valid(tool: Tool, arguments: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft202012Validator(tool.parameters).is_valid(arguments))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), ARGUMENTS)
 def test_the_schema_accepts_exactly_what_the_function_takes(
     function: Any, arguments: dict[str, Any]
@@ -108,7 +108,7 @@ def test_the_schema_accepts_exactly_what_the_function_takes(
     assert is_valid(tool, arguments) == fits(tool, arguments)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(tuple(LEAVES)), st.integers(0, 2**32))
 def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) -> None:
     tool = Tool.of(function)
@@ -122,7 +122,7 @@ def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) ->
     assert is_valid(tool, arguments)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), ARGUMENTS)
 def test_a_tool_made_of_a_schema_takes_whatever_the_schema_takes(
     function: Any, arguments: dict[str, Any]
@@ -135,7 +135,7 @@ def test_a_tool_made_of_a_schema_takes_whatever_the_schema_takes(
         assert fits(tool, arguments)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions())
 def test_the_signature_that_code_sees_can_be_parsed(function: Any) -> None:
     tool = Tool.of(function)

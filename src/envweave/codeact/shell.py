@@ -135,7 +135,7 @@ class Shell:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 rest = rest[os.write(commands, rest) :]
                 continue
-            self._watch(_LOOK_S, until_s)
+            self._watch(_SOON_S, until_s)
         while unread(commands):
             self._watch(_SOON_S, until_s)
 

@@ -184,8 +184,9 @@ class _Line:
         pod |= select.POLLOUT if self._to_pod else 0
         caller |= select.POLLOUT if self._to_caller else 0
         poll = select.poll()
-        poll.register(self._pod, pod)
-        poll.register(self._caller, caller)
+        for one, events in ((self._pod, pod), (self._caller, caller)):
+            if events:  # an end that has hung up is told whether or not anybody asks
+                poll.register(one, events)
         poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
 
     def _hear_caller(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.environment import Environment, Interface
+from envweave.errors import OptionError
 from envweave.session.driver import LoopDriver, SyncDriver
 from envweave.session.rules import Session
 from envweave.types import (
@@ -61,6 +62,8 @@ class DirectEnvironment(Environment):
 
     @transform.setter
     def transform(self, transform: Callable[[Observation], Observation] | None) -> None:
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform={transform!r} cannot be called with an observation.")
         self.environment.transform = transform
         self._session.reread_transform()
 
