@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
-from envweave.codeact.attempts import Attempt, Grader, GradingError
+from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
@@ -97,7 +99,7 @@ class CodeActEnvironment(Environment):
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
         async with self._turn:
-            await self.executor.begin(seed=seed, tools=functions, files=self._files)
+            await self.executor.begin(seed=_bounded(seed), tools=functions, files=self._files)
         self._task = task
         self._names = self.executor.names
         self._programs, self._answers, self._steps = [], answers, 0
@@ -173,7 +175,8 @@ class CodeActEnvironment(Environment):
             task=self._task,
         )
         try:
-            grade = await self._grader.grade(attempt)
+            given: Any = self._grader.grade(attempt)
+            grade: Grade = await given if inspect.isawaitable(given) else given
         except GradingError as error:
             self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
             return
@@ -215,6 +218,14 @@ class CodeActEnvironment(Environment):
     def hold(self) -> Callable[[], None]:
         """Keep what executors of this kind share."""
         return self.executor.hold()
+
+
+def _bounded(seed: int | None) -> int | None:
+    """Return a seed that generators of every kind can take: its own, unless it is very large."""
+    if seed is None or seed < 1 << 63:
+        return seed
+    digest = hashlib.sha256(seed.to_bytes(seed.bit_length() // 8 + 1)).digest()
+    return int.from_bytes(digest[:8]) >> 1
 
 
 def _reward(option: str, given: Any) -> float:

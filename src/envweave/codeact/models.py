@@ -95,9 +95,21 @@ def exit_code_of(result: ExecutionResult) -> int:
     """Return what a shell would say of such a run."""
     if result.success:
         return 0
+    if result.exception_type == "SystemExit" and not result.session_ended:
+        return _asked_for(result.exception_message or "")
     if "time" in result.limits_hit:
         return TIMED_OUT
     return KILLED if result.session_ended else 1
+
+
+def _asked_for(message: str) -> int:
+    """Return the exit code that `sys.exit(…)` asks for: 0 for nothing, 1 for a text."""
+    if message in ("", "None"):
+        return 0
+    digits = message.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+        return 1
+    return int(message) & 0xFF
 
 
 def stderr_of(result: ExecutionResult) -> str:
