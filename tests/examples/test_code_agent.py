@@ -13,7 +13,6 @@ from envweave.examples import code_agent
 from envweave.examples.chat_model import ChatModel, ModelError
 from envweave.examples.code_agent import ChatCodeAgent, code_in, shown
 
-
 MENDED = """I forgot to define it.
 ```python
 n = 20
