@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from envweave.errors import EnvWeaveError as EnvWeaveError
     from envweave.providers import ContainerProvider as ContainerProvider
     from envweave.providers import SubprocessProvider as SubprocessProvider
+    from envweave.providers.docker import LocalDockerProvider as LocalDockerProvider
+    from envweave.providers.docker_pool import WarmPool as WarmPool
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -120,6 +122,8 @@ _HOMES = {
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
     "providers": ["ContainerProvider", "SubprocessProvider"],
+    "providers.docker": ["LocalDockerProvider"],
+    "providers.docker_pool": ["WarmPool"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "sandbox.results": ["ExecutionResult"],
