@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from leftovers import Leftovers
 
 import envweave as ew
 from envweave.errors import DefinitionError, OptionError
@@ -38,13 +39,13 @@ def _count_from_zero() -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
 def test_if_one_cannot_be_made_the_others_are_closed(mode: str) -> None:
-    before = threading.active_count()
+    left = Leftovers()
 
     with pytest.raises(DefinitionError, match="no port is left"):
         ew.make_vector(Counted, num_envs=4, mode=mode, fails_at=3)
 
     assert (Counted.made, Counted.closed) == (2, 2)
-    assert threading.active_count() == before
+    assert left.threads() == []
 
 
 class AsyncCounted(ew.Environment):

@@ -23,7 +23,7 @@ def run(*arguments, given=None, **variables):
         input=given or "",
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 

@@ -102,7 +102,7 @@ def saying(answer: bytes) -> Iterator[Address]:
     try:
         yield parse_address(f"http://127.0.0.1:{listener.getsockname()[1]}")
     finally:
-        thread.join(10)
+        thread.join(30)
         listener.close()
 
 

@@ -38,7 +38,7 @@ def test_only_known_keys_are_sent(sly: Sly) -> None:
         env.reset(seed=4, episode_id="mine", options={"level": 2})
         env.step({"say": "hi"})
         env.state()
-    assert sly.left.acquire(timeout=10)
+    assert sly.left.acquire(timeout=30)
 
     assert sly.heard == [
         {"type": "reset", "data": {"seed": 4, "episode_id": "mine", "level": 2}},
@@ -80,7 +80,7 @@ def test_a_connection_lost_between_two_steps_is_a_lost_episode_and_nothing_is_se
     with ew.make(sly.url) as env:
         env.reset()
         env.step({"say": "leave"})
-        assert sly.left.acquire(timeout=10)
+        assert sly.left.acquire(timeout=30)
         lost = env.step({"say": "more"})
         told = [one["data"].get("say") for one in sly.heard if one["type"] == "step"]
         again = env.reset()
@@ -106,7 +106,7 @@ def test_a_connection_lost_after_the_end_of_an_episode_is_nobody_s_loss(sly: Sly
     with ew.make(sly.url) as env:
         env.reset()
         last = env.step({"say": "x"})
-        assert sly.left.acquire(timeout=10)
+        assert sly.left.acquire(timeout=30)
         again = env.reset()
 
     assert last.terminated is True
@@ -136,7 +136,7 @@ def test_a_frame_that_nobody_asked_for_is_never_taken_for_a_reply(sly: Sly) -> N
     with ew.make(sly.url) as env:
         env.reset()
         first = env.step({"say": "one"})
-        assert sly.left.acquire(timeout=10)
+        assert sly.left.acquire(timeout=30)
         second = env.step({"say": "two"})
 
     assert first.observation.heard == "one"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from leftovers import Leftovers
 from sly_openenv import Sly, sly_server
 
 import envweave as ew
@@ -18,10 +19,6 @@ from envweave.client import openenv_line
 def sly() -> Iterator[Sly]:
     with sly_server() as one:
         yield one
-
-
-def keepers() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name == "envweave-openenv"]
 
 
 @pytest.fixture
@@ -42,6 +39,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
 
 def test_the_callers_loop_goes_on_while_one_is_closed(sly: Sly, held: Any) -> None:
     reached, may_go_on = held
+    left = Leftovers()
 
     async def play() -> None:
         env = ew.make_async(sly.url)
@@ -55,11 +53,12 @@ def test_the_callers_loop_goes_on_while_one_is_closed(sly: Sly, held: Any) -> No
 
     asyncio.run(play())
 
-    assert keepers() == []
+    assert left.threads("openenv") == []
 
 
 def test_a_close_that_nobody_waits_for_is_carried_out_all_the_same(sly: Sly, held: Any) -> None:
     reached, may_go_on = held
+    left = Leftovers()
 
     async def play() -> None:
         env = ew.spec(sly.url).load()()
@@ -75,6 +74,6 @@ def test_a_close_that_nobody_waits_for_is_carried_out_all_the_same(sly: Sly, hel
 
     asyncio.run(play())
 
-    assert keepers() == []
+    assert left.threads("openenv") == []
     assert sly.left.acquire(timeout=20)
     assert {"type": "close"} in sly.heard

@@ -157,13 +157,13 @@ def answering(handler) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(30)
 
 
 def echo(connection: ServerConnection) -> None:
     for message in connection:
         if message == "ping":
-            message = "ponged" if connection.ping().wait(10) else "no pong"
+            message = "ponged" if connection.ping().wait(30) else "no pong"
         connection.send(message)
 
 

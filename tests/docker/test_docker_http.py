@@ -200,7 +200,7 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
             {"backend": "docker_http", "provider": ew.SubprocessProvider()},
             "starts no containers",
         ),
-        ("docker://", {}, "names no image"),
+        ("docker://", {}, "names nothing"),
         ("docker://a b", {}, "names no image"),
     ],
 )

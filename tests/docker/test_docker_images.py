@@ -127,7 +127,15 @@ def test_a_package_of_ones_own_has_an_image_of_its_own(tmp_path: Path) -> None:
         "--build-arg",
         "PIP_OPTIONS=--no-index",
     )
-    command = ["docker", "build", "--network", "none", "--tag", "envweave-test-shouting:latest"]
+    command = [
+        "docker",
+        "build",
+        "--force-rm",
+        "--network",
+        "none",
+        "--tag",
+        "envweave-test-shouting",
+    ]
     built = subprocess.run(
         [*command, "--file", ROOT / "docker/env.Dockerfile", *told, tmp_path],
         env={**os.environ, "DOCKER_BUILDKIT": "0"},

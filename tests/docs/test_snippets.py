@@ -108,6 +108,7 @@ def terminal() -> Iterator[Terminal]:
         yield one
 
 
+@pytest.mark.timeout(600)  # some start a dozen programs
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_snippets_of_a_page_run_and_print_what_it_says(
     page: Path, keyboard: types.ModuleType, terminal: Terminal

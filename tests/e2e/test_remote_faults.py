@@ -31,6 +31,7 @@ def _fresh() -> Any:
 
 def test_a_killed_server_is_reported_as_lost_and_never_gone_on_with() -> None:
     with process_serving(WORLD) as first, ew.make(first.url) as env:
+        impatient(env)
         start = env.reset(seed=3)
         env.step({"do": "step"})
         first.process.send_signal(signal.SIGKILL)
@@ -44,13 +45,19 @@ def test_a_killed_server_is_reported_as_lost_and_never_gone_on_with() -> None:
             env.step({"do": "step"})
         with pytest.raises(errors.EnvironmentLostError):
             env.reset()
-        first.process.wait(10)
+        first.process.wait(30)
         with process_serving(WORLD, port=first.port):
             again = env.reset()
 
             assert again.episode_id != start.episode_id
             assert again.info["seed"] == ew_seed(3, 1)
             assert env.step({"do": "step"}).observation.at == 1
+
+
+def impatient(env: ew.Env) -> None:
+    """Let an environment try for a moment only to reach its server again."""
+    transport: Any = env._transport
+    transport._connection._patience._limit_s = 1.0
 
 
 def ew_seed(base: int, k: int) -> int:
@@ -80,7 +87,7 @@ def test_a_step_that_hangs_ends_as_a_timeout_and_its_neighbours_go_on() -> None:
             hanging = threading.Thread(target=lambda: results.append(slow.step({"do": "hang"})))
             results: list[Any] = []
             hanging.start()
-            assert Tally.hanging.wait(10)
+            assert Tally.hanging.wait(30)
 
             meanwhile = [env.step({"do": "step"}).observation.at for env in (near, far)]
 

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from leftovers import Leftovers
 
 import envweave as ew
 from envweave.errors import ActionError, EnvironmentLostError, ResetNeededError
@@ -44,12 +45,12 @@ def test_sixteen_sessions_at_once_on_one_thread(world: Any) -> None:
         first = envs.reset(seed=100)
         envs.step([{"amount": 100 + i} for i in range(16)])
         second = envs.step([{"amount": 100 + i} for i in range(16)])
-        threads = [one.name for one in threading.enumerate() if "openenv" in one.name]
+        keepers = [one.name for one in threading.enumerate() if "openenv" in one.name]
 
     assert first.current["seed"] == list(range(100, 116))
     assert second.current["total"].tolist() == [200 + 2 * i for i in range(16)]
     assert second.reward.tolist() == [0.5] * 16
-    assert len(threads) == 1
+    assert len(keepers) == 1
 
 
 def test_a_pool_plays_whole_episodes_over_many_sessions(world: Any) -> None:
@@ -201,8 +202,10 @@ def test_a_server_that_has_no_room_is_named_as_such(world: Any) -> None:
 
 
 def test_no_thread_is_left_when_all_are_closed(world: Any) -> None:
+    left = Leftovers()
+
     with ew.make(world.echo) as one, ew.make(world.echo) as other:
         one.reset()
         other.reset()
 
-    assert not [one.name for one in threading.enumerate() if "openenv" in one.name]
+    assert left.threads("openenv") == []

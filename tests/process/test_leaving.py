@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leftovers import Leftovers
 from process_worlds import GO, HANG, ClosesBadly, NeverCloses, Place
 
 import envweave as ew
 from envweave.errors import ClosedError
 
 SUPPORT = Path(__file__).parents[1] / "support"
-
-
-def fds() -> int:
-    gc.collect()  # mapped memory goes with the last array of it
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def vector(kind: Any = Place, **options: Any) -> ew.VectorEnv:
@@ -105,7 +101,7 @@ def test_many_vectors_and_many_kills_leak_no_file_descriptor() -> None:
     with vector() as venv:
         venv.reset(seed=5)
     del venv
-    before = fds()
+    left = Leftovers()
 
     for _ in range(5):
         with vector(autoreset=True) as venv:
@@ -114,8 +110,9 @@ def test_many_vectors_and_many_kills_leak_no_file_descriptor() -> None:
                 os.kill(int(batch.current[0, 0]), signal.SIGKILL)
                 batch = venv.step([GO] * 4)
     del venv, batch
+    gc.collect()  # mapped memory goes with the last array of it
 
-    assert fds() == before
+    assert left.descriptors() == []
 
 
 @pytest.mark.parametrize("way", ["leave", "exit"])

@@ -8,10 +8,10 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
+from leftovers import Leftovers
 from remote_worlds import Tally
 
 import envweave as ew
@@ -29,6 +29,7 @@ def folder_of(base_url: str) -> Path:
 
 
 def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+    left = Leftovers()
     provider = ew.SubprocessProvider()
     with EchoEnv.from_docker_image("echo-v0", provider=provider) as env:
         folder, pid = folder_of(env.base_url), provider.pid
@@ -42,7 +43,7 @@ def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
     assert provider.pid is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert [one.name for one in threading.enumerate() if "envweave server" in one.name] == []
+    assert left.threads("envweave server") == []
 
 
 def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:

@@ -219,7 +219,7 @@ def test_threads_that_register_one_name_agree_on_one_winner(registry):
     won: list[int] = []
 
     def register(number: int) -> None:
-        start.wait(timeout=10)
+        start.wait(timeout=30)
         try:
             ew.register("mine-v0", CounterEnv, kwargs={"done_at": number}, registry=registry)
         except AlreadyRegisteredError:

@@ -86,6 +86,7 @@ BREACHES: list[tuple[str, Callable[[], Evidence]]] = [
     ("bounded_time", lambda: last(seconds=30.0)),
     ("bounded_time", lambda: last(hung=True)),
     ("bounded_time", lambda: evidence(closing_s=30.0)),
+    ("bounded_time", lambda: evidence(closing_s=30.0, crowd=4.0)),
     ("bounded_output", lambda: printed("n0nce" + "x" * 100_000)),
     ("bounded_output", lambda: printed("x" * 100_000, "stderr")),
     ("bounded_output", lambda: printed("x" * 1_000_000, "traceback")),

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from leftovers import Leftovers
 
 from envweave.errors import (
     BranchError,
@@ -26,10 +27,6 @@ from envweave.errors import (
 from envweave.sandbox import AsyncSandbox, Sandbox
 
 _PATIENCE_S = 30.0
-
-
-def _descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _wait_until(holds):
@@ -156,7 +153,7 @@ def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(ra
 
 
 def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
-    before = _descriptors()
+    left = Leftovers()
     box = Sandbox(warm=1)
     told = []
     busy = threading.Barrier(5)
@@ -182,7 +179,7 @@ def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
     assert [type(one) for one in told if not isinstance(one, SandboxError | ClosedError)] == []
     assert len(told) == 4
     assert box.template_pids() == []
-    assert _descriptors() == before
+    assert left.descriptors() == []
 
 
 @pytest.mark.parametrize("count", [None, 4])
@@ -191,7 +188,7 @@ def test_a_cancelled_task_leaves_no_session(count):
         async with await AsyncSandbox.start() as box:
             async with box.session() as session:  # the first is kept ready
                 await session.run("1")
-            before = _descriptors()
+            left = Leftovers()
             (template,) = box.template_pids()
             os.kill(template, signal.SIGSTOP)
 
@@ -203,7 +200,7 @@ def test_a_cancelled_task_leaves_no_session(count):
                 await task
             os.kill(template, signal.SIGCONT)
 
-            await asyncio.to_thread(_wait_until, lambda: _descriptors() <= before)
+            await asyncio.to_thread(_wait_until, lambda: left.descriptors() == [])
 
     asyncio.run(main())
 
@@ -234,7 +231,7 @@ def _spare_descriptors(count):
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 8, 9])
 def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
     with Sandbox() as box, box.session() as session:
-        before = _descriptors()
+        left = Leftovers()
 
         with _spare_descriptors(spare):
             with pytest.raises(SandboxError, match=r"Too many open files.*ulimit -n"):
@@ -244,7 +241,7 @@ def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
                     session.branch()
 
         assert session.run("1 + 1").return_value == 2
-        assert _descriptors() == before
+        assert left.descriptors() == []
         with box.session() as other:
             assert other.run("2").return_value == 2
 
@@ -295,12 +292,12 @@ def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypat
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Sandbox():  # whatever is made once for all
         pass
-    before = _descriptors()
+    left = Leftovers()
 
     with _spare_descriptors(spare), pytest.raises(SandboxError, match="Too many open files"):
         Sandbox()
 
-    assert _descriptors() == before
+    assert left.descriptors() == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -220,7 +220,7 @@ def test_a_host_that_hangs_up_ends_the_session(tmp_path):
     with running(tmp_path) as one:
         one.line.close()
 
-        assert one.process.wait(10) == 0
+        assert one.process.wait(30) == 0
 
 
 def test_the_seed_is_that_of_random_and_of_numpy_though_imported_later(tmp_path):

@@ -95,12 +95,12 @@ def test_endless_output_takes_no_memory(child: Child):
 def test_what_threads_print_between_cells_shows_in_the_next(child: Child):
     child.run(
         "import threading\nmay, did = threading.Event(), threading.Event()\n"
-        "def late():\n    may.wait(10)\n    print('late')\n    did.set()\n"
+        "def late():\n    may.wait(30)\n    print('late')\n    did.set()\n"
         "threading.Thread(target=late).start()"
     )
 
     child.run("threading.Timer(0.01, may.set).start()")
-    finished = child.run("did.wait(10)\nprint('now')")
+    finished = child.run("did.wait(30)\nprint('now')")
 
     assert finished.stdout == "late\nnow\n"
 

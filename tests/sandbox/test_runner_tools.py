@@ -127,7 +127,7 @@ def test_a_thread_that_waits_for_a_tool_after_its_cell_gets_its_answer_in_the_ne
     assert child.get("found") == []
     child.send(Answer(called["lookup"], ok=True, value="late"))
 
-    assert child.value("thread.join(10)\nfound") == ["late"]
+    assert child.value("thread.join(30)\nfound") == ["late"]
 
 
 def test_a_tool_called_when_no_cell_runs_is_refused(child: Child):

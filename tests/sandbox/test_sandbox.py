@@ -6,10 +6,10 @@ import asyncio
 import gc
 import os
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
+from leftovers import Leftovers
 
 from envweave.errors import ClosedError, OptionError, SandboxError
 from envweave.sandbox import AsyncSandbox, Limits, Sandbox, Tier
@@ -222,7 +222,7 @@ def test_a_sandbox_that_is_dropped_warns_and_leaves_no_process():
 def test_closing_leaves_no_process_thread_descriptor_or_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    before = (_descriptors(), threading.active_count())
+    left = Leftovers()
     box = Sandbox(warm=2, tools={"wait": asyncio.sleep})
     sessions = box.sessions(5)
     sessions.append(sessions[0].branch())
@@ -234,12 +234,8 @@ def test_closing_leaves_no_process_thread_descriptor_or_folder(tmp_path, monkeyp
     for session in sessions:
         session.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert (_descriptors(), threading.active_count()) == before
+    assert (left.descriptors(), left.threads()) == ([], [])
     assert list(tmp_path.iterdir()) == []
-
-
-def _descriptors():
-    return {one.name for one in Path("/proc/self/fd").iterdir()}
 
 
 def test_the_async_twin_runs_many_sessions_on_one_loop():

@@ -17,7 +17,7 @@ from envweave.api.serving import create_fastapi_app
 from envweave.wire.faults import KINDS
 
 CODES = {kind.code for kind in KINDS}
-FEW, MANY = 6, 400
+FEW, MANY = 6, 120
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from leftovers import Leftovers
 
 import envweave as ew
 from envweave.api import serving
@@ -159,13 +160,13 @@ def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path:
         raise RuntimeError("no GPU")
 
     path = tmp_path / "env.sock"
-    threads = threading.active_count()
+    left = Leftovers()
 
     with pytest.raises(ew.errors.DefinitionError, match="no GPU"):
         ew.serve(fails, uds=path)
 
     assert not path.exists()
-    assert threading.active_count() == threads
+    assert left.threads() == []
 
 
 def test_serve_says_where_and_ends_in_order(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 from typing import ClassVar
 
 import pytest
+from leftovers import Leftovers
 
 import envweave as ew
 from envweave.errors import BusyError, ClosedError, ResetNeededError
@@ -44,12 +45,12 @@ def test_an_async_environment_serves_a_sync_caller_inside_a_running_loop() -> No
             env.reset()
             return [env.step({}).reward for _ in range(3)]
 
-    before = threading.active_count()
+    left = Leftovers()
 
     rewards = asyncio.run(notebook_cell())
 
     assert rewards == [1.0, 2.0, 3.0]
-    assert threading.active_count() == before
+    assert left.threads() == []
 
 
 def test_an_environment_made_outside_a_loop_may_be_stepped_inside_one() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from attack_corpus import Attack
 
 MARGIN_S = 4.0
-"""What a busy machine may add to a deadline."""
+"""What a machine may add to a deadline that is as busy as it has processors."""
 
 TEXT_BYTES = 128 << 10
 """The most that a field other than stdout and stderr may weigh as text: `repr`s, tracebacks."""
@@ -53,6 +53,7 @@ class Evidence:
         after: A step `6 * 7` in the same session; `None` if it was not tried.
         left: The processes that outlived the session.
         closing_s: How long closing it took.
+        crowd: How many processes wanted each processor meanwhile, at least 1.
         fresh_expected: What a new session showed before the attack.
         nonce: What the last step must print, made up after the step before it was over.
         answers: What a grader would compare with `answer`.
@@ -73,6 +74,7 @@ class Evidence:
     after: Seen | None = None
     left: list[str] = field(default_factory=list)
     closing_s: float = 0.0
+    crowd: float = 1.0
     fresh_expected: tuple[Any, str] | None = None
     fresh: Seen | None = None
     nonce: str | None = None
@@ -146,11 +148,12 @@ def _sibling_ok(evidence: Evidence) -> str | None:
 
 
 def _bounded_time(evidence: Evidence) -> str | None:
-    bound = evidence.attack.timeout_s + evidence.grace_s + MARGIN_S
+    margin = MARGIN_S * evidence.crowd
+    bound = evidence.attack.timeout_s + evidence.grace_s + margin
     for index, step in enumerate(evidence.steps):
         if step.hung or step.seconds > bound:
             return f"step {index + 1} took {step.seconds:.1f} s; its bound is {bound:.1f} s"
-    if evidence.closing_s > MARGIN_S:
+    if evidence.closing_s > margin:
         return f"closing the session took {evidence.closing_s:.1f} s"
     return None
 

@@ -74,7 +74,7 @@ class Place:
 
     def ask_sibling(self) -> Seen:
         """Return what the neighbour says it has; replace it if it has it no more."""
-        seen = run(self.sibling, "[kept, open('kept.txt').read()]", 5.0)
+        seen = run(self.sibling, "[kept, open('kept.txt').read()]", PATIENCE_S)
         if seen.value != self.expected:
             with contextlib.suppress(Exception):
                 self.sibling.close()
@@ -195,7 +195,7 @@ def play(attack: Attack, on: Ground) -> Evidence:
         _need_health(session)
         _take_steps(attack, session, place, evidence)
         if "session_ok" in attack.must_hold:
-            evidence.after = run(session, "6 * 7", 5.0)
+            evidence.after = run(session, "6 * 7", PATIENCE_S)
         if "answer_not_accepted" in attack.must_hold and session.alive:
             with contextlib.suppress(NameNotFoundError, PlainDataError, SessionEndedError):
                 evidence.answers.append(session.get("answer"))
@@ -203,12 +203,13 @@ def play(attack: Attack, on: Ground) -> Evidence:
         evidence.host_errors.append(f"{type(error).__name__}: {error}")
     finally:
         evidence.closing_s = _close(session, evidence)
+    evidence.crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
     evidence.left = [str(process) for process in _left(before)]
     evidence.templates_died = [pid for pid in templates if not is_alive(pid)]
     if "fresh_session_clean" in attack.must_hold:
         with place.box.session() as fresh:
-            evidence.fresh = run(fresh, FRESH_PROBE, 5.0)
+            evidence.fresh = run(fresh, FRESH_PROBE, PATIENCE_S)
     for neighbour in on.places.values():  # the harmed one is the one to tell of
         expected, seen = neighbour.expected, neighbour.ask_sibling()
         if evidence.sibling is None or seen.value != expected:
@@ -221,8 +222,9 @@ def play(attack: Attack, on: Ground) -> Evidence:
 
 def _need_health(session: Session) -> None:
     """Refuse to attack from a session that can do nothing: that would prove nothing."""
-    found = session.run("len(bytearray(64 << 20))")
-    if found.return_value != 64 << 20:
+    # Asked for and not touched: pages that are written to take longer than most attacks.
+    found = session.run("len(bytes(64 << 20)) + len(bytearray(1 << 20))")
+    if found.return_value != 65 << 20:
         raise RuntimeError(f"The session was sick before the attack: {found.exception_type}.")
 
 
@@ -296,12 +298,19 @@ class Verdict:
 
 
 def try_attack(attack: Attack, on: Ground) -> Verdict:
-    """Play an attack, and judge it."""
+    """Play an attack, and judge it.
+
+    One that took too long is played again: who can hold a caller up does so every time, and a
+    machine that falters for a moment does not.
+    """
     began = time.monotonic()
     evidence = play(attack, on)
+    broken = judge(evidence)
+    if set(broken) == {"bounded_time"} and not any(step.hung for step in evidence.steps):
+        evidence = play(attack, on)
+        broken = judge(evidence)
     seconds = time.monotonic() - began
     said = [step.texts.get("stdout", "") or step.exception_type or "" for step in evidence.steps]
-    broken = judge(evidence)
     known = ""
     if set(broken) == {"not_escaped"}:
         known = attack.known.get(on.place(attack.profile).box.tier.name, "")

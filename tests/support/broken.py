@@ -93,8 +93,15 @@ class LeavesAThread(Sound):
     def reset(self, *, seed: int | None = None) -> Shown:
         self.stop = threading.Event()
         STOPS.append(self.stop)
-        threading.Thread(target=self.stop.wait, args=(60.0,), daemon=True).start()
+        Endless(target=self.stop.wait, args=(60.0,), daemon=True).start()
         return super().reset(seed=seed)
+
+
+class Endless(threading.Thread):
+    """A thread that ends when it is stopped and not before, so that nobody waits in vain."""
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(None if timeout is None else 0.0)
 
 
 STOPS: list[threading.Event] = []

@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37
 
@@ -45,13 +44,15 @@ class Process:
 def read_process(pid: int) -> Process | None:
     """Return the process with this number; `None` if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read by the thousand
+            text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name is in brackets, and may have brackets and spaces in it.
-    name, _, rest = text.partition("(")[2].rpartition(")")
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
-    return Process(pid, int(fields[19]), int(fields[1]), name, fields[0])
+    started, parent, state = int(fields[19]), int(fields[1]), fields[0].decode()
+    return Process(pid, started, parent, name.decode(errors="replace"), state)
 
 
 def is_alive(pid: int) -> bool:
@@ -64,8 +65,8 @@ def descendants(of: int | None = None) -> set[Process]:
     """Return the processes below one, this one by default."""
     of = os.getpid() if of is None else of
     children: dict[int, list[Process]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        process = read_process(int(entry.name))
+    for name in os.listdir("/proc"):  # noqa: PTH208 - read by the thousand
+        process = read_process(int(name)) if name.isdigit() else None
         if process is not None:
             children.setdefault(process.parent, []).append(process)
     found: set[Process] = set()

@@ -186,7 +186,7 @@ class PuppetBody:
         self.releases += 1
         self.kill()
         self.socket.close()
-        self._thread.join(10)
+        self._thread.join(30)
         assert not self._thread.is_alive()
         if self.failure is not None:
             raise self.failure

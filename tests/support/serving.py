@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -44,25 +46,54 @@ def app_served(app: Any, uds: Path | None = None, **settings: Any) -> Iterator[s
         timeout_graceful_shutdown=5,
         **settings,
     )
-    server = uvicorn.Server(config)
-    ready = threading.Event()
-    startup = server.startup
-
-    async def start(sockets: Any = None) -> None:
-        try:
-            await startup(sockets)
-        finally:
-            ready.set()
-
-    server.startup = start  # type: ignore[method-assign]
+    server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        assert ready.wait(30)
+        assert server.is_ready.wait(30)
         assert server.started, "the server did not start; its log says why"
         yield url
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(30)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which stops when it is told to, and does not look for it every tenth of a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_ready = threading.Event()
+        self._is_told = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        with contextlib.suppress(RuntimeError):  # it has stopped already
+            self._loop.call_soon_threadsafe(self._is_told.set)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await super().startup(sockets)
+        finally:
+            self.is_ready.set()
+
+    async def main_loop(self) -> None:
+        ticking = asyncio.ensure_future(super().main_loop())
+        await self._is_told.wait()
+        ticking.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for one in [*self.servers, *(sockets or [])]:
+            one.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while self.server_state.connections or self.server_state.tasks:
+                    await asyncio.sleep(0.005)
+        for task in self.server_state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()

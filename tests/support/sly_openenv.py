@@ -97,4 +97,4 @@ def sly_server() -> Iterator[Sly]:
         yield sly
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(30)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -22,7 +24,10 @@ ROOT = Path(__file__).parents[2]
 RUN = {
     "curl": ["curl", "--silent", "--show-error", "--max-time", "60"],
     "envweave": [sys.executable, "-m", "envweave.cli"],
-    "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly"],
+    "pytest": [
+        *(sys.executable, "-m", "pytest"),
+        *(f"-pno:{plugin}" for plugin in ("cacheprovider", "randomly", "schemathesis", "xdist")),
+    ],
     "python": [sys.executable],
     "uvicorn": [sys.executable, "-m", "uvicorn"],
 }
@@ -83,7 +88,7 @@ class Terminal:
             return self.shown(self._running[-1].until_it_listens(place))
         with started:
             try:
-                printed, _ = started.communicate(timeout=100)
+                printed, _ = started.communicate(timeout=300)
             finally:
                 started.kill()
         told = re.search(r"# exits with (\d+)$", command)
@@ -166,5 +171,8 @@ def _openenv_python() -> Path | None:
 
 
 def _free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
+    """Return a port that nobody else is given meanwhile: the kernel hands out higher ones."""
+    while True:
+        port = secrets.choice(range(20_000, 30_000))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return str(port)

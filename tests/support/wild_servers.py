@@ -116,7 +116,7 @@ def wild_server(behave: Callable[[Peer], None], description: Any = None) -> Iter
         listener.close()
         for line in lines:
             line.close()
-        thread.join(10)
+        thread.join(30)
 
 
 def _shake_hands(line: socket.socket) -> None:

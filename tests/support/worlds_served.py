@@ -53,7 +53,7 @@ def process_serving(env_id: str, *, port: int = 0, **options: Any) -> Iterator[R
         yield Running(process, url, int(url.rpartition(":")[2]))
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(30)
 
 
 def wait_for(claim: Callable[[], bool], timeout_s: float = 20.0) -> None:

@@ -154,7 +154,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(
     play(case, n, form, autoreset, mode=mode)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     case=st.integers(0, 10_000),
     n=st.integers(2, 5),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from leftovers import Leftovers
 from serving import served
 
 import envweave as ew
@@ -181,7 +182,7 @@ def test_barrier_and_first_ready_may_be_mixed(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
 def test_close_leaves_no_thread_behind(mode: str) -> None:
-    before = threading.active_count()
+    left = Leftovers()
     venv = ew.make_vector(CounterEnv, num_envs=8, mode=mode)
     venv.reset()
     venv.send(np.ones(8, int))
@@ -189,7 +190,7 @@ def test_close_leaves_no_thread_behind(mode: str) -> None:
     venv.close()
     venv.close()
 
-    assert threading.active_count() == before
+    assert left.threads() == []
 
 
 def test_coroutines_run_in_threads_too() -> None:

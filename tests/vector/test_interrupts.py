@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from leftovers import Leftovers
 
 import envweave as ew
 from envweave.errors import ResetNeededError
@@ -263,7 +264,7 @@ class AsyncClosesBadly(AsyncLeaves):
 )
 def test_every_environment_is_closed_whatever_one_of_them_raises(mode: str, kind: Any) -> None:
     ClosesBadly.closed = []
-    before = threading.active_count()
+    left = Leftovers()
     venv = numbered(kind, 3, mode=mode)
 
     with pytest.raises((KeyboardInterrupt, OSError)):
@@ -271,4 +272,4 @@ def test_every_environment_is_closed_whatever_one_of_them_raises(mode: str, kind
     venv.close()
 
     assert sorted(ClosesBadly.closed) == [0, 1, 2]
-    assert threading.active_count() == before
+    assert left.threads() == []
