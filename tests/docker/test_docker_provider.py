@@ -188,7 +188,7 @@ def test_the_engine_of_another_machine_is_refused() -> None:
 
 @usefixtures("images")
 def test_an_image_that_is_missing_is_told_with_the_ways_to_have_it() -> None:
-    with pytest.raises(StartupError, match=r"no image 'no-such:1'.*envweave build.*docker pull"):
+    with pytest.raises(StartupError, match=r"no image 'no-such:1'.*docker build.*docker pull"):
         LocalDockerProvider().start_container("no-such:1")
 
 

@@ -154,7 +154,7 @@ def image_for(spec: EnvSpec, options: Options) -> str:
     found = _NAME.fullmatch(spec.id)
     if found is None:
         raise OptionError(
-            f"Which image has {spec.id!r}? Say docker_image='…'. `envweave build` makes one."
+            f"Which image has {spec.id!r}? Say docker_image='…'; docker/env.Dockerfile makes one."
         )
     return f"{found['name']}-env:latest"
 

@@ -124,5 +124,5 @@ def _name_of(env_id: str) -> str:
 def _image_of(env_id: str) -> str:
     found = _BARE.fullmatch(env_id)
     if found is None:
-        raise OptionError(f"Which image has {env_id!r}? Say --image. `envweave build` makes one.")
+        raise OptionError(f"Which image has {env_id!r}? Say --image.")
     return f"{found['name']}-env:latest"

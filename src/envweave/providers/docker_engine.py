@@ -81,8 +81,8 @@ class Engine:
                 return found
         except NoSuchContainerError:
             raise StartupError(
-                f"There is no image {name!r} on this machine. Build it, with `envweave build ID "
-                f"-t {name}` or `docker build -t {name} FOLDER`; or fetch it: `docker pull {name}`."
+                f"There is no image {name!r} on this machine. Build it: `docker build -t {name} "
+                f"FOLDER`; or fetch it: `docker pull {name}`."
             ) from None
 
     def info(self) -> dict[str, Any]:
