@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from envweave.providers import SubprocessProvider as SubprocessProvider
     from envweave.providers.docker import LocalDockerProvider as LocalDockerProvider
     from envweave.providers.docker_pool import WarmPool as WarmPool
+    from envweave.providers.kubernetes import KubernetesProvider as KubernetesProvider
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -124,6 +125,7 @@ _HOMES = {
     "providers": ["ContainerProvider", "SubprocessProvider"],
     "providers.docker": ["LocalDockerProvider"],
     "providers.docker_pool": ["WarmPool"],
+    "providers.kubernetes": ["KubernetesProvider"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "sandbox.results": ["ExecutionResult"],

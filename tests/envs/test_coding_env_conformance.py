@@ -33,6 +33,13 @@ def sandboxes() -> Iterator[None]:
         yield
 
 
+def keep(promise: Check[Subject], subject: Subject) -> None:
+    try:
+        promise.run(subject)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
 class Python(EnvironmentConformance):
     def episode(self) -> list[CodeAction]:
         return [CodeAction(code) for code in [*PYTHON, END]]
@@ -80,10 +87,7 @@ class Served(Python):
         def open_env(*, autoreset: bool = False) -> ew.Env:
             return ew.make(self.known, base_url=url, autoreset=autoreset)
 
-        try:
-            promise.run(Subject(open_env, self.episode))
-        except NotApplicable as reason:
-            pytest.skip(str(reason))
+        keep(promise, Subject(open_env, self.episode))
 
 
 class TestServedCodingEnvironment(Served):
@@ -95,11 +99,21 @@ class TestServedCodeActEnvironment(Served):
     known = ew.CodeActEnvironment
 
 
-@pytest.mark.slow  # a worker process and a sandbox in it, for each environment
-class TestCodingEnvironmentInAWorker(TestCodingEnvironment):
-    backend = "process"
+class InAWorker(Python):
+    def test_keeps(self, promise: Check[Subject]) -> None:
+        def open_env(*, autoreset: bool = False) -> ew.Env:
+            return ew.make(self.make_environment, backend="process", autoreset=autoreset)
+
+        keep(promise, Subject(open_env, self.episode))
+
+
+@pytest.mark.slow  # a process and a sandbox for each environment
+class TestCodingEnvironmentInAWorker(InAWorker):
+    def make_environment(self) -> CodingEnvironment:
+        return CodingEnvironment(transform=shaped)
 
 
 @pytest.mark.slow
-class TestCodeActEnvironmentInAWorker(TestCodeActEnvironment):
-    backend = "process"
+class TestCodeActEnvironmentInAWorker(InAWorker):
+    def make_environment(self) -> Any:
+        return ew.create_codeact_env(transform=shaped)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from envweave import __version__
-from envweave.cli import bench, check, doctor, info, listing, output, run_command, serve, train
+from envweave.cli import bench, check, deploy, doctor, info, listing, output, run_command, serve, train
 from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -59,6 +59,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "check": check.check_command,
     "run": run_command.run_command,
     "serve": serve.serve_command,
+    "deploy": deploy.deploy_command,
     "bench": bench.bench_command,
     "doctor": doctor.doctor_command,
 }
