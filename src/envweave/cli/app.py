@@ -12,7 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from envweave import __version__
-from envweave.cli import bench, check, deploy, doctor, info, listing, output, run_command, serve, train
+from envweave.cli import (
+    bench,
+    check,
+    deploy,
+    doctor,
+    info,
+    listing,
+    output,
+    run_command,
+    serve,
+    train,
+)
 from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
