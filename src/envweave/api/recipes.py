@@ -16,7 +16,7 @@ from envweave.types import Observation
 
 Transforms = Callable[[Observation], Observation]
 
-_HTTP, _CONTAINERS = "http", "docker_http"
+_HTTP, _CONTAINERS, _PODS = "http", "docker_http", "kubernetes"
 
 
 def recipe(
@@ -87,7 +87,7 @@ def choose_backend(
     chosen = (named or "inproc") if backend is None else backend
     if url is not None:
         _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
-    elif chosen not in (_HTTP, _CONTAINERS):
+    elif chosen not in (_HTTP, _CONTAINERS, _PODS):
         for name, value in (("token", remote.token), ("encoding", remote.encoding)):
             if value not in (None, "msgpack"):
                 raise OptionError(
@@ -109,18 +109,21 @@ def _named_place(
     if image is not None and (url is not None or spec.backend is not None):
         other = url or spec.id
         raise OptionError(f"docker_image={image!r} and {other!r} are two places. Name one of them.")
+    containers = _PODS if backend == _PODS else _CONTAINERS
+    if spec.backend == _CONTAINERS:
+        return containers, spec.id
     if spec.backend is not None or url is not None:
         return spec.backend or _HTTP, url or spec.id
     if image is not None:
-        return _CONTAINERS, f"the image {image!r}"
+        return containers, f"the image {image!r}"
     if remote.provider is None:
         return None, ""
     from envweave.providers.docker_pool import WarmPool
     from envweave.providers.watched import WatchedProvider
 
     # Whoever wrote a provider of their own says what it starts.
-    is_container = isinstance(remote.provider, WatchedProvider | WarmPool) or backend == _CONTAINERS
-    return _CONTAINERS if is_container else _HTTP, "a provider"
+    is_container = isinstance(remote.provider, WatchedProvider | WarmPool) or backend == containers
+    return containers if is_container else _HTTP, "a provider"
 
 
 def _with_isolation(kwargs: dict[str, Any], isolation: Any, chosen: Any) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def _with_isolation(kwargs: dict[str, Any], isolation: Any, chosen: Any) -> dict
     Raises:
         OptionError: Each environment shall have a container, and there are none.
     """
-    if isolation is None or (isolation == "container" and chosen == _CONTAINERS):
+    if isolation is None or (isolation == "container" and chosen in (_CONTAINERS, _PODS)):
         return kwargs
     if isolation == "container":
         raise OptionError(

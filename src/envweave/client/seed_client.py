@@ -140,6 +140,31 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             provider.stop_container()
             raise
 
+    @classmethod
+    def from_kubernetes(
+        cls,
+        image: str,
+        *,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Start a server in a pod of a Kubernetes cluster; closing the client deletes the pod.
+
+        Args:
+            image: What to run, as the cluster finds it.
+            port: The port of loopback where it is reached; left out, one that is free.
+            env_vars: The server's environment variables, which travel in a secret.
+            **options: What `KubernetesProvider` takes, such as `memory="512m"`.
+
+        Raises:
+            StartupError: It could not be started. Nothing is left behind.
+        """
+        from envweave.providers.kubernetes import KubernetesProvider
+
+        provider = KubernetesProvider(**options)
+        return cls.from_docker_image(image, provider, port=port, env_vars=env_vars)
+
     # What may be overridden
 
     def _step_payload(self, action: ActT) -> dict[str, Any]:
