@@ -82,7 +82,7 @@ class Odd:
         (Odd(), "Odd()"),
         (Shown, repr(Shown)),
     ],
-    ids=repr,
+    ids=lambda one: "a frozenset" if isinstance(one, frozenset) else repr(one),
 )
 def test_a_value_becomes_plain_of_exactly_a_plain_type(value, plain):
     converted = to_plain(value)
