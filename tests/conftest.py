@@ -1,4 +1,4 @@
-"""What every test may count on, and in which order they are run."""
+"""What every test may count on, and how several processes share them: see `./dev test`."""
 
 from __future__ import annotations
 

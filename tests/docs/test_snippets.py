@@ -14,6 +14,7 @@ A page is one session at a keyboard, in an empty directory. Its blocks run in or
 import ast
 import contextlib
 import doctest
+import gc
 import importlib.util
 import io
 import itertools
@@ -97,6 +98,8 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(DEFAULT_REGISTRY, "_specs", {})  # pages register in the default one
     yield module
+    vars(module).clear()
+    gc.collect()  # what a page leaves open is told of here, and not in somebody else's test
     for name, loaded in list(sys.modules.items()):
         if str(getattr(loaded, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -230,7 +233,7 @@ def words() -> Iterator[dict[str, object]]:
     libraries = (typing, ew.testing, ew.examples, echo_env, ew)
     public = {name: getattr(lib, name) for lib in libraries for name in lib.__all__}
     with ew.make_vector("counter-v0", num_envs=2, autoreset=True) as venv:
-        yield {
+        known = {
             **public,
             "ew": ew,
             "np": np,
@@ -240,6 +243,9 @@ def words() -> Iterator[dict[str, object]]:
             "gamma": 0.9,
             "__name__": "an_example",
         }
+        yield known
+    known.clear()
+    gc.collect()  # as above
 
 
 @pytest.mark.parametrize(("module", "code"), EXAMPLES)

@@ -33,6 +33,7 @@ class DirectEnvironment(Environment):
     env.transform = create_math_env_transform(expected_answer=42)
     env.reset()
     env.step(CodeAction(code="6 * 7")).reward
+    env.close()
     ```
 
     Args:
