@@ -63,6 +63,20 @@ def test_a_namespace_is_part_of_its_name() -> None:
     assert told["options"]["max_sessions"] == 7
 
 
+def test_a_server_that_is_told_something_else_is_started_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def marks(token: str, *arguments: str) -> str:
+        monkeypatch.setenv("ENVWEAVE_TOKEN", token)
+        template = manifests("counter-v0", *arguments)["Deployment"]["spec"]["template"]
+        return json.dumps(template["metadata"]["annotations"])
+
+    first = marks("mine")
+
+    assert marks("mine") == first
+    assert len({first, marks("other"), marks("mine", "--arg", "done_at=5")}) == 3
+
+
 def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENVWEAVE_TOKEN", raising=False)
 
@@ -78,6 +92,7 @@ def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch)
         (["echo-v0", "--memory", "lots"], "memory='lots' is no size"),
         (["echo-v0", "--namespace", "A B"], "namespace='A B' is no name"),
         (["123-v0"], "makes no name for a service"),
+        (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is no name for a service"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused(arguments: list[str], told: str) -> None:

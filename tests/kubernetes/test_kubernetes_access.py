@@ -14,6 +14,7 @@ import pytest
 
 from envweave.errors import OptionError, StartupError
 from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.kubernetes_cluster import Cluster
 
 pytest.importorskip("kubernetes", reason="Install it with: pip install 'envweave[kubernetes]'")
 
@@ -118,6 +119,16 @@ def answering(tmp_path: Path) -> Iterator[Any]:
         server.server_close()
 
 
+@pytest.mark.slow
+def test_no_line_is_waited_for_at_an_api_server_that_hangs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = Cluster(write_config(tmp_path, silent.getsockname()[1]))
+
+        with pytest.raises(StartupError, match=r"does not answer \(timed out\)"):
+            cluster.connect("pod", 8000)
+        cluster.close()
+
+
 FORBIDDEN = json.dumps({"message": "pods is forbidden: User cannot create"}).encode()
 
 
@@ -128,6 +139,7 @@ FORBIDDEN = json.dumps({"message": "pods is forbidden: User cannot create"}).enc
         (401, b"{}", "does not know this user"),
         (403, FORBIDDEN, r"pods is forbidden: User cannot create\. Ask for that right"),
         (503, b"busy", "failed with status 503: busy"),
+        (429, b"too many", "failed with status 429: too many"),
         (400, b"what?", "what?"),
     ],
 )

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from docker_images import ECHO
 from kubernetes_cluster import READY_S, cluster
 from typer.testing import CliRunner
 
 import envweave as ew
 from envweave.cli.deploy import deploy_command
+from envweave.providers.kubernetes_deployment import KINDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,6 +24,8 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("pods"),
 ]
+
+LABEL = "app.kubernetes.io/name=deployed"
 
 app = typer.Typer()
 app.command()(deploy_command)
@@ -34,7 +38,7 @@ def connection() -> Iterator[Any]:
     yield found
     for kind in ("deployments", "services", "secrets"):
         found.delete(kind, "deployed")
-    wait_until(lambda: not found.described("pods", "app.kubernetes.io/name=deployed"))
+    wait_until(lambda: not found.described("pods", LABEL))
     found.close()
 
 
@@ -54,22 +58,53 @@ def deploy(*more: str) -> str:
     return ran.output
 
 
+def pod_of(connection: Any) -> tuple[str, str]:
+    """Return what the one pod is called that is ready, and where it is."""
+    wait_until(lambda: is_settled(connection.get("deployments", "deployed")))
+    wait_until(lambda: len(connection.described("pods", LABEL)) == 1)
+    (name,) = connection.described("pods", LABEL)
+    return name, f"http://{connection.get('pods', name)['status']['podIP']}:8000"
+
+
+def is_settled(deployment: dict[str, Any]) -> bool:
+    status = deployment["status"]
+    is_current = status.get("observedGeneration") == deployment["metadata"]["generation"]
+    return is_current and status.get("updatedReplicas") == status.get("readyReplicas") == 1
+
+
+def ends(url: str, token: str) -> list[bool]:
+    with ew.make(url, token=token) as env:
+        env.reset()
+        return [env.step({"delta": 1}).done for _ in range(2)]
+
+
 def test_it_serves_and_is_changed_by_the_next_deployment(
     connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVWEAVE_TOKEN", "mine")
-
     first = deploy("--arg", "done_at=2")
-    wait_until(lambda: connection.get("deployments", "deployed")["status"].get("readyReplicas"))
-    (name,) = connection.described("pods", "app.kubernetes.io/name=deployed")
-    address = connection.get("pods", name)["status"]["podIP"]
-    with ew.make(f"http://{address}:8000", token="mine") as env:
-        env.reset()
-        ends = [env.step({"delta": 1}).done for _ in range(2)]
-    second = deploy("--json")
+    name, url = pod_of(connection)
+    ends_at_two = ends(url, "mine")
+    monkeypatch.delenv("ENVWEAVE_TOKEN")
 
+    second = deploy("--arg", "done_at=3", "--json")
+
+    wait_until(lambda: name not in connection.described("pods", LABEL))
+    _, url = pod_of(connection)
     kept = connection.get("secrets", "deployed")["data"]["ENVWEAVE_TOKEN"]
     assert "deployment deployed made" in first
     assert "http://deployed.default.svc:8000" in second
-    assert ends == [False, True]
+    assert (ends_at_two, ends(url, "mine")) == ([False, True], [False, False])
     assert base64.b64decode(kept) == b"mine"
+
+
+def test_what_a_dry_run_prints_is_what_a_cluster_takes(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVWEAVE_TOKEN", "mine")
+
+    for one in yaml.safe_load_all(deploy("--arg", "done_at=2", "--dry-run")):
+        connection.create(KINDS[one["kind"]], one)
+
+    _, url = pod_of(connection)
+    assert ends(url, "mine") == [False, True]

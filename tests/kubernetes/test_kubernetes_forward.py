@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,15 @@ def forward(far: FarEnd) -> Iterator[Forward]:
     opened.close()
     far.join()
     assert threading.active_count() == threads
+
+
+@pytest.fixture
+def hurry() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual_s)
 
 
 def call(forward: Forward) -> socket.socket:
@@ -111,6 +121,59 @@ def test_closing_ends_all_calls_and_may_be_done_twice(far: FarEnd) -> None:
     with pytest.raises(ConnectionRefusedError):
         call(opened)
     far.join()
+
+
+def test_a_caller_that_waits_in_vain_is_let_go(far: FarEnd) -> None:
+    opened = Forward(far.connect, is_lost=lambda: True, doubt_s=0.05)
+    try:
+        with call(opened) as caller:
+            caller.sendall(b"hush")
+
+            assert caller.recv(100) == b""
+    finally:
+        opened.close()
+    far.join()
+
+
+def test_a_caller_that_only_waits_long_is_not(far: FarEnd) -> None:
+    asked = threading.Semaphore(0)
+
+    def is_lost() -> bool:
+        asked.release()
+        return False
+
+    opened = Forward(far.connect, is_lost=is_lost, doubt_s=0.05)
+    try:
+        with call(opened) as caller:
+            caller.sendall(b"hush")
+            was_asked = [asked.acquire(timeout=20) for _ in range(3)]
+
+            assert ask(caller, b"hello") == b"HELLO"
+    finally:
+        opened.close()
+    assert was_asked == [True] * 3
+    far.join()
+
+
+@pytest.mark.usefixtures("hurry")
+def test_closing_in_the_moment_of_a_call_ends_both(far: FarEnd) -> None:
+    threads = threading.active_count()
+    for _ in range(100):
+        opened = Forward(far.connect)
+        with call(opened) as caller:
+            opened.close()
+
+            assert heard(caller) == b""
+    far.join()
+    assert threading.active_count() == threads
+
+
+def heard(caller: socket.socket) -> bytes:
+    """Return what comes; nothing, if the line is cut."""
+    try:
+        return caller.recv(10)
+    except ConnectionResetError:
+        return b""
 
 
 def test_a_port_that_is_taken_is_told(far: FarEnd) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cutting_proxy import CuttingProxy
 from docker_images import ECHO
-from kubernetes_cluster import cluster, kill, names, need_own_cluster, script
+from kubernetes_cluster import away, cluster, hung, kill, names, need_own_cluster
 from kubernetes_worlds import MOODY, with_world
 
 import envweave as ew
@@ -204,13 +204,10 @@ def test_an_api_server_that_is_gone_is_told_and_nobody_hangs() -> None:
         env.reset()
         env.step({"delta": 1})
         left = mine()
-        script("stop", "apiserver")
-        try:
+        with away("apiserver"):
             end = env.step({"delta": 1}).end
             with pytest.raises(EnvironmentLostError, match=r"API server at https.* not answer"):
                 env.reset()
-        finally:
-            script("start", "apiserver")
         # What could not be deleted then is deleted when the next one is started.
         env.reset()
 
@@ -218,3 +215,16 @@ def test_an_api_server_that_is_gone_is_told_and_nobody_hangs() -> None:
         assert "is out of reach. The API server at https" in end.cause
         assert "KUBECONFIG" in end.cause
         assert not set(left) & set(mine())
+
+
+def test_an_api_server_that_hangs_is_told_and_nobody_hangs_with_it() -> None:
+    need_own_cluster()
+    with ew.make("counter-v0", provider=pods(), docker_image=ECHO) as env:
+        env.reset()
+        env.step({"delta": 1})
+        with hung("apiserver"):
+            end = env.step({"delta": 1}).end
+        env.reset()
+
+        assert (end.reason, end.blame) == ("lost", "infrastructure")
+        assert "does not answer (timed out)" in end.cause

@@ -15,7 +15,8 @@ def said(
 ) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": phase, "reason": reason, "message": message}
     if state:
-        status["containerStatuses"] = [{"state": state}]
+        beside = {"name": "proxy", "state": {"running": {}}}  # as some clusters add to every pod
+        status["containerStatuses"] = [beside, {"name": "server", "state": state}]
     return {"metadata": {"name": "a"}, "status": status}
 
 
@@ -37,7 +38,7 @@ PREEMPTED = {
     "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
     "status": {
         "phase": "Running",
-        "containerStatuses": [{"state": {"running": {}}}],
+        "containerStatuses": [{"name": "server", "state": {"running": {}}}],
         "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "preempted"}],
     },
 }

@@ -92,6 +92,13 @@ class CuttingProxy:
         one.close()
         other.close()
 
+    def cut_all(self) -> None:
+        """Cut the connections that there are now."""
+        for one in list(self._peers):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # whoever carries finds it closed
+                self.cuts += 1
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -1,13 +1,20 @@
-"""A Kubernetes cluster for tests: what KUBECONFIG names, or scripts/kubernetes-cluster runs."""
+"""A Kubernetes cluster for tests: the one that KUBECONFIG names."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from docker_images import BASE, CODING, ECHO, LINEWORLD, need_images
@@ -26,43 +33,49 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def need_cluster() -> str:
-    """Return the kubeconfig of a cluster that has the images; skip where there is none.
+    """Return the kubeconfig of a cluster that has the images; skip where KUBECONFIG names none.
 
-    With ENVWEAVE_CI_KUBERNETES=1 one is built and started, and its absence is a failure. With a
-    KUBECONFIG the cluster is yours, and has the images already.
+    In the stage of CI that has a cluster, scripts/kubernetes-tests, that is a failure. The cluster
+    of scripts/kubernetes-cluster is given the images of this checkout; any other has them already.
     """
-    pytest.importorskip("kubernetes", reason="Install it with: pip install 'envweave[kubernetes]'")
-    own = os.environ.get("KUBECONFIG")
-    if own and own != _kubeconfig():
-        return own
-    missing = _missing()
-    if missing is not None and _is_needed():
-        pytest.fail(missing)
+    try:
+        importlib.import_module("kubernetes.client")
+    except ImportError:
+        _do_without("Install it with: pip install 'envweave[kubernetes]'")
+    named = os.environ.get("KUBECONFIG")
+    if not named:
+        _do_without(
+            "Set KUBECONFIG to the file that tells of your cluster, or run these tests with one "
+            "of their own: scripts/kubernetes-tests"
+        )
+    assert named is not None
+    missing = _missing() if named == _kubeconfig() else None
     if missing is not None:
-        pytest.skip(missing)
-    return _kubeconfig()
+        _do_without(missing)
+    return named
 
 
 def need_own_cluster() -> None:
     """Skip a test that stops parts of a cluster where the cluster is not this script's."""
-    if os.environ.get("KUBECONFIG") not in (None, _kubeconfig()):
+    if os.environ.get("KUBECONFIG") != _kubeconfig():
         pytest.skip("The cluster is not one that scripts/kubernetes-cluster started.")
+
+
+def _do_without(why: str) -> NoReturn:
+    if os.environ.get("ENVWEAVE_CI_KUBERNETES") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 @functools.cache
 def _missing() -> str | None:
-    """Have a cluster with the images, and return what is missing of it."""
-    for command in ("build", "start") if _is_needed() else ("status",):
-        done = script(command)
-        if done.returncode:
-            return f"scripts/kubernetes-cluster {command}: {done.stderr.strip()} Or set KUBECONFIG."
+    """Return what the script's own cluster lacks, once it has the images."""
+    done = script("status")
+    if done.returncode:
+        return done.stderr.strip()
     need_images()
     done = script("load", *IMAGES)
-    return done.stderr if done.returncode else None
-
-
-def _is_needed() -> bool:
-    return os.environ.get("ENVWEAVE_CI_KUBERNETES") == "1"
+    return done.stderr.strip() if done.returncode else None
 
 
 @functools.cache
@@ -76,6 +89,58 @@ def cluster() -> Any:
     from envweave.providers.kubernetes_cluster import Cluster
 
     return Cluster()
+
+
+@contextmanager
+def hung(part: str) -> Iterator[None]:
+    """Have a part of the script's cluster do nothing while the block runs."""
+    noted = json.loads(Path(_kubeconfig()).with_name("started.json").read_text())
+    pid = noted["parts"][part]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        await_node()
+
+
+@contextmanager
+def away(part: str) -> Iterator[None]:
+    """Have a part of the script's cluster stopped while the block runs."""
+    script("stop", part)
+    try:
+        yield
+    finally:
+        script("start", part)
+        await_node()
+
+
+def await_node() -> None:
+    """Wait until pods can be started: a node of which nothing was heard for long takes none."""
+    ends_s = time.monotonic() + READY_S
+    with official() as api:
+        while True:
+            with contextlib.suppress(Exception):  # the API server may be busy with starting
+                (node,) = api.list_node().items
+                ready = [one.status for one in node.status.conditions if one.type == "Ready"]
+                if ready == ["True"] and not node.spec.taints:
+                    return
+            assert time.monotonic() < ends_s
+            time.sleep(0.2)
+
+
+@contextmanager
+def official() -> Iterator[Any]:
+    """The official client's own door to the cluster."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)
+    api = client.CoreV1Api(client.ApiClient(configuration))
+    try:
+        yield api
+    finally:
+        api.api_client.rest_client.pool_manager.clear()
 
 
 def kill(*pods: str) -> None:
@@ -114,12 +179,9 @@ def left_of(mark: str) -> dict[str, list[str]]:
 
 def inside(pod: str, code: str) -> str:
     """Run a program of Python's in a pod, and return what it prints."""
-    from kubernetes import client, config, stream
+    from kubernetes import stream
 
-    configuration = client.Configuration()
-    config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)
-    api = client.CoreV1Api(client.ApiClient(configuration))
-    try:
+    with official() as api:
         line = stream.stream(
             api.connect_get_namespaced_pod_exec,
             pod,
@@ -136,6 +198,4 @@ def inside(pod: str, code: str) -> str:
             said: str = line.read_all()
         finally:
             line.sock.shutdown()  # `close` forgets the socket where the other end closed first
-    finally:
-        api.api_client.rest_client.pool_manager.clear()
     return said.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -10,7 +11,9 @@ from typing import final
 
 @final
 class FarEnd:
-    """Answers each connection with what it was told, in upper case; says a failure for `b"fail"`.
+    """Answers each connection with what it was told, in upper case, unless that is a word for more.
+
+    It hangs up at `b"bye"`, says a failure for `b"fail"`, and nothing at `b"hush"`.
 
     Attributes:
         count: How many connections there were.
@@ -37,7 +40,8 @@ class FarEnd:
             assert not thread.is_alive()
 
     def _answer(self, far: socket.socket) -> None:
-        with far, far.makefile("rb") as reading:
+        # Who hangs up does not always wait for an answer.
+        with far, far.makefile("rb") as reading, contextlib.suppress(OSError):
             for channel in (0, 1):
                 far.sendall(_frame(bytes((channel,)) + self._port))
             while True:
@@ -49,7 +53,7 @@ class FarEnd:
                     return
                 if data[1:] == b"fail":
                     far.sendall(_frame(b"\x01connection refused"))
-                else:
+                elif data[1:] != b"hush":
                     far.sendall(_frame(b"\0" + data[1:].upper()))
 
 

@@ -13,6 +13,7 @@ from envweave.cli import arguments, output
 from envweave.errors import OptionError
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _BARE = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
 
 
@@ -60,13 +61,19 @@ def deploy_command(
     """Serve an environment in a Kubernetes cluster, until it is deleted there.
 
     It is a deployment of one pod, a service, and a secret with the token that callers must show:
-    ENVWEAVE_TOKEN if that is set, else one that nobody can guess. With --dry-run nothing but the
+    ENVWEAVE_TOKEN if that is set, else the one it has already, else one that nobody can guess.
+    What is deployed anew is started anew if anything has changed. With --dry-run nothing but the
     manifests is printed, for `kubectl apply -f -`.
     """
-    from envweave.providers.kubernetes_deployment import apply, as_yaml, objects
+    from envweave.providers.kubernetes_deployment import apply, as_yaml, objects, token_of
     from envweave.providers.kubernetes_options import KubernetesOptions
 
-    called = name or _name_of(env_id)
+    called = _name_of(env_id) if name is None else name
+    if not _NAME.fullmatch(called):
+        raise OptionError(
+            f"--name {called!r} is no name for a service in a cluster: a letter, then lower-case "
+            "letters, digits and '-', at most 63 in all."
+        )
     options = KubernetesOptions(
         memory=memory,
         cpus=cpus,
@@ -77,10 +84,10 @@ def deploy_command(
     )
     server: dict[str, Any] = {} if max_sessions is None else {"max_sessions": max_sessions}
     config = {"id": env_id, "kwargs": arguments.read_keywords(arg), "options": server}
-    token = os.environ.get("ENVWEAVE_TOKEN", "").strip() or secrets.token_urlsafe(24)
+    given = os.environ.get("ENVWEAVE_TOKEN", "").strip()
     run = image or _image_of(env_id)
     if dry_run:
-        made = objects(called, run, options, config, token)
+        made = objects(called, run, options, config, given or secrets.token_urlsafe(24))
         if json:
             output.write_json({"apiVersion": "v1", "kind": "List", "items": made})
         else:
@@ -90,6 +97,7 @@ def deploy_command(
 
     cluster = Cluster(kubeconfig, context, namespace)
     try:
+        token = given or token_of(cluster, called) or secrets.token_urlsafe(24)
         made = objects(called, run, options, config, token, cluster.namespace)
         lines = apply(cluster, made)
     finally:
@@ -104,6 +112,7 @@ def deploy_command(
     space = f"--namespace {cluster.namespace}"
     for line in (
         f"In the cluster it is at {url}.",
+        f"When it is there: kubectl {space} rollout status deployment/{called}",
         f"From here: kubectl {space} port-forward service/{called} {options.port}:{options.port}",
         f"Its token: kubectl {space} get secret {called} "
         "-o jsonpath='{.data.ENVWEAVE_TOKEN}' | base64 -d",

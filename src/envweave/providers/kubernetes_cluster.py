@@ -17,6 +17,8 @@ from typing import Any, final
 from urllib.parse import quote, urlencode
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.providers.kubernetes_line import open_line
+from envweave.providers.kubernetes_manifests import CONTAINER
 
 CALL_S = 30.0
 """How long the API server may take for one answer, before it counts as hung."""
@@ -25,7 +27,6 @@ LOOK_S = 5.0
 """The same where somebody only wants to know what became of a pod."""
 
 _CONNECT_S = 5.0
-_FORWARD = "v4.channel.k8s.io"
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _MERGE = "application/strategic-merge-patch+json"
@@ -167,7 +168,7 @@ class Cluster:
 
     def last_lines(self, pod: str, count: int, timeout_s: float = CALL_S) -> list[str]:
         """Return the last lines that a pod printed."""
-        query = {"tailLines": str(count), "limitBytes": str(2**18)}
+        query = {"container": CONTAINER, "tailLines": str(count), "limitBytes": str(2**18)}
         raw = self._call("GET", self._path("pods", pod) + "/log", None, query, timeout_s)
         lines = raw.decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-count:]
@@ -180,19 +181,14 @@ class Cluster:
             RefusedError: The pod cannot be reached now, or never will be.
         """
         websocket = importlib.import_module("websocket")
-        forwarding = importlib.import_module("kubernetes.stream.ws_client")
         url = f"{self.url}{self._path('pods', pod)}/portforward?ports={port}"
-        headers = {**self._authority(), "sec-websocket-protocol": _FORWARD}
         with self._told():
             try:
-                line = forwarding.create_websocket(
-                    self._configuration, forwarding.get_websocket_url(url), headers
-                )
+                return open_line(self._configuration, url, self._authority(), _CONNECT_S)
             except websocket.WebSocketBadStatusException as error:
                 raise RefusedError(" ".join(str(error).split())) from None
             except websocket.WebSocketException as error:
                 raise OSError(str(error)) from None
-        return line.sock
 
     # How calls are made
 
@@ -303,7 +299,7 @@ class Cluster:
             return RefusedError(f"{why}. Ask for that right; the guide on Kubernetes lists them")
         if status == 409:
             return TakenError(why)
-        if status >= 500:
+        if status >= 500 or status == 429:  # too many calls, of which none was at fault
             return ClusterError(f"The API server at {self.url} failed with status {status}: {why}")
         return RefusedError(why)
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envweave.providers.docker_image import CONFIG
-from envweave.providers.kubernetes_cluster import Cluster, TakenError
+from envweave.providers.kubernetes_cluster import (
+    Cluster,
+    NoSuchObjectError,
+    RefusedError,
+    TakenError,
+)
 from envweave.providers.kubernetes_manifests import APP, secret, service, spec
 from envweave.providers.kubernetes_options import KubernetesOptions
+
+TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
+TOLD = "envweave.told"
+"""The annotation that changes with what a server is told, so that a change starts it anew: a pod
+reads its secret only once."""
 
 KINDS = {"Secret": "secrets", "Deployment": "deployments", "Service": "services"}
 
@@ -41,7 +53,7 @@ def objects(
         about["namespace"] = namespace = options.namespace
     names = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc"]
     own = {"allowed_hosts": [*names, f"{names[-1]}.cluster.local"], **(config.get("options") or {})}
-    told = {CONFIG: json.dumps({**config, "options": own}), "ENVWEAVE_TOKEN": token}
+    told = {CONFIG: json.dumps({**config, "options": own}), TOKEN: token}
     variables = {**options.env_vars, **told}
     chosen = {"app.kubernetes.io/name": name}
     deployment = {
@@ -53,7 +65,7 @@ def objects(
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": chosen},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": labels, "annotations": {TOLD: _digest(name, variables)}},
                 "spec": spec(name, image, options, variables),
             },
         },
@@ -63,6 +75,21 @@ def objects(
         deployment,
         service(name, chosen, options.port, about),
     ]
+
+
+def _digest(name: str, variables: Mapping[str, str]) -> str:
+    """Return what tells apart what servers are told, and is slow to guess a token from."""
+    told = json.dumps(sorted(variables.items())).encode()
+    return hashlib.scrypt(told, salt=name.encode(), n=2**14, r=8, p=1, dklen=16).hex()
+
+
+def token_of(cluster: Cluster, name: str) -> str | None:
+    """Return the token of what is deployed already; `None` if there is none that we may read."""
+    try:
+        kept = cluster.get("secrets", name).get("data") or {}
+    except (NoSuchObjectError, RefusedError):
+        return None
+    return base64.b64decode(kept.get(TOKEN, "")).decode(errors="replace") or None
 
 
 def apply(cluster: Cluster, manifests: Iterable[Mapping[str, Any]]) -> list[str]:

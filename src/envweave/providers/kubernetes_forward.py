@@ -29,6 +29,7 @@ _CHUNK = 2**16
 _FULL = 2**20  # more is not read while so much waits to be written
 _LAST_WORDS_S = 1.0
 _JOIN_S = 5.0
+_DOUBT_S = 10.0
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -39,6 +40,9 @@ class Forward:
     Args:
         connect: Makes a connection to the pod: a socket with the frames of a WebSocket.
         port: Which port; `None` for one that is free.
+        is_lost: Asked when a caller has waited for an answer for `doubt_s` seconds, and again
+            after as many: whether none will ever come, so that its connection shall end.
+        doubt_s: How long an answer may take without a question.
 
     Attributes:
         port: Which one it is.
@@ -47,8 +51,17 @@ class Forward:
         StartupError: The port is in use.
     """
 
-    def __init__(self, connect: Callable[[], Any], port: int | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        port: int | None = None,
+        *,
+        is_lost: Callable[[], bool] = lambda: False,
+        doubt_s: float = _DOUBT_S,
+    ) -> None:
         self._connect = connect
+        self._is_lost = is_lost
+        self._doubt_s = doubt_s
         try:
             self._listener = socket.create_server(("127.0.0.1", port or 0), backlog=128)
         except OSError as error:
@@ -70,13 +83,16 @@ class Forward:
         """Close the port and all connections, and wait for their threads. May be called twice."""
         with self._lock:
             self._is_closed = True
-            lines, threads = list(self._lines), [*self._threads, self._accepting]
+            lines = list(self._lines)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
         self._listener.close()
         for line in lines:
             line.hang_up()
         ends_s = time.monotonic() + _JOIN_S
+        self._accepting.join(_JOIN_S)  # first: it may have a thread that is not started yet
+        with self._lock:
+            threads = list(self._threads)
         for thread in threads:
             thread.join(max(0.0, ends_s - time.monotonic()))
 
@@ -90,7 +106,7 @@ class Forward:
                 logger.warning("a connection to a pod was not taken: %s", error)
                 time.sleep(0.1)  # no descriptors left, perhaps, and others may give some back
                 continue
-            line = _Line(caller)
+            line = _Line(caller, self._is_lost, self._doubt_s)
             thread = threading.Thread(
                 target=self._serve, args=(line,), name=f"envweave-line-{self.port}", daemon=True
             )
@@ -98,11 +114,26 @@ class Forward:
                 is_welcome = not self._is_closed and len(self._lines) < MOST_CONNECTIONS
                 if is_welcome:
                     self._lines.add(line)
-                    self._threads.add(thread)
+            if is_welcome:
+                is_welcome = self._begin(thread)
             if not is_welcome:
-                line.end()
-                continue
+                self._forget(line)
+
+    def _begin(self, thread: threading.Thread) -> bool:
+        """Start a thread; `False` if the system has none left."""
+        try:
             thread.start()
+        except RuntimeError as error:
+            logger.warning("a connection to a pod was not taken: %s", error)
+            return False
+        with self._lock:
+            self._threads = {one for one in self._threads if one.is_alive()} | {thread}
+        return True
+
+    def _forget(self, line: _Line) -> None:
+        line.end()
+        with self._lock:
+            self._lines.discard(line)
 
     def _serve(self, line: _Line) -> None:
         try:
@@ -113,18 +144,18 @@ class Forward:
         except OSError as error:
             logger.debug("a connection to the pod broke: %s", error)
         finally:
-            line.end()
-            with self._lock:
-                self._lines.discard(line)
-                self._threads.discard(threading.current_thread())
+            self._forget(line)
 
 
 @final
 class _Line:
     """A caller's connection, and the one to the pod that belongs to it."""
 
-    def __init__(self, caller: socket.socket) -> None:
+    def __init__(self, caller: socket.socket, is_lost: Callable[[], bool], doubt_s: float) -> None:
         self._caller = caller
+        self._is_lost = is_lost
+        self._doubt_s = doubt_s
+        self._asked_s: float | None = None  # since when the caller waits for an answer
         self._pod: Any = None
         self._is_hung_up = False
         self._stream = ClientStream()
@@ -139,7 +170,9 @@ class _Line:
         for one in (self._caller, self._pod):
             if one is not None:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    # Not the method of its own class: that of TLS takes from the other thread
+                    # what it reads with.
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
 
     def end(self) -> None:
         """Close both connections."""
@@ -159,7 +192,7 @@ class _Line:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         ends_s: float | None = None  # when a caller that has hung up hears no more
         while not self._is_hung_up and (ends_s is None or time.monotonic() < ends_s):
-            self._wait(None if ends_s is None else ends_s - time.monotonic(), ends_s is None)
+            self._wait(self._patience_s(ends_s), ends_s is None)
             if ends_s is None and len(self._to_pod) < _FULL and not self._hear_caller():
                 ends_s = time.monotonic() + _LAST_WORDS_S
             if len(self._to_caller) < _FULL:
@@ -168,9 +201,26 @@ class _Line:
             self._tell(self._caller, self._to_caller)
             if self._is_over and not self._to_caller:
                 return
+            if self._is_in_doubt() and self._is_lost():
+                return
         if not self._is_hung_up:
             self._to_pod += self._stream.close()
             self._tell(self._pod, self._to_pod)
+
+    def _patience_s(self, ends_s: float | None) -> float | None:
+        """Return for how long nothing need happen; `None` if that may be for ever."""
+        limits = [] if ends_s is None else [ends_s]
+        if self._asked_s is not None:
+            limits.append(self._asked_s + self._doubt_s)
+        return min(limits) - time.monotonic() if limits else None
+
+    def _is_in_doubt(self) -> bool:
+        """Whether the caller has waited long enough to ask; from then on it waits anew."""
+        now_s = time.monotonic()
+        if self._asked_s is None or now_s < self._asked_s + self._doubt_s:
+            return False
+        self._asked_s = now_s
+        return True
 
     def _wait(self, timeout_s: float | None, is_heard: bool) -> None:  # noqa: FBT001 - our own
         """Wait until either end says something, or can be told something."""
@@ -197,6 +247,7 @@ class _Line:
             return True
         if data:
             self._to_pod += self._stream.binary(bytes((_DATA,)) + data)
+            self._asked_s = time.monotonic()
         return bool(data)
 
     def _hear_pod(self) -> None:
@@ -216,6 +267,7 @@ class _Line:
                 self._greeted.add(channel)  # the first names the port
             elif channel == _DATA:
                 self._to_caller += said
+                self._asked_s = None
             elif channel == _FAILURES and said:
                 logger.debug("the pod's port: %s", said.decode(errors="replace"))
                 self._is_over = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import time
@@ -23,13 +24,16 @@ from envweave.providers.kubernetes_forward import Forward
 from envweave.providers.kubernetes_leftovers import delete_later
 from envweave.providers.kubernetes_manifests import owned, owned_by, pod, secret, service
 from envweave.providers.kubernetes_options import KubernetesOptions
-from envweave.providers.kubernetes_verdict import Outlook, Verdict, judge
+from envweave.providers.kubernetes_verdict import Outlook, Verdict, judge, state_of
 from envweave.providers.startup_faults import LINES_READ, error_in, told
 
 logger = logging.getLogger("envweave.providers")
 
 SILENCE_S = 6.0
 """How long the API server may be out of reach before what is behind it counts as lost."""
+
+SAME_SILENCE_S = 30.0
+"""How far apart two looks may be that find it out of reach, to be of one silence."""
 
 ADDRESS_S = 60.0
 """How long a pod may take until it has an address of its own."""
@@ -72,7 +76,7 @@ class Pod:
         self._owner = os.getpid()
         self._forward: Forward | None = None
         self._was_reached = False
-        self._silent_since_s: float | None = None
+        self._silence = Silence()
         self.name = f"envweave-{secrets.token_hex(6)}"
         about = owned(options)
         kept = secret(self.name, env_vars, about)
@@ -98,7 +102,7 @@ class Pod:
             wanted = service(self.name, chosen, inside, {**about, **owned_by(made)["metadata"]})
             address = self._cluster.create("services", wanted)["spec"]["clusterIP"]
         if self._options.access == "forward":
-            self._forward = Forward(lambda: self._cluster.connect(self.name, inside), port)
+            self._forward = Forward(self._line, port, is_lost=lambda: self.why_gone() is not None)
             return f"http://127.0.0.1:{self._forward.port}"
         if address is None:
             found = self._await(_address_of, time.monotonic() + ADDRESS_S)
@@ -111,6 +115,12 @@ class Pod:
         return (
             f"http://[{address}]:{inside}" if ":" in str(address) else f"http://{address}:{inside}"
         )
+
+    def _line(self) -> Any:
+        """Return a socket that leads to the server."""
+        found = self._cluster.connect(self.name, self._options.port)
+        self._silence.end()
+        return found
 
     # Whether it is well
 
@@ -188,10 +198,21 @@ class Pod:
             return self._seen()
         version = str(found["metadata"]["resourceVersion"])
         changes = self._cluster.changes("pods", self.name, version, timeout_s)
-        with contextlib.closing(changes):  # type: ignore[type-var] # it is a generator
-            for one in changes:
-                return one
-        return self._seen()
+        try:
+            with contextlib.closing(changes):  # type: ignore[type-var] # it is a generator
+                for one in changes:
+                    return one
+        except ClusterError as error:
+            logger.debug("watching %s ended: %s", self.name, error)
+        time.sleep(_POLL_S * 5)  # nobody may watch here, or not for long
+        try:
+            seen = self._seen()
+        except ClusterError:
+            if self._silence.has_lasted(time.monotonic()):
+                raise
+            return dict(found)
+        self._silence.end()
+        return seen
 
     def why_gone(self) -> str | None:
         """Return why its server will never answer again; `None` if it may."""
@@ -199,15 +220,12 @@ class Pod:
             verdict = self._verdict(LOOK_S)
         except ClusterError as error:
             # The pod lives on without the API server, which may be back in a moment.
-            now_s = time.monotonic()
-            if self._silent_since_s is None:
-                self._silent_since_s = now_s
-            if now_s - self._silent_since_s < SILENCE_S:
+            if not self._silence.has_lasted(time.monotonic()):
                 return None
             return f"{self._which()} is out of reach. {error}"
         except StartupError as error:
             return f"{self._which()} is out of reach: {error}."
-        self._silent_since_s = None
+        self._silence.end()
         if verdict.outlook not in (Outlook.OVER, Outlook.HOPELESS):
             return None
         return str(self._gone(verdict))
@@ -281,19 +299,36 @@ class Pod:
                 logger.warning("%s could not be deleted: %s", self.name, error)
 
 
+@final
+class Silence:
+    """How long an API server has been out of reach, by when somebody found it so.
+
+    Nobody looks while all goes well, so what was found long ago is not the same silence.
+    """
+
+    def __init__(self) -> None:
+        self._began_s = self._last_s = -math.inf
+
+    def has_lasted(self, now_s: float) -> bool:
+        """Take note that it is out of reach; whether it has been for long."""
+        if now_s - self._last_s > SAME_SILENCE_S:
+            self._began_s = now_s
+        self._last_s = now_s
+        return now_s - self._began_s >= SILENCE_S
+
+    def end(self) -> None:
+        """Take note that it answered."""
+        self._last_s = -math.inf
+
+
 def _address_of(found: Mapping[str, Any]) -> Any:
     return (found.get("status") or {}).get("podIP")
 
 
-def _state_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    statuses = (found.get("status") or {}).get("containerStatuses") or [{}]
-    return statuses[0].get("state") or {}
-
-
 def _runs(found: Mapping[str, Any]) -> bool:
     is_deleted = bool(found["metadata"].get("deletionTimestamp"))
-    return "running" in _state_of(found) and not is_deleted
+    return "running" in state_of(found) and not is_deleted
 
 
 def _has_ended(found: Mapping[str, Any]) -> bool:
-    return "terminated" in _state_of(found) or not _state_of(found)
+    return "terminated" in state_of(found) or not state_of(found)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from envweave.providers.docker_options import shown, size_of
+from envweave.providers.kubernetes_manifests import CONTAINER
 from envweave.providers.kubernetes_options import KubernetesOptions
 
 _OUT_OF_MEMORY = "OOMKilled"
@@ -53,8 +54,7 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> Verdict:
     """Return what is to be expected of a pod, as the cluster has it."""
     status = pod.get("status") or {}
     phase = status.get("phase")
-    statuses = status.get("containerStatuses") or [{}]
-    state = statuses[0].get("state") or {}
+    state = state_of(pod)
     if phase in ("Failed", "Succeeded") or "terminated" in state:
         return _over(status, state.get("terminated") or {}, options)
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
@@ -76,6 +76,13 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> Verdict:
             "tolerations that fit",
         )
     return Verdict(Outlook.WAITING, _waiting(waiting))
+
+
+def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the server in a pod does, whatever else a cluster has put there beside it."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    found = (one.get("state") for one in statuses if one.get("name") == CONTAINER)
+    return next(found, None) or {}
 
 
 def _over(

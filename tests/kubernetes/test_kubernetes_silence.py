@@ -1,0 +1,32 @@
+"""How long an API server may be out of reach before what is behind it counts as lost."""
+
+from __future__ import annotations
+
+from envweave.providers.kubernetes_pod import SAME_SILENCE_S, SILENCE_S, Silence
+
+
+def test_a_silence_lasts_when_it_was_found_so_for_long_enough() -> None:
+    silence = Silence()
+
+    found = [silence.has_lasted(now_s) for now_s in (100.0, 103.0, 100 + SILENCE_S, 120.0)]
+
+    assert found == [False, False, True, True]
+
+
+def test_an_answer_ends_it() -> None:
+    silence = Silence()
+    silence.has_lasted(100.0)
+
+    silence.end()
+
+    assert not silence.has_lasted(100 + 2 * SILENCE_S)
+
+
+def test_two_that_are_far_apart_are_not_one() -> None:
+    silence = Silence()
+    silence.has_lasted(100.0)
+
+    again_s = 100 + 2 * SAME_SILENCE_S
+
+    assert not silence.has_lasted(again_s)
+    assert silence.has_lasted(again_s + SILENCE_S)
