@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envweave.codeact.attempts import Grader as Grader
     from envweave.codeact.attempts import GradingError as GradingError
     from envweave.codeact.executors.base import Executor as Executor
+    from envweave.codeact.executors.docker import DockerExecutor as DockerExecutor
     from envweave.codeact.grading import ExactMatch as ExactMatch
     from envweave.codeact.grading import HiddenTests as HiddenTests
     from envweave.codeact.grading import Judge as Judge
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Attempt": "attempts",
+    "DockerExecutor": "executors.docker",
     "ExactMatch": "grading",
     "Executor": "executors.base",
     "Grade": "attempts",

@@ -17,7 +17,7 @@ from envweave.session import DirectEnvironment
 from envweave.tools import ToolRegistry
 from envweave.types import Observation, Tasks
 
-EXECUTORS = ("sandbox", "smolagents", "inproc")
+EXECUTORS = ("sandbox", "docker", "smolagents", "inproc")
 
 AnyTools = ToolRegistry | Mapping[str, Callable[..., Any]] | Iterable[Any]
 
@@ -44,18 +44,20 @@ def create_codeact_env(
     time. Or give it to `make`, `register` or `create_fastapi_app`.
 
     Args:
-        executor: What runs the code. `"sandbox"`: behind kernel-enforced walls. `"smolagents"`:
-            the interpreter of that library, in this process; its authors say that it is no
-            security boundary. `"inproc"`: this very process, with no walls at all. Or one of
-            your own.
+        executor: What runs the code. `"sandbox"`: behind kernel-enforced walls. `"docker"`: in a
+            container, and behind walls inside it, on machines whose own kernel has none, such as a
+            Mac. `"smolagents"`: the interpreter of that library, in this process; its authors say
+            that it is no security boundary. `"inproc"`: this very process, with no walls at all.
+            Or one that you made, such as `DockerExecutor(image=…, limits=…)`, which has its own
+            options.
         tools: What code may call: a `ToolRegistry`, functions, or functions by name.
         files: Whether `file_read`, `file_write` and their kind are among it.
         transform: Applied to every observation.
         limits: What code may use; a `Limits`, or its fields.
         preload: Modules that every session finds imported.
         profile: `"shell"` lets code also run programs, inside the same walls.
-        isolation: The walls; see `Sandbox`.
-        visible: Files and folders of the host that code may read.
+        isolation: The walls; see `Sandbox`. With `"docker"`, those inside the container.
+        visible: Files and folders of the host that code may read; in a container, none.
         grader: Judges what the agent hands in.
         grade: When it does; see `CodeActEnvironment`.
         tasks: What episodes can be about.
@@ -63,6 +65,7 @@ def create_codeact_env(
 
     Raises:
         IsolationError: This machine cannot put up the walls; the message says what to do.
+        StartupError: There is no container engine that answers, or no image; the same.
         MissingExtraError: The executor needs a library that is not installed.
         OptionError: An option is not sound, or the executor does not know it.
     """
@@ -93,11 +96,22 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
 
     Raises:
         OptionError: There is none, or it does not know an option.
+        EnvWeaveError: It cannot run here; the message says what to do.
     """
     if name == "sandbox":
         from envweave.codeact.executors.walled import SandboxExecutor
 
         return SandboxExecutor(options)
+    if name == "docker":
+        from envweave.codeact.executors.docker import DockerExecutor, refuse_visible
+
+        refuse_visible(options.visible)
+        return DockerExecutor(
+            limits=options.limits,
+            preload=options.preload,
+            profile=options.profile,
+            isolation=options.isolation,
+        )
     if name not in EXECUTORS:
         raise OptionError(
             f"executor={name!r} is none of {', '.join(map(repr, EXECUTORS))}."
@@ -114,13 +128,14 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
 
 
 def _refuse_walls(name: str, options: SandboxOptions) -> None:
-    """Refuse what only the sandbox can honour."""
+    """Refuse what only the sandbox can honour, here or in a container."""
     plain = SandboxOptions(limits=options.limits)
     for field in ("preload", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):
+            others = "" if field == "visible" else " and executor='docker'"
             raise OptionError(
-                f"{field}={getattr(options, field)!r} is for executor='sandbox'; {name!r} has no "
-                "such thing. Leave it out."
+                f"{field}={getattr(options, field)!r} is for executor='sandbox'{others}; {name!r} "
+                "has no such thing. Leave it out."
             )
 
 

@@ -80,7 +80,7 @@ class CodeState(State):
         variables: By name, what the agent's code has bound.
         tools: The functions that code may call besides Python's own.
         executor: What runs the code.
-        isolation: The walls around it.
+        isolation: The walls around it; see `Executor.isolation`.
         last_exit_code: That of the last step.
     """
 

@@ -1,13 +1,14 @@
-"""The Docker engine of this machine, as far as containers are started and looked at."""
+"""The Docker engine of this machine: containers are started and looked at, and images built."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import IO, Any, final
 from urllib.parse import urlsplit
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
@@ -17,6 +18,8 @@ CALL_S = 60.0
 
 LOOK_S = 5.0
 """The same where somebody only wants to know what became of a container."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _HOW_TO_START = (
     "Start it: `sudo systemctl start docker` on Linux, or Docker Desktop. `docker info` tells "
@@ -81,9 +84,49 @@ class Engine:
                 return found
         except NoSuchContainerError:
             raise StartupError(
-                f"There is no image {name!r} on this machine. Build it: `docker build -t {name} "
-                f"FOLDER`; or fetch it: `docker pull {name}`."
+                f"There is no image {name!r} on this machine. Build it: `envweave build ID -t "
+                f"{name}`, or with `docker build`; or fetch it: `docker pull {name}`."
             ) from None
+
+    def build(
+        self, context: IO[bytes], image: str, arguments: Mapping[str, str], network: str | None
+    ) -> Iterator[str]:
+        """Build an image, without BuildKit, and yield the lines of its log as they come.
+
+        Args:
+            context: A tar file with the `Dockerfile`.
+            image: What to call it.
+            arguments: The build's arguments.
+            network: What the build's commands can reach; the engine's own choice if `None`.
+
+        Raises:
+            RefusedError: A step of it failed.
+        """
+        with self._told():
+            said = self._api.build(
+                fileobj=context,
+                custom_context=True,
+                tag=image,
+                buildargs=dict(arguments),
+                network_mode=network,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            for one in said:
+                if "error" in one:
+                    raise RefusedError(" ".join(str(one["error"]).split()))
+                lines = _COLOUR.sub("", one.get("stream", "")).splitlines()
+                yield from (line.rstrip() for line in lines if line.strip())
+
+    def remove_images(self, label: str) -> None:
+        """Remove the images that have this label, as `"name=value"`, and no name."""
+        with self._told():
+            unnamed = self._api.images(filters={"label": label, "dangling": True}, quiet=True)
+        for image in unnamed:
+            # One that is used after all stays.
+            with contextlib.suppress(NoSuchContainerError, RefusedError), self._told():
+                self._api.remove_image(image)
 
     def info(self) -> dict[str, Any]:
         """Return what the engine says of itself."""
@@ -100,10 +143,35 @@ class Engine:
             identity: str = made["Id"]
             return identity
 
+    def attach(self, container: str) -> socket.socket:
+        """Return the input and output of a container that has no terminal, before it runs.
+
+        What is sent is its input. What comes is its output and its errors, in the engine's frames.
+
+        Raises:
+            OptionError: The engine is reached by TLS.
+        """
+        if self._api.base_url.startswith("https:"):
+            raise OptionError(
+                f"The Docker engine at {self.url} is reached by TLS, by which a container cannot "
+                "be spoken to here. Use its unix socket."
+            )
+        wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        with self._told():
+            found = self._api.attach_socket(container, params=wanted)
+            with found, found._response:  # noqa: SLF001 - else the library never closes its own end
+                return socket.socket(fileno=os.dup(found.fileno()))
+
     def start(self, container: str) -> None:
         """Let it run."""
         with self._told():
             self._api.start(container)
+
+    def wait(self, container: str) -> int:
+        """Block until it has ended, for `CALL_S` at most, and return its exit code."""
+        with self._told():
+            code: int = self._api.wait(container)["StatusCode"]
+            return code
 
     def inspect(self, container: str) -> dict[str, Any]:
         """Return what the engine knows of a container. It may take `LOOK_S` at most.

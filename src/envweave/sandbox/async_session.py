@@ -34,7 +34,7 @@ from envweave.sandbox.tools import Tools, described
 from envweave.sandbox.waiting import Waiting, release_late, settle
 
 _CLOSE_S = 5.0
-_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
 
 
 @final

@@ -16,12 +16,16 @@ class Death:
             code's own doing; `memory` is the kernel's, for the session's limit; `lost` is not
             the code's: the template, or the session it was branched from.
         code: The exit status, or the number of the signal.
+        why: More than the kind says, where more is known.
     """
 
     kind: Literal["exit", "signal", "closed", "unknown", "memory", "lost"]
     code: int = 0
+    why: str = ""
 
     def __str__(self) -> str:
+        if self.why:
+            return self.why
         if self.kind == "exit":
             return f"its process exited with status {self.code}"
         if self.kind == "signal":

@@ -31,7 +31,7 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.tools import Tools, described
 
 _CLOSE_S = 5.0
-_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
 
 
 @final

@@ -55,7 +55,11 @@ class Executor(ABC):
     @property
     @abstractmethod
     def isolation(self) -> str:
-        """The walls around the code, in a word: `"namespace"`, `"landlock"` or `"none"`."""
+        """The walls around the code, in a word: `"namespace"`, `"landlock"` or `"none"`.
+
+        In a container it is `"docker+"` and what stands inside, such as `"docker+landlock"`; and
+        `"docker"` before it is started.
+        """
 
     @abstractmethod
     async def close(self) -> None:
