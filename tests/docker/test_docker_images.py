@@ -137,7 +137,7 @@ def test_a_package_of_ones_own_has_an_image_of_its_own(tmp_path: Path) -> None:
         "envweave-test-shouting",
     ]
     built = subprocess.run(
-        [*command, "--file", ROOT / "docker/env.Dockerfile", *told, tmp_path],
+        [*command, "--file", ROOT / "src/envweave/cli/dockerfiles/env.Dockerfile", *told, tmp_path],
         env={**os.environ, "DOCKER_BUILDKIT": "0"},
         capture_output=True,
         text=True,

@@ -7,7 +7,6 @@ container that is lost ends the episodes that ran there; the next reset has anot
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,8 +35,6 @@ SCHEME = "docker://"
 GOES_ON = True
 """A transport whose environment is lost opens another session at its next reset; nobody need
 connect anew."""
-
-_NAME = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
@@ -151,12 +148,15 @@ def image_for(spec: EnvSpec, options: Options) -> str:
         return image
     if spec.id.startswith(SCHEME):
         return spec.id.removeprefix(SCHEME)
-    found = _NAME.fullmatch(spec.id)
+    from envweave.providers.docker_image import image_of
+
+    found = image_of(spec.id)
     if found is None:
         raise OptionError(
-            f"Which image has {spec.id!r}? Say docker_image='…'; docker/env.Dockerfile makes one."
+            f"Which image has {spec.id!r}? Say docker_image='NAME'; `envweave build ID -t NAME` "
+            "makes one."
         )
-    return f"{found['name']}-env:latest"
+    return found
 
 
 def _told(

@@ -14,6 +14,7 @@ import typer
 from envweave import __version__
 from envweave.cli import (
     bench,
+    build,
     check,
     deploy,
     doctor,
@@ -44,6 +45,8 @@ envweave run gym://CartPole-v1 --episodes 20 --seed 0
 
 envweave serve counter-v0 --port 8000
 
+envweave build ./my_env -t my-env:latest
+
 envweave bench gym://CartPole-v1 --num-envs 64
 
 envweave train lineworld --num-envs 16 --episodes 400
@@ -70,6 +73,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "check": check.check_command,
     "run": run_command.run_command,
     "serve": serve.serve_command,
+    "build": build.build_command,
     "deploy": deploy.deploy_command,
     "bench": bench.bench_command,
     "doctor": doctor.doctor_command,

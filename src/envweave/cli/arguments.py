@@ -39,7 +39,20 @@ Keywords = Annotated[
     ),
 ]
 
-Backend = Annotated[str, typer.Option(help="Where the environment runs.", metavar="NAME")]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the environment runs; inproc, unless its ID says where, if left out.",
+        metavar="NAME",
+    ),
+]
+
+
+def backend_of(env_id: str, given: str | None) -> str:
+    """Return where an environment runs."""
+    import envweave as ew
+
+    return given or ew.spec(env_id).backend or "inproc"
 
 
 def read_keywords(given: list[str] | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def check_command(
     max_steps: Annotated[
         int, typer.Option(help="How long to wait for the end of an episode.", metavar="N", min=1)
     ] = 1000,
-    backend: arguments.Backend = "inproc",
+    backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
     json: arguments.Json = False,
 ) -> int:
@@ -36,6 +36,7 @@ def check_command(
     """
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
+        backend = arguments.backend_of(env_id, backend)
         outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)
     counts = Counter(outcome.status for outcome in outcomes)
     if json:

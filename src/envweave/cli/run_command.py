@@ -32,7 +32,7 @@ def run_command(
     max_steps: Annotated[
         int, typer.Option(help="Truncate every episode after so many steps.", metavar="N", min=1)
     ] = 1000,
-    backend: arguments.Backend = "inproc",
+    backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
     json: arguments.Json = False,
 ) -> int:
@@ -46,6 +46,7 @@ def run_command(
 
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
+        backend = arguments.backend_of(env_id, backend)
         finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
     summary = summarize(finished)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any, final
@@ -18,6 +19,14 @@ SERVER_LABEL = "envweave.server"
 
 ENV_LABEL = "envweave.env"
 """The label that says what they serve where nobody says anything else."""
+
+_NAME = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
+
+
+def image_of(env_id: str) -> str | None:
+    """Return the image that an ID has by its own name; `None` if no image can be called so."""
+    found = _NAME.fullmatch(env_id)
+    return None if found is None else f"{found['name']}-env:latest"
 
 
 @final
@@ -51,12 +60,13 @@ class Image:
         if not options.has_network:
             raise OptionError(
                 f"network='none' needs a server that listens on a unix socket, and {self._name!r} "
-                "is not built on envweave-base. Leave it out, or build it so."
+                "is not built on envweave-base. Leave it out, or build it with `envweave build`."
             )
         for name, value in _wishes(env_vars.get(CONFIG, "")).items():
             raise OptionError(
                 f"{name}={value!r} cannot be told to {self._name!r}, which is not built on "
-                "envweave-base and makes its environments itself. Leave it out, or build it so."
+                "envweave-base and makes its environments itself. Leave it out, or build it with "
+                "`envweave build`."
             )
 
     def warn_of_root(self, user: str | None) -> None:

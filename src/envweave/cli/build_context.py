@@ -1,0 +1,203 @@
+"""The folder that an image is built from: its Dockerfile, and the wheels that go into it."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from envweave.cli.build_plan import Plan
+from envweave.cli.build_sources import Loose, Project, Published
+from envweave.errors import MissingExtraError, StartupError
+
+LAST_LINES = 20
+"""How much of a log is shown when something fails."""
+
+_QUIET = ("--quiet", "--no-input", "--disable-pip-version-check")
+
+
+class BuildError(StartupError):
+    """An image could not be built. Below the message's first line is the end of the log."""
+
+    @classmethod
+    def with_log(cls, message: str, log: Iterable[str]) -> BuildError:
+        """Compose the message."""
+        lines = [line.rstrip() for line in log if line.strip()]
+        return cls("\n".join([message, *lines[-LAST_LINES:]]))
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What wheels are for: the Python in an image.
+
+    Attributes:
+        python: Which one, as in `"3.11"`.
+        machine: Of which kind of processor, as in `"x86_64"`.
+        envweave: The head of the metadata of the envweave that is there.
+    """
+
+    python: str
+    machine: str
+    envweave: str
+
+    def is_like_here(self) -> bool:
+        """Whether what pip builds for this process would run there."""
+        here = (sys.platform, platform.machine(), sys.implementation.name)
+        version = ".".join(map(str, sys.version_info[:2]))
+        return here == ("linux", self.machine, "cpython") and version == self.python
+
+
+def dockerfile() -> str:
+    """Return the Dockerfile of every image, which takes the rest as arguments."""
+    file = resources.files("envweave.cli") / "dockerfiles" / "env.Dockerfile"
+    return file.read_text(encoding="utf-8")
+
+
+def arguments_of(plan: Plan) -> dict[str, str]:
+    """Return the arguments of a build."""
+    options = "" if plan.online else "--no-index"
+    return {"BASE": plan.base, "ENV_ID": plan.env_id, "PIP_OPTIONS": options}
+
+
+def write_context(
+    plan: Plan, folder: Path, inside: Callable[[], Inside], tell: Callable[[str], None]
+) -> None:
+    """Write the build context of an image into an empty folder.
+
+    Args:
+        plan: What is to be built.
+        folder: Where to.
+        inside: Asks what the wheels are for, if any are to be fetched.
+        tell: Called with what is done next.
+
+    Raises:
+        BuildError: pip cannot build or fetch something.
+        MissingExtraError: pip is needed, and not installed.
+    """
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    (folder / "Dockerfile").write_text(dockerfile(), encoding="utf-8")
+    # What pip is asked for here, and in the image: there it finds everything by its name.
+    here: list[str] = []
+    there: list[str] = []
+    for source in plan.sources:
+        if isinstance(source, Published):
+            url = source.url
+            here.append(
+                f"{source.name}=={source.version}" if url is None else f"{source.name} @ {url}"
+            )
+            there.append(f"{source.name}=={source.version}")
+            continue
+        tell(f"Building {source}")
+        wheel = _own_wheel(source, wheels)
+        here.append(str(wheel))
+        there.append("{}=={}".format(*wheel.name.split("-")[:2]))
+    (folder / "requirements.txt").write_text(
+        "".join(f"{one}\n" for one in [*there, *plan.more]), encoding="utf-8"
+    )
+    wanted = [*here, *plan.more]
+    if wanted and not plan.online:
+        tell("Fetching what it needs")
+        _fetch(wanted, wheels, folder / "known", inside())
+        shutil.rmtree(folder / "known")
+
+
+def _own_wheel(source: Project | Loose, wheels: Path) -> Path:
+    before = set(wheels.iterdir())
+    if isinstance(source, Loose):
+        _write_wheel(source, wheels)
+    else:
+        _pip(
+            f"pip cannot build the project in {str(source.folder)!r}",
+            *("wheel", "--no-deps", "--wheel-dir", wheels, source.folder),
+        )
+    (made,) = set(wheels.iterdir()) - before
+    return made
+
+
+def _write_wheel(source: Loose, wheels: Path) -> None:
+    """Write a wheel of some modules, as they are."""
+    name = f"modules_of_{re.sub(r'[^a-z0-9]+', '_', source.names[0].lower()).strip('_')}"
+    about = f"{name}-0.dist-info"
+    texts = {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files: dict[str, Path] = {}
+    for module in source.names:
+        package, single = source.folder / module, source.folder / f"{module}.py"
+        inner = package.rglob("*") if package.is_dir() else [single]
+        files |= {
+            one.relative_to(source.folder).as_posix(): one
+            for one in inner
+            if one.is_file() and "__pycache__" not in one.parts
+        }
+    with zipfile.ZipFile(wheels / f"{name}-0-py3-none-any.whl", "w") as wheel:
+        for inner_name, file in files.items():
+            wheel.write(file, inner_name)
+        for inner_name, text in texts.items():
+            wheel.writestr(inner_name, text)
+        record = [*files, *texts, f"{about}/RECORD"]
+        wheel.writestr(f"{about}/RECORD", "".join(f"{one},,\n" for one in record))
+
+
+def _fetch(wanted: list[str], wheels: Path, known: Path, inside: Inside) -> None:
+    """Put the wheels of all dependencies beside those that are there; envweave is in the image."""
+    known.mkdir()
+    ours = _envweave_by_name(known, inside.envweave)
+    constraints = known / "constraints.txt"
+    constraints.write_text(f"envweave=={ours.name.split('-')[1]}\n", encoding="utf-8")
+    if inside.is_like_here():
+        command: list[str | Path] = ["wheel", "--wheel-dir", wheels]
+    else:
+        tags = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+        platforms = [part for tag in tags for part in ("--platform", f"{tag}_{inside.machine}")]
+        command = ["download", "--only-binary", ":all:", "--dest", wheels, *platforms]
+        command += ["--python-version", inside.python, "--implementation", "cp"]
+    _pip(
+        "pip cannot fetch what the environment needs",
+        *(*command, "--find-links", wheels, "--find-links", known),
+        *("--constraint", constraints, *wanted),
+    )
+    (wheels / ours.name).unlink(missing_ok=True)
+
+
+def _envweave_by_name(folder: Path, head: str) -> Path:
+    """Write a wheel that says what envweave needs, and holds nothing else."""
+    about = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+    version = about["Version"]
+    wheel = folder / f"envweave-{version}-py3-none-any.whl"
+    inner = f"envweave-{version}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(f"{inner}/METADATA", head)
+        file.writestr(
+            f"{inner}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{inner}/RECORD", "")
+    return wheel
+
+
+def _pip(failure: str, *command: str | Path) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise MissingExtraError(
+            f"Building an image needs pip, which {sys.executable} has not got. Install it with: "
+            f"{sys.executable} -m ensurepip"
+        )
+    verb, *rest = command
+    done = subprocess.run(  # noqa: S603 - of this very Python, with what the user asked for
+        [sys.executable, "-m", "pip", verb, *_QUIET, *rest],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise BuildError.with_log(f"{failure}.", (done.stdout + "\n" + done.stderr).splitlines())

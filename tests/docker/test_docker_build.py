@@ -1,0 +1,195 @@
+"""Images that `envweave build` builds serve what they were built for, and nothing else is left."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker_images import BASE, docker
+
+import envweave as ew
+from envweave.cli import main
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("images"),
+]
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "shouting"
+version = "1.5"
+dependencies = ["envweave[server]>=0.1", "iniconfig"]
+
+[project.entry-points."envweave.envs"]
+shout-v0 = "shouting:ShoutEnv"
+"""
+MODULE = """
+from dataclasses import dataclass
+from iniconfig import IniConfig
+import envweave as ew
+
+@dataclass
+class Shout(ew.Action):
+    text: str
+
+@dataclass
+class Heard(ew.Observation):
+    text: str = ""
+    loudness: int = 0
+
+class ShoutEnv(ew.Environment):
+    def reset(self) -> Heard:
+        return Heard()
+
+    def step(self, action: Shout) -> Heard:
+        return Heard(action.text.upper(), len(action.text), reward=1.0, done=True)
+"""
+
+
+def unnamed() -> set[str]:
+    return set(docker("images", "--quiet", "--filter", "dangling=true").split())
+
+
+@pytest.fixture
+def image() -> Iterator[str]:
+    """A name for an image, which is removed at the end."""
+    name = f"envweave-test-{secrets.token_hex(4)}:latest"
+    yield name
+    if docker("images", "--quiet", name):
+        docker("rmi", name)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The folder of a project with an observation of its own."""
+    folder = tmp_path / "my_env"
+    (folder / "src/shouting").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "src/shouting/__init__.py").write_text(MODULE)
+    return folder
+
+
+def build(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code = main(["build", *arguments, "--json"])
+    ran = capsys.readouterr()
+    assert code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_an_id_has_an_image_of_its_own(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = unnamed()
+
+    built = build(capsys, "counter-v0", "-t", image)
+
+    about = json.loads(docker("image", "inspect", image))[0]
+    assert built == {"image": image, "id": about["Id"], "size": about["Size"], "env": "counter-v0"}
+    assert about["Config"]["User"] == "10001:10001"
+    assert about["Config"]["Healthcheck"]["Test"][0] == "CMD"
+    assert about["Config"]["Labels"]["envweave.env"] == "counter-v0"
+    assert unnamed() - before == set()
+    with ew.make(f"docker://{image}", done_at=2) as env:
+        env.reset()
+        assert env.step({"delta": 2}).terminated
+
+
+def test_a_projects_folder_goes_in_with_what_it_needs(
+    image: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = unnamed()
+
+    build(capsys, str(project), "-t", image)
+
+    with ew.make(f"docker://{image}") as env:
+        env.reset()
+        heard = env.step({"text": "hi"})
+    assert (heard.observation.text, heard.observation.loudness) == ("HI", 2)
+    assert (heard.reward, heard.terminated) == (1.0, True)
+    assert not docker("run", "--rm", image, "sh", "-c", "ls -d /build* 2>/dev/null || true")
+    assert unnamed() - before == set()
+
+
+def test_a_loose_module_goes_in_and_so_does_another_version_of_what_the_base_has(
+    image: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = "import importlib.metadata as m; print(m.version('cloudpickle'))"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "whispering.py").write_text(MODULE.replace("upper", "lower"))
+
+    build(capsys, "pkg://whispering:ShoutEnv", "-t", image, "--with", "iniconfig",
+          "--with", "cloudpickle==3.1.0")  # fmt: skip
+
+    with ew.make(f"docker://{image}") as env:
+        env.reset()
+        assert env.step({"text": "HI"}).observation.text == "hi"
+    assert docker("run", "--rm", BASE, "python", "-c", versions) != "3.1.0"
+    assert docker("run", "--rm", image, "python", "-c", versions) == "3.1.0"
+
+
+def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
+    image: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = unnamed()
+
+    code = main(["build", str(project), "-t", image, "--env", "pkg://shouting:ShoutedEnv"])
+
+    told = capsys.readouterr().err
+    assert code == 1
+    assert "has no attribute 'ShoutedEnv'. Did you mean 'ShoutEnv'?" in told
+    assert f"Error: Building '{image}' failed: a command in it exited with 1." in told
+    assert docker("images", "--quiet", image) == ""
+    assert unnamed() - before == set()
+
+
+def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
+    image: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PROJECT.replace('"iniconfig"', '"iniconfig==0.0.0.1"')
+    (project / "pyproject.toml").write_text(text)
+
+    code = main(["build", str(project), "-t", image])
+
+    told = capsys.readouterr().err
+    assert code == 1
+    assert "iniconfig==0.0.0.1" in told
+    assert "Error: pip cannot fetch what the environment needs." in told
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("envweave-base:no-such", "no image 'envweave-base:no-such' on this machine to build on"),
+        ("envweave-python:3.11", "--base 'envweave-python:3.11' has no envweave in it"),
+    ],
+)
+def test_a_base_that_is_none_is_told(
+    base: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["build", "echo-v0", "--base", base])
+
+    assert code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_installed_wheel_has_the_dockerfile_too() -> None:
+    code = (
+        "from importlib import resources; "
+        "print(resources.files('envweave.cli').joinpath('dockerfiles/env.Dockerfile').read_text())"
+    )
+
+    assert "ARG ENV_ID" in docker("run", "--rm", BASE, "python", "-c", code)
