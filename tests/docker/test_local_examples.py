@@ -1,0 +1,97 @@
+"""The examples that run in containers do what they say, from a command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+needs_engine = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("images"),
+]
+EXAMPLES = ["local_echo_env", "local_coding_env"]
+
+
+def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"envweave.examples.{name}", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "local_echo_env",
+            ["reset  Echo environment ready!", "step   'Hello, World!', 13 letters, reward 1.3"],
+        ),
+        (
+            "local_coding_env",
+            ["Hello, World!", "10", "exit code 1: IndexError: list index out of range"],
+        ),
+    ],
+)
+class TestAnExample:
+    pytestmark = needs_engine
+
+    def test_plays_in_a_container(self, name: str, lines: list[str]) -> None:
+        done = run(name)
+
+        printed = done.stdout.splitlines()
+        assert done.returncode == 0, done.stderr
+        assert [line for line in lines if line not in printed] == []
+        assert printed[-1] == "The container is gone."
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+class TestWithoutAnImage:
+    pytestmark = needs_engine
+
+    def test_it_says_how_to_build_one(self, name: str) -> None:
+        done = run(name, "--image", "no-such:1")
+
+        assert done.returncode == 2
+        assert "no image 'no-such:1' on this machine. Build it: `envweave build" in done.stderr
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_without_an_engine_it_says_how_to_start_one(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("docker")
+
+    done = run(name, DOCKER_HOST=f"unix://{tmp_path}/nothing.sock")
+
+    assert done.returncode == 2
+    assert "does not answer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class TestTraining:
+    pytestmark = needs_engine
+
+    def test_it_learns_in_a_container_what_it_learns_here(self, tmp_path: Path) -> None:
+        told = []
+        for backend in ("docker_http", "inproc"):
+            done = run(
+                "train_lineworld_pg", "--backend", backend, "--num-envs", "4", "--episodes", "200",
+                "--run-dir", str(tmp_path / backend), "--json",
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            told.append(json.loads(done.stdout))
+
+        there, here = told
+        assert there["random"]["success"] < 0.5
+        assert there["trained"]["success"] > 0.9
+        assert [there[part] for part in ("random", "trained", "steps")] == [
+            here[part] for part in ("random", "trained", "steps")
+        ]
