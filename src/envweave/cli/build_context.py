@@ -162,11 +162,8 @@ def _fetch(wanted: list[str], wheels: Path, known: Path, inside: Inside) -> None
         platforms = [part for tag in tags for part in ("--platform", f"{tag}_{inside.machine}")]
         command = ["download", "--only-binary", ":all:", "--dest", wheels, *platforms]
         command += ["--python-version", inside.python, "--implementation", "cp"]
-    _pip(
-        "pip cannot fetch what the environment needs",
-        *(*command, "--find-links", wheels, "--find-links", known),
-        *("--constraint", constraints, *wanted),
-    )
+    command += ["--find-links", wheels, "--find-links", known, "--constraint", constraints]
+    _pip("pip cannot fetch what the environment needs", *command, *wanted)
     (wheels / ours.name).unlink(missing_ok=True)
 
 

@@ -52,8 +52,7 @@ def play(image: str) -> None:
                 say(f"{seen.result}\n")
             if seen.exit_code:
                 say(f"exit code {seen.exit_code}: {seen.stderr.splitlines()[-1]}\n")
-        say(f"\nstate: {env.state().step_count} steps, ")
-        say(f"behind the walls of {env.state().isolation!r}\n")
+        say(f"\nstate: {env.state().step_count} steps\n")
     say("The container is gone.\n")
 
 
