@@ -60,6 +60,7 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("limits", "EPERM", PLAIN, "The kernel said EPERM"),
         ("platform", "", Facts(system="darwin"), "limactl start"),
         ("platform", "", Facts(system="darwin"), "docker run"),
+        ("platform", "", Facts(system="darwin"), "executor='docker'"),
         ("platform", "", Facts(system="win32"), "wsl --install"),
     ],
 )

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from envweave.sandbox.machine import Facts
 from envweave.sandbox.machine import machine_facts as machine_facts
 
+BY_DOCKER = (
+    "With a Docker engine, the code of an environment runs in a container instead: "
+    "`create_codeact_env(executor='docker')`."
+)
+"""The way out where an environment is wanted rather than a sandbox."""
+
 _USERS = frozenset({"namespaces", "user namespace"})
 _MOUNTS = frozenset({"namespaces", "user namespace", "root folder", "work folder"})
 _REFUSED = frozenset({errno.EPERM, errno.EACCES})
@@ -90,10 +96,11 @@ def advise_cgroups(facts: Facts) -> list[str]:
 def _elsewhere(facts: Facts) -> list[str]:
     machine = {"darwin": "macOS", "win32": "Windows"}.get(facts.system, facts.system)
     ways = [
-        f"The walls are made by the Linux kernel, which {machine} has not: run in a container with "
-        "Docker Desktop, `docker run -it -v .:/work -w /work python:3.12 bash`."
+        f"The walls are made by the Linux kernel, which {machine} has not: run all of it in a "
+        "container with Docker Desktop, `docker run -it -v .:/work -w /work python:3.12 bash`."
     ]
     if facts.system == "darwin":
+        ways.insert(0, BY_DOCKER)
         ways.append("Or in a Linux machine: `brew install lima`, `limactl start`, `lima`.")
     elif facts.system == "win32":
         ways.append("Or in WSL 2: `wsl --install`, then work in its Linux.")

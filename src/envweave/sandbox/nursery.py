@@ -268,13 +268,15 @@ class Nursery:
 
 
 def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallDown]]) -> str:
-    from envweave.sandbox.advice import advise, machine_facts
+    from envweave.sandbox.advice import BY_DOCKER, advise, machine_facts
 
     lines = [f"This machine cannot put up the walls of Sandbox(isolation={wanted!r})."]
     facts = machine_facts()
     for isolation, error in failures:
         lines.append(f"{isolation}: {error.text}.")
         lines.extend(advise(error.wall, error.errno, facts))
+    if facts.container is None:
+        lines.append(BY_DOCKER)
     lines.append(
         "Nothing was run. With isolation='none' code runs as this user, with no walls at all."
     )

@@ -23,7 +23,7 @@ from envweave.sandbox.nursery import Nursery
 from envweave.sandbox.options import Profile, UseCgroups, WantedIsolation, read_options
 from envweave.sandbox.processes import SessionProcess
 from envweave.sandbox.session import Session
-from envweave.sandbox.templates import WallDown
+from envweave.sandbox.templates import WallDown, refuse_elsewhere
 from envweave.sandbox.tiers import Tier
 from envweave.sandbox.tools import Tools
 from envweave.sandbox.walls.root import WORK
@@ -49,6 +49,7 @@ class AnySandbox:
         cgroups: UseCgroups = "auto",
         native: bool = True,
     ) -> None:
+        refuse_elsewhere()
         options = read_options(
             limits=limits,
             preload=preload,

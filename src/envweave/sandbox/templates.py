@@ -335,7 +335,7 @@ def refuse_elsewhere() -> None:
             "another machine, or a container that emulates one."
         )
     if sys.platform != "linux":
-        raise IsolationError(
-            f"The sandbox's walls are the Linux kernel's, and this is {sys.platform}. Run it in a "
-            "Linux container or virtual machine, for example in Docker."
-        )
+        from envweave.sandbox.advice import advise, machine_facts
+
+        ways = " ".join(advise("platform", 0, machine_facts()))
+        raise IsolationError(f"This machine cannot put up the sandbox's walls. {ways}")

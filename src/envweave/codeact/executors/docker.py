@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, final, get_args
+from typing import final
 
 from envweave.codeact.executors.docker_box import DEFAULT_IMAGE, BoxOptions
 from envweave.codeact.executors.docker_sessions import DockerSessions
@@ -11,9 +11,11 @@ from envweave.codeact.executors.sessions import SessionExecutor
 from envweave.codeact.executors.shared import SandboxOptions
 from envweave.codeact.executors.walled import with_modules
 from envweave.errors import OptionError
-from envweave.providers.docker import refuse_nameless
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Profile, WantedIsolation
+
+CPUS = 2.0
+"""How many cores' worth of time a container has, where nobody says."""
 
 
 @final
@@ -62,17 +64,9 @@ class DockerExecutor(SessionExecutor):
         preload: Iterable[str] = (),
         profile: Profile = "python",
         isolation: WantedIsolation = "auto",
-        cpus: float = 2.0,
+        cpus: float = CPUS,
         docker_host: str | None = None,
     ) -> None:
-        refuse_nameless(image)
-        for option, value, kind in (
-            ("profile", profile, Profile),
-            ("isolation", isolation, WantedIsolation),
-        ):
-            if value not in get_args(kind):
-                known = ", ".join(map(repr, get_args(kind)))
-                raise OptionError(f"{option}={value!r}: expected one of {known}.")
         sandbox = SandboxOptions(
             limits=limits or Limits(),
             preload=tuple(preload),
@@ -89,11 +83,21 @@ class DockerExecutor(SessionExecutor):
         return self._boxed.container
 
 
-def refuse_visible(visible: Any) -> None:
+def default_sessions(options: SandboxOptions) -> DockerSessions:
+    """Return where sessions in containers come from, for whoever has no other wishes.
+
+    Raises:
+        OptionError: Some files of this host are to be seen.
+    """
+    refuse_visible(options.visible)
+    return DockerSessions(BoxOptions(options, DEFAULT_IMAGE, CPUS, None))
+
+
+def refuse_visible(visible: tuple[str, ...]) -> None:
     """Refuse to show code files of this host.
 
     Raises:
-        OptionError: Some are to be shown.
+        OptionError: Some are to be seen.
     """
     if visible:
         raise OptionError(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, final
+from typing import Any, final, get_args
 
 from envweave.codeact.executors.docker_body import BoxedBody
 from envweave.codeact.executors.docker_line import Line
@@ -37,6 +37,7 @@ from envweave.errors import (
     SessionLostError,
     StartupError,
 )
+from envweave.providers.docker import refuse_nameless
 from envweave.providers.docker_engine import (
     Engine,
     EngineError,
@@ -49,6 +50,7 @@ from envweave.providers.startup_faults import told
 from envweave.sandbox.bodies import Death
 from envweave.sandbox.limits import MEGABYTE
 from envweave.sandbox.messages import ToolFace
+from envweave.sandbox.options import Profile, WantedIsolation
 from envweave.sandbox.orders import Isolation
 
 logger = logging.getLogger("envweave.providers")
@@ -92,6 +94,18 @@ class BoxOptions:
     cpus: float
     docker_host: str | None
 
+    def __post_init__(self) -> None:
+        """Refuse what no container can be given."""
+        refuse_nameless(self.image)
+        for option, value, kind in (
+            ("profile", self.sandbox.profile, Profile),
+            ("isolation", self.sandbox.isolation, WantedIsolation),
+        ):
+            if value not in get_args(kind):
+                known = ", ".join(map(repr, get_args(kind)))
+                raise OptionError(f"{option}={value!r}: expected one of {known}.")
+        self.container()
+
     def container(self) -> DockerOptions:
         """Return what the container is given: what a session may use, and some to spare."""
         limits = self.sandbox.limits
@@ -103,6 +117,7 @@ class BoxOptions:
             pids=limits.processes + _SPARE_PIDS,
             tmp_size=folder,
             network="none",
+            init=False,  # its program is the first process, which nobody inside can signal
             docker_host=self.docker_host,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ class Relay:
         self._body: SessionProcess | None = None
         self._number = -1
         self._oom = _Expendable()
+        self._orphans = _Orphans()
 
     def serve(self) -> None:
         """Serve until the host hangs up; then end everything."""
@@ -94,6 +96,7 @@ class Relay:
         """Wait for something to do, and do it; return whether there will be more."""
         waiting = select.poll()
         waiting.register(self._source, select.POLLIN)
+        waiting.register(self._orphans.wakes, select.POLLIN)
         if self._out:
             waiting.register(self._sink, select.POLLOUT)
         if self._body is not None:
@@ -103,6 +106,8 @@ class Relay:
             if wanted:
                 waiting.register(self._body.socket, wanted)
         ready = {descriptor for descriptor, _ in waiting.poll()}
+        if self._orphans.wakes in ready:
+            self._orphans.bury(self._nursery)
         if self._body is not None and self._body.socket.fileno() in ready:
             self._feed()
             self._hear_session()
@@ -217,13 +222,40 @@ class Relay:
             return
         death = self._body.death()
         self._end_session()
-        self._say(Ended(self._number, death.kind, death.code))
+        kind = "unknown" if death.kind == "lost" else death.kind
+        self._say(Ended(self._number, kind, death.code))
 
     def _end_session(self) -> None:
         body, self._body = self._body, None
         self._in.clear()
         if body is not None:
             body.release()
+
+
+class _Orphans:
+    """Buries processes whose parents ended before them: the first of a container inherits them.
+
+    As the first it has another right: nobody inside can signal it, whatever code breaks out.
+
+    Attributes:
+        wakes: Can be read when there may be some.
+    """
+
+    def __init__(self) -> None:
+        self.wakes, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def bury(self, nursery: Nursery | None) -> None:
+        """Bury all but the templates, whose end is the nursery's to see."""
+        os.read(self.wakes, 4096)
+        own = [] if nursery is None else nursery.template_pids()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is None or found.si_pid in own:
+                    return
+                os.waitpid(found.si_pid, 0)
 
 
 class _Expendable:

@@ -36,7 +36,7 @@ from envweave.sandbox.frames import Frames
 from envweave.sandbox.plain import encode
 
 KILL_S = 20.0
-"""How long a session may take to be gone after it was killed, before its container is removed."""
+"""How long a session may take to be gone after it was killed; then its container is removed."""
 
 _JOIN_S = 10.0
 _ERRORS_KEPT = 8 << 10
@@ -62,15 +62,21 @@ class Line:
         attached: The container's input and output. Closed with the line.
         look: Says why nobody answers any more, when the line was cut at the other end.
         let_go: Called once by the line's own thread, when it is over and not by `close`.
+        kill_s: How long a session may take to be gone after it was killed.
     """
 
     def __init__(
-        self, attached: socket.socket, look: Callable[[], Death], let_go: Callable[[], None]
+        self,
+        attached: socket.socket,
+        look: Callable[[], Death],
+        let_go: Callable[[], None],
+        kill_s: float = KILL_S,
     ) -> None:
         attached.setblocking(False)  # noqa: FBT003 - the standard library's
         self._attached = attached
         self._look = look
         self._let_go = let_go
+        self._kill_s = kill_s
         self._streams = Streams()
         self._frames = Frames(FRAME_BYTES)
         self._out: deque[memoryview] = deque()  # to the container
@@ -217,7 +223,9 @@ class Line:
             return None
         left_s = min(self._dying.values()) - time.monotonic()
         if left_s <= 0:
-            raise LineOver(Death("closed", why=f"it was killed, and not gone {KILL_S:g} s later"))
+            raise LineOver(
+                Death("closed", why=f"it was killed, and not gone in {self._kill_s:g} s")
+            )
         return 1000 * left_s + 1
 
     def _take_orders(self) -> None:
@@ -232,7 +240,7 @@ class Line:
                 if body is None or body.number != order.number:
                     continue  # it is gone
                 self._leave_body(Death("unknown"))
-                self._dying[order.number] = time.monotonic() + KILL_S
+                self._dying[order.number] = time.monotonic() + self._kill_s
             self._out.append(memoryview(encode(order)))
 
     def _leave_body(self, death: Death) -> None:

@@ -30,7 +30,6 @@ class DockerSessions(SessionSource):
     """
 
     def __init__(self, options: BoxOptions) -> None:
-        options.container()  # refuses what no container can be given
         engine = Engine(options.docker_host)
         try:
             look_up(engine, options.image)

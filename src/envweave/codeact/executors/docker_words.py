@@ -116,10 +116,13 @@ class Beyond(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class Ended(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """A session is gone, and nothing more will come from it: the fields of `Death`."""
+    """A session is gone, and nothing more will come from it: the fields of `Death`.
+
+    None is lost in here: whatever ends one, but for the end of the container, its code did.
+    """
 
     number: int
-    kind: Literal["exit", "signal", "closed", "unknown", "memory", "lost"]
+    kind: Literal["exit", "signal", "closed", "unknown", "memory"]
     code: int
 
 

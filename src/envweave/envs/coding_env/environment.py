@@ -12,7 +12,9 @@ from envweave.codeact.attempts import Grader
 from envweave.codeact.creating import AnyTools, create_codeact_env
 from envweave.codeact.environment import GradeWhen
 from envweave.codeact.executors.base import Executor
+from envweave.codeact.executors.sessions import SessionSource
 from envweave.codeact.executors.shared import SandboxOptions
+from envweave.codeact.executors.walled import SandboxSessions
 from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envweave.envs.coding_env.terminal import TerminalExecutor
 from envweave.errors import OptionError, suggest
@@ -35,7 +37,8 @@ class CodingEnvironment(ew.Environment):
         files: Whether `file_read`, `file_write` and their kind are among it.
         transform: Applied to every observation, once.
         isolation: The walls; see `Sandbox`.
-        executor: What runs Python; see `create_codeact_env`.
+        executor: What runs Python; see `create_codeact_env`. A shell runs in the sandbox, or with
+            `"docker"` in a container.
         preload: Modules that every session finds imported.
         visible: Files and folders of the host that code may read.
         grader: Judges what the agent hands in; see `CodeActEnvironment`.
@@ -45,6 +48,7 @@ class CodingEnvironment(ew.Environment):
 
     Raises:
         IsolationError: This machine cannot put up the walls; the message says what to do.
+        StartupError: There is no container engine that answers, or no image; the same.
         MissingExtraError: The executor needs a library that is not installed.
         OptionError: An option is not sound, or does not go with another.
     """
@@ -81,7 +85,10 @@ class CodingEnvironment(ew.Environment):
         }
         if profile == "shell":
             _refuse_what_only_python_has(
-                tools=tools, files=files, preload=preload, executor=executor != "sandbox"
+                tools=tools,
+                files=files,
+                preload=preload,
+                executor=executor not in ("sandbox", "docker"),
             )
             if grader is not None and grade == "final":
                 raise OptionError(
@@ -93,7 +100,8 @@ class CodingEnvironment(ew.Environment):
                     limits=_read_limits(limits),
                     isolation=isolation,
                     visible=tuple(os.fspath(one) for one in visible),
-                )
+                ),
+                source=_docker if executor == "docker" else SandboxSessions,
             )
             options = {}
             self.deterministic = False  # programs draw their random numbers from the system
@@ -155,6 +163,12 @@ def _refuse_what_only_python_has(**given: Any) -> None:
             raise OptionError(
                 f"{name}=… is for profile='python'; a shell has no such thing. Leave it out."
             )
+
+
+def _docker(options: SandboxOptions) -> SessionSource:
+    from envweave.codeact.executors.docker import default_sessions
+
+    return default_sessions(options)
 
 
 def _read_limits(given: Limits | Mapping[str, Any] | None) -> Limits:

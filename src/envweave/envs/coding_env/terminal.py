@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
-from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.codeact.executors.sessions import SessionSource
+from envweave.codeact.executors.shared import SandboxOptions
+from envweave.codeact.executors.walled import SandboxSessions
 from envweave.codeact.models import Variable, exit_code_of
-from envweave.errors import ClosedError, OptionError, SandboxError, SessionLostError
+from envweave.errors import OptionError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.results import ExecutionResult
 
@@ -32,6 +33,7 @@ class TerminalExecutor(Executor):
 
     Args:
         options: What the sandbox is asked for, but for the profile.
+        source: Makes what the sessions come from: a sandbox here, unless told otherwise.
 
     Attributes:
         exit_code: The status of the last command.
@@ -43,7 +45,12 @@ class TerminalExecutor(Executor):
 
     name = "terminal"
 
-    def __init__(self, options: SandboxOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: SandboxOptions | None = None,
+        *,
+        source: Callable[[SandboxOptions], SessionSource] = SandboxSessions,
+    ) -> None:
         options = options or SandboxOptions()
         limits = options.limits
         if limits.open_files < LEAST_OPEN_FILES:
@@ -52,7 +59,7 @@ class TerminalExecutor(Executor):
             )
         preload = tuple(dict.fromkeys((*options.preload, _INSIDE)))
         self._options = dataclasses.replace(options, preload=preload, profile="shell")
-        self._lease = take_lease(self._options)
+        self._source = source(self._options)
         self._session: AsyncSession | None = None
         self._shell = f"Shell({limits.output_bytes}, {limits.grace_s}, {limits.open_files})"
         self.names: list[str] = []
@@ -60,18 +67,15 @@ class TerminalExecutor(Executor):
 
     @property
     def isolation(self) -> str:
-        """The walls that this machine can put up."""
-        return self._lease.sandbox.tier.name
+        """The walls that stand."""
+        return self._source.isolation
 
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
         """Leave the old session, and start a shell in a fresh one."""
         if tools or files:
             raise OptionError("A shell calls programs, and no tools. Leave out tools and files.")
         await self._leave()
-        try:
-            session = await self._lease.sandbox.session(seed=seed, tools={})
-        except ClosedError:
-            raise SessionLostError("The sandbox was closed.") from None
+        session = await self._source.session(seed=seed, tools={})
         self._session, self.exit_code = session, 0
         begun = await session.run(f"from {_INSIDE} import Shell; shell = {self._shell}")
         if not begun.success:
@@ -108,11 +112,11 @@ class TerminalExecutor(Executor):
         try:
             await self._leave()
         finally:
-            await asyncio.to_thread(self._lease.release)
+            await self._source.close()
 
     def hold(self) -> Callable[[], None]:
-        """Keep the sandbox."""
-        return take_lease(self._options).release
+        """Keep what the sessions come from."""
+        return self._source.hold()
 
     async def _leave(self) -> None:
         session, self._session = self._session, None

@@ -1,0 +1,295 @@
+"""What comes from a container is hostile, whatever runs there: the host's end of the line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from envweave.codeact.executors.docker_body import BoxedBody
+from envweave.codeact.executors.docker_line import Line, Streams
+from envweave.codeact.executors.docker_words import (
+    FRAME_BYTES,
+    Beyond,
+    Data,
+    Ended,
+    Hello,
+    Interrupt,
+    Kill,
+    Look,
+    ToBox,
+)
+from envweave.errors import BranchError, SessionLostError
+from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.bodies import Death
+from envweave.sandbox.frames import Frames
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.messages import Called, Finished, Run
+from envweave.sandbox.plain import encode, read_from_host
+from envweave.sandbox.tools import Tools
+
+LONG_S = 60.0
+LIMITS = Limits(timeout_s=LONG_S)
+GONE = Death("lost", why="its container was taken away")
+
+
+class Container:
+    """The other end of a line, in the hands of a test; it speaks in the engine's frames."""
+
+    def __init__(self, death: Death = GONE, **options: Any) -> None:
+        theirs, self.end = socket.socketpair()
+        self.end.settimeout(LONG_S)
+        self.let_go = threading.Event()
+        self.line = Line(theirs, lambda: death, self.let_go.set, **options)
+        self.body = BoxedBody(self.line.say)
+        self.line.adopt(self.body)
+        self.session = AsyncSession(self.body, LIMITS, Tools({"add": lambda a, b: a + b}))
+        self._frames = Frames(1 << 24)
+
+    def hear(self) -> ToBox:
+        while (frame := self._frames.next()) is None:
+            data = self.end.recv(1 << 16)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return msgspec.msgpack.decode(frame, type=ToBox)
+
+    def hear_a(self, kind: type) -> Any:
+        while not isinstance(word := self.hear(), kind):
+            pass
+        return word
+
+    def hear_run(self) -> Run:
+        """Return the code that the host has run."""
+        frames = Frames(1 << 24)
+        while (frame := frames.next()) is None:
+            frames.feed(self.hear_a(Data).data)
+        word = read_from_host(frame)
+        assert isinstance(word, Run)
+        return word
+
+    def say(self, *words: msgspec.Struct) -> None:
+        self.print(b"".join(encode(word) for word in words))
+
+    def say_as_session(self, *words: msgspec.Struct) -> None:
+        self.say(*(Data(self.body.number, encode(word)) for word in words))
+
+    def print(self, data: bytes, stream: int = 1) -> None:
+        self.end.sendall(bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data)
+
+    def finish(self, run: Run, value: Any = None) -> None:
+        self.say_as_session(finished(run.id, value))
+
+
+def finished(number: int, value: Any) -> Finished:
+    return Finished(number, "", "", value, True, None, None, False, False)
+
+
+@contextlib.contextmanager
+def container(**options: Any) -> Iterator[Container]:
+    one = Container(**options)
+    try:
+        yield one
+    finally:
+        one.line.close()
+        asyncio.run(one.session.close())
+        one.end.close()
+        assert not [each for each in threading.enumerate() if each.name == "envweave-container"]
+
+
+def played(one: Container, play: Callable[[], Any], code: str = "1") -> Any:
+    """Run code while the container plays its part in another thread."""
+    failures: list[BaseException] = []
+
+    def part() -> None:
+        try:
+            play()
+        except (EOFError, OSError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            failures.append(error)
+
+    thread = threading.Thread(target=part)
+    thread.start()
+    try:
+        return asyncio.run(one.session.run(code))
+    finally:
+        thread.join(LONG_S)
+        assert not failures, failures[0]
+
+
+def test_code_runs_over_the_line_and_its_tools_here() -> None:
+    with container() as one:
+
+        def play() -> None:
+            run = one.hear_run()
+            one.say_as_session(Called(1, "add", [20, 22], {}))
+            one.hear_a(Data)
+            one.finish(run, run.code)
+
+        result = played(one, play, code="add(20, 22)")
+
+    assert result.return_value == "add(20, 22)"
+    assert [(call.name, call.value) for call in result.tool_calls] == [("add", 42)]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"\xff\xff\xff\xff" + b"x" * 100,
+        (FRAME_BYTES + 1).to_bytes(4, "little"),
+        b"\x03\x00\x00\x00abc",
+        encode(Kill(7)),
+        encode(Hello("0.1.0", 1)),
+        (1000).to_bytes(4, "little") + b"\x91" * 1000,
+    ],
+    ids=["a very long frame", "too long a frame", "noise", "a host's word", "an answer", "nesting"],
+)
+def test_what_cannot_be_read_ends_the_session_and_the_container(hostile: bytes) -> None:
+    with container() as one:
+        result = played(one, lambda: (one.hear_run(), one.print(hostile)))
+        was_let_go = one.let_go.wait(LONG_S)
+        with pytest.raises(SessionLostError):
+            one.line.ask(None, LONG_S)
+
+    assert result.session_ended
+    assert result.exception_type == "SessionEnded"
+    assert "sent the host what cannot be read" in result.exception_message
+    assert was_let_go
+
+
+def test_a_reply_to_another_step_or_of_another_session_is_dropped() -> None:
+    with container() as one:
+
+        def play() -> None:
+            run = one.hear_run()
+            one.say_as_session(finished(run.id ^ 1, "forged"), finished(0, "forged"))
+            one.say(
+                Data(one.body.number ^ 1, encode(finished(run.id, "forged"))),
+                Ended(one.body.number ^ 1, "exit", 0),
+                Beyond(one.body.number ^ 1, "memory"),
+            )
+            one.finish(run, "true")
+
+        result = played(one, play)
+
+    assert result.return_value == "true"
+
+
+def test_a_line_that_is_cut_loses_the_session_with_the_reason() -> None:
+    with container() as one, pytest.raises(SessionLostError, match="container was taken away"):
+        played(one, lambda: (one.hear_run(), one.end.shutdown(socket.SHUT_RDWR)))
+
+
+def test_a_container_that_ran_out_of_memory_did_so_by_its_code() -> None:
+    with container(death=Death("memory", why="its container needed more")) as one:
+        result = played(one, lambda: (one.hear_run(), one.end.shutdown(socket.SHUT_RDWR)))
+
+    assert (result.limits_hit, result.session_ended) == (("memory",), True)
+
+
+def test_the_end_of_a_session_is_told_after_all_that_it_said() -> None:
+    with container() as one:
+
+        def play() -> None:
+            run = one.hear_run()
+            one.say_as_session(finished(run.id, "last words"))
+            one.say(Ended(one.body.number, "exit", 3))
+
+        first = played(one, play)
+        later = asyncio.run(_run(one.session))
+
+    assert first.return_value == "last words"
+    assert "exited with status 3" in later.exception_message
+
+
+async def _run(session: AsyncSession) -> Any:
+    return await session.run("1")
+
+
+def test_a_limit_that_the_program_sees_passed_ends_the_session() -> None:
+    with container() as one:
+
+        def play() -> None:
+            one.hear_a(Look)
+            one.say(Beyond(one.body.number, "disk"))
+            one.hear_a(Kill)
+
+        result = played(one, play)
+
+    assert (result.exception_type, result.limits_hit) == ("DiskLimit", ("disk",))
+
+
+def test_a_session_that_is_killed_and_not_gone_takes_its_container_along() -> None:
+    with container(kill_s=0.2) as one:
+        asyncio.run(one.session.close())
+
+        assert isinstance(one.hear_a(Kill), Kill)
+        assert one.let_go.wait(LONG_S)
+
+
+def test_a_session_that_is_killed_and_gone_does_not() -> None:
+    with container(kill_s=LONG_S) as one:
+        asyncio.run(one.session.close())
+        one.hear_a(Kill)
+        one.say(Ended(one.body.number, "unknown", 0))
+        after = BoxedBody(one.line.say)
+        one.line.adopt(after)
+        after.interrupt()
+
+        assert one.hear_a(Interrupt).number == after.number
+        assert not one.let_go.is_set()
+        after.release()
+
+
+def test_code_that_floods_the_host_between_steps_waits() -> None:
+    with container() as one:
+        one.end.setblocking(False)
+        sent = 0
+        flood = encode(Data(one.body.number, b"x" * (60 << 10)))
+        head = bytes([1, 0, 0, 0]) + len(flood).to_bytes(4, "big")
+
+        blocked = 0
+        while blocked < 50 and sent < 64 << 20:
+            try:
+                sent += one.end.send(head + flood)
+                blocked = 0
+            except BlockingIOError:
+                blocked += 1
+                threading.Event().wait(0.01)
+
+    assert sent < 16 << 20
+
+
+def test_one_who_does_not_answer_is_not_waited_for() -> None:
+    with container() as one, pytest.raises(SessionLostError, match="did not answer within"):
+        one.line.ask(None, 0.05)
+
+
+def test_a_session_in_a_container_has_no_branches() -> None:
+    with container() as one, pytest.raises(BranchError, match="cannot be branched"):
+        asyncio.run(one.session.branch())
+
+
+def test_output_and_errors_are_told_apart_however_they_are_cut() -> None:
+    parts = [(1, b"one"), (2, b"oh"), (1, b""), (1, b"two" * 1000), (2, b"no"), (3, b"?")]
+    whole = b"".join(
+        bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data for stream, data in parts
+    )
+    for seed in range(50):
+        cuts = random.Random(seed)
+        streams, at, output = Streams(), 0, b""
+        while at < len(whole):
+            size = cuts.choice([1, 2, 7, 9, 500])
+            output += streams.output_of(whole[at : at + size])
+            at += size
+
+        assert output == b"one" + b"two" * 1000
+        assert streams.errors == b"ohno"
