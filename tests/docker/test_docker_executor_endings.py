@@ -1,17 +1,28 @@
-"""What is left of containers that run code, when whoever started them ends in a bad way."""
+"""What is left of containers that run code, when whoever started them ends in a bad way; and what
+stands in them, where their kernel has no walls."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import json
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from docker_images import containers_of, inspect
+from docker_images import BASE, containers_of, inspect
 
 import envweave as ew
+from envweave.codeact.executors.docker_words import MODULE, Failed, FromBox, Hello, Open, Opened
+from envweave.providers.reaper import Owner
+from envweave.sandbox import Limits
+from envweave.sandbox.frames import Frames
+from envweave.sandbox.plain import encode
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,3 +107,68 @@ def test_ctrl_c_leaves_nothing_behind(then: str) -> None:
         process.communicate(timeout=100)
 
     assert containers_of(mark) == []
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.3, 1.0])
+def test_a_reset_that_is_cancelled_leaves_nothing_behind(wait_s: float) -> None:
+    async def leave_early() -> None:
+        env = ew.make_async(ew.create_codeact_env, executor="docker")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(_reset_for_ever(env), wait_s)
+        await env.close()
+
+    asyncio.run(leave_early())
+
+    assert containers_of(Owner.here().mark) == []
+
+
+async def _reset_for_ever(env: Any) -> None:
+    while True:
+        await env.reset()
+        await env.step({"code": "time.sleep(1)"})
+
+
+NO_WALLS = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "syscalls": [
+        {
+            "names": ["landlock_create_ruleset", "unshare", "mount", "setns"],
+            "action": "SCMP_ACT_ERRNO",
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(("isolation", "kind"), [("auto", Opened), ("landlock", Failed)])
+def test_where_no_walls_stand_the_container_is_one_unless_others_were_asked_for(
+    tmp_path: Path, isolation: Any, kind: type
+) -> None:
+    profile = tmp_path / "seccomp.json"
+    profile.write_text(json.dumps(NO_WALLS))
+    command = ["docker", "run", "--rm", "-i", "--security-opt", f"seccomp={profile}", BASE]
+    program = subprocess.Popen(
+        [*command, "python", "-I", "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    frames = Frames(1 << 20)
+
+    def hear() -> Any:
+        while (frame := frames.next()) is None:
+            frames.feed(program.stdout.read1())
+        return msgspec.msgpack.decode(frame, type=FromBox)
+
+    with program:
+        hello = hear()
+        program.stdin.write(encode(Open(dataclasses.asdict(Limits()), [], "python", isolation)))
+        program.stdin.flush()
+        answer = hear()
+        program.stdin.close()
+        ended = program.wait(60)
+
+    assert isinstance(hello, Hello)
+    assert isinstance(answer, kind)
+    if isinstance(answer, Opened):
+        assert answer.tier == "none"
+        assert "cannot put up the walls" in answer.reasons[0]
+    else:
+        assert answer.kind == "IsolationError"
+    assert ended == 0

@@ -261,6 +261,9 @@ class Box:
             ) from None
         if not isinstance(answer, Opened):
             raise _refusal(answer)
+        if answer.tier == "none" != wanted.isolation:
+            why = " ".join(answer.reasons)[:1000]
+            logger.warning("%s: the container is the only wall around code. %s", self.name, why)
         return answer.tier
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import final
 
@@ -36,6 +37,9 @@ class DockerSessions(SessionSource):
         finally:
             engine.close()
         self._options = options
+        # Held while a container is started, or a session made: a caller who no longer waits for it
+        # may have come back, or close all.
+        self._lock = threading.Lock()
         self._box: Box | None = None
         self._is_closed = False
 
@@ -58,14 +62,13 @@ class DockerSessions(SessionSource):
 
     def _body(self, seed: int | None, tools: Tools) -> BoxedBody:
         faces = tools.faces()
-        box = self._ready_box()
-        try:
-            return box.make(seed, faces)
-        except SessionLostError:
-            if self._is_closed:
-                raise
-            box.close()
-        return self._ready_box().make(seed, faces)  # it was lost while nobody looked
+        with self._lock:
+            box = self._ready_box()
+            try:
+                return box.make(seed, faces)
+            except SessionLostError:
+                box.close()
+            return self._ready_box().make(seed, faces)  # it was lost while nobody looked
 
     def _ready_box(self) -> Box:
         box = self._box
@@ -82,9 +85,13 @@ class DockerSessions(SessionSource):
     async def close(self) -> None:
         """Remove the container."""
         self._is_closed = True
-        box, self._box = self._box, None
-        if box is not None:
-            await asyncio.to_thread(box.close)
+        await asyncio.to_thread(self._leave_box)
+
+    def _leave_box(self) -> None:
+        with self._lock:
+            box, self._box = self._box, None
+            if box is not None:
+                box.close()
 
     def hold(self) -> Callable[[], None]:
         """Keep nothing: no two share a container."""
