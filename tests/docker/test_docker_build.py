@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ pytestmark = [
     pytest.mark.usefixtures("images"),
 ]
 
+STAGE = "envweave.stage"
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -58,8 +60,24 @@ class ShoutEnv(ew.Environment):
 """
 
 
-def unnamed() -> set[str]:
-    return set(docker("images", "--quiet", "--filter", "dangling=true").split())
+def left_of(image: str) -> list[str]:
+    """Return what the build of an image has left behind."""
+    found = docker("images", "--quiet", "--filter", "dangling=true", "--filter", f"label={STAGE}")
+    # Builds of other tests come and go meanwhile.
+    said = subprocess.run(
+        [
+            "docker",
+            "inspect",
+            "--format",
+            f'{{{{index .Config.Labels "{STAGE}"}}}}',
+            *found.split(),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    return [stage for stage in said.stdout.split() if stage.startswith(image)]
 
 
 @pytest.fixture
@@ -89,8 +107,6 @@ def build(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 
 
 def test_an_id_has_an_image_of_its_own(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    before = unnamed()
-
     built = build(capsys, "counter-v0", "-t", image)
 
     about = json.loads(docker("image", "inspect", image))[0]
@@ -98,7 +114,7 @@ def test_an_id_has_an_image_of_its_own(image: str, capsys: pytest.CaptureFixture
     assert about["Config"]["User"] == "10001:10001"
     assert about["Config"]["Healthcheck"]["Test"][0] == "CMD"
     assert about["Config"]["Labels"]["envweave.env"] == "counter-v0"
-    assert unnamed() - before == set()
+    assert left_of(image) == []
     with ew.make(f"docker://{image}", done_at=2) as env:
         env.reset()
         assert env.step({"delta": 2}).terminated
@@ -107,8 +123,6 @@ def test_an_id_has_an_image_of_its_own(image: str, capsys: pytest.CaptureFixture
 def test_a_projects_folder_goes_in_with_what_it_needs(
     image: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = unnamed()
-
     build(capsys, str(project), "-t", image)
 
     with ew.make(f"docker://{image}") as env:
@@ -117,7 +131,7 @@ def test_a_projects_folder_goes_in_with_what_it_needs(
     assert (heard.observation.text, heard.observation.loudness) == ("HI", 2)
     assert (heard.reward, heard.terminated) == (1.0, True)
     assert not docker("run", "--rm", image, "sh", "-c", "ls -d /build* 2>/dev/null || true")
-    assert unnamed() - before == set()
+    assert left_of(image) == []
 
 
 def test_a_loose_module_goes_in_and_so_does_another_version_of_what_the_base_has(
@@ -144,8 +158,6 @@ def test_a_loose_module_goes_in_and_so_does_another_version_of_what_the_base_has
 def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
     image: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = unnamed()
-
     code = main(["build", str(project), "-t", image, "--env", "pkg://shouting:ShoutedEnv"])
 
     told = capsys.readouterr().err
@@ -153,7 +165,7 @@ def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
     assert "has no attribute 'ShoutedEnv'. Did you mean 'ShoutEnv'?" in told
     assert f"Error: Building '{image}' failed: a command in it exited with 1." in told
     assert docker("images", "--quiet", image) == ""
-    assert unnamed() - before == set()
+    assert left_of(image) == []
 
 
 def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(

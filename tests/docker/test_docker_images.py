@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
 
 import pytest
 from docker_images import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
@@ -80,78 +77,6 @@ def test_started_by_hand_it_wants_a_token() -> None:
 
     assert done.returncode == 2
     assert "Set ENVWEAVE_TOKEN" in done.stderr
-
-
-OWN = """
-from dataclasses import dataclass
-import envweave as ew
-
-@dataclass
-class Shout(ew.Action):
-    text: str
-
-@dataclass
-class Heard(ew.Observation):
-    text: str = ""
-
-class ShoutEnv(ew.Environment):
-    def reset(self) -> Heard:
-        return Heard()
-
-    def step(self, action: Shout) -> Heard:
-        return Heard(action.text.upper(), reward=1.0, done=True)
-"""
-
-
-def own_wheel(folder: Path) -> None:
-    """Write a wheel with one module."""
-    about = "shouting-1.0.dist-info"
-    files = {
-        "shouting.py": OWN,
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(folder / "shouting-1.0-py3-none-any.whl", "w") as wheel:
-        for name, text in files.items():
-            wheel.writestr(name, text)
-        wheel.writestr(f"{about}/RECORD", "".join(f"{name},,\n" for name in files))
-
-
-def test_a_package_of_ones_own_has_an_image_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "wheels").mkdir()
-    own_wheel(tmp_path / "wheels")
-    (tmp_path / "requirements.txt").write_text("shouting\n")
-    told = (
-        "--build-arg",
-        "ENV_ID=pkg://shouting:ShoutEnv",
-        "--build-arg",
-        "PIP_OPTIONS=--no-index",
-    )
-    command = [
-        "docker",
-        "build",
-        "--force-rm",
-        "--network",
-        "none",
-        "--tag",
-        "envweave-test-shouting",
-    ]
-    built = subprocess.run(
-        [*command, "--file", ROOT / "src/envweave/cli/dockerfiles/env.Dockerfile", *told, tmp_path],
-        env={**os.environ, "DOCKER_BUILDKIT": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    try:
-        with ew.make("docker://envweave-test-shouting:latest") as env:
-            env.reset()
-            result = env.step({"text": "hi"})
-    finally:
-        docker("rmi", "envweave-test-shouting:latest")
-
-    assert (result.observation.text, result.reward, result.terminated) == ("HI", 1.0, True)
 
 
 def test_what_they_weigh_is_told() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from envweave.cli import arguments, output
-from envweave.cli.build_plan import BASE, Plan, plan_for
+
+if TYPE_CHECKING:
+    from envweave.cli.build_plan import Plan
 
 
 def build_command(
@@ -46,8 +48,12 @@ def build_command(
         ),
     ] = None,
     base: Annotated[
-        str, typer.Option(metavar="IMAGE", help="The image to build on, which has envweave.")
-    ] = BASE,
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="The image to build on, which has envweave; envweave-base:latest if left out.",
+        ),
+    ] = None,
     online: Annotated[
         bool,
         typer.Option(
@@ -71,6 +77,7 @@ def build_command(
     """
     from envweave.cli.build_context import BuildError
     from envweave.cli.build_image import build_image, steps_of
+    from envweave.cli.build_plan import plan_for
 
     with output.stdout_reserved(json or print_only):
         plan = plan_for(target, tag, env=env, base=base, more=more or (), online=online)

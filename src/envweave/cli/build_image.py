@@ -78,21 +78,22 @@ def build_image(plan: Plan, tell: Callable[[str], None]) -> Built:
     """
     engine = Engine()
     try:
-        _refuse_base(engine, plan.base)
+        base = _found_base(engine, plan.base)
         with tempfile.TemporaryDirectory(prefix="envweave-build-") as name:
             folder = Path(name)
-            write_context(plan, folder, lambda: _look_inside(engine, plan.base), tell)
-            _build(engine, plan, folder, tell)
+            write_context(plan, folder, lambda: _look_inside(engine, base), tell)
+            _build(engine, plan, base, folder, tell)
         about = engine.image(plan.image)
     finally:
         engine.close()
     return Built(plan.image, about["Id"], about["Size"], plan.env_id)
 
 
-def _refuse_base(engine: Engine, base: str) -> None:
+def _found_base(engine: Engine, base: str) -> str:
+    """Return the id of an image: its name may be another's before the build is over."""
     try:
         about = engine.image(base)
-    except EngineError:
+    except (EngineError, RefusedError):
         raise
     except StartupError:
         how = (
@@ -109,11 +110,15 @@ def _refuse_base(engine: Engine, base: str) -> None:
             f"--base {base!r} has no envweave in it. Name an image that is built on {BASE}, or "
             "leave it out."
         )
+    identity: str = about["Id"]
+    return identity
 
 
-def _build(engine: Engine, plan: Plan, folder: Path, tell: Callable[[str], None]) -> None:
-    stage = secrets.token_hex(8)
-    arguments = {**arguments_of(plan), "BUILD": stage}
+def _build(
+    engine: Engine, plan: Plan, base: str, folder: Path, tell: Callable[[str], None]
+) -> None:
+    stage = f"{plan.image}-{secrets.token_hex(8)}"
+    arguments = {**arguments_of(plan), "BASE": base, "BUILD": stage}
     network = "none" if plan.is_sealed else None
     log: deque[str] = deque(maxlen=LAST_LINES)
     try:

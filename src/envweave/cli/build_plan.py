@@ -53,7 +53,7 @@ def plan_for(
     tag: str | None,
     *,
     env: str | None = None,
-    base: str = BASE,
+    base: str | None = None,
     more: Sequence[str] = (),
     online: bool = False,
 ) -> Plan:
@@ -78,9 +78,13 @@ def plan_for(
     if called is None:
         raise OptionError(f"What shall the image of {env_id!r} be called? Say -t NAME:TAG.")
     return Plan(
-        image_name(called, "-t"), env_id, image_name(base, "--base"), tuple(sources), tuple(more),
-        online,
-    )  # fmt: skip
+        image=image_name(called, "-t"),
+        env_id=env_id,
+        base=image_name(base or BASE, "--base"),
+        sources=tuple(sources),
+        more=tuple(more),
+        online=online,
+    )
 
 
 def image_name(given: str, option: str) -> str:
