@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from envweave.errors import WireError
@@ -204,11 +205,7 @@ class _Line:
             self._begin(self._write_ready())
             return
         replies, self._ready = self._ready, []
-        frames = list(gather_replies(self._encoding, map(self._written, replies)))
-        if self._write_now(frames):
-            self._settle(0, 0)
-        else:
-            self._begin(self._write_all(frames, 0, 0))
+        self._send_out(gather_replies(self._encoding, map(self._written, replies)), 0, 0)
 
     async def _write_ready(self) -> None:
         async with self._turn:
@@ -234,19 +231,15 @@ class _Line:
 
     def _say(self, message: Reply | Replies | Stepped, calls: int, size: int) -> None:
         """Send a message, by which so many calls are answered."""
-        frames: list[bytes] = []
+        frames: Iterable[bytes] = ()
         if not self._is_gone:
             try:
-                frames = [self._encoding.encode(message)]
+                frames = (self._encoding.encode(message),)
             except WireError:  # of one of them, perhaps; the others are told what came of theirs
-                replies = map(self._written, unbundled(message))
-                frames = list(gather_replies(self._encoding, replies))
-        if not self._turn.locked() and self._write_now(frames):
-            self._settle(calls, size)
-        else:
-            self._begin(self._write_all(frames, calls, size))
+                frames = gather_replies(self._encoding, map(self._written, unbundled(message)))
+        self._send_out(frames, calls, size)
 
-    async def _write_all(self, frames: Sequence[bytes], calls: int, size: int) -> None:
+    async def _write_all(self, frames: Iterable[bytes], calls: int, size: int) -> None:
         async with self._turn:
             for data in frames:
                 await self._write(data)
@@ -269,15 +262,25 @@ class _Line:
             told = Reply(id=reply.id, session=reply.session, fault=fault_of(error))
             return self._encoding.encode(told)
 
-    def _write_now(self, frames: list[bytes]) -> bool:
-        """Write frames without waiting, if that can be; what could not be is left in the list."""
-        if self._short is None:
-            return False
-        while frames and not self._is_gone:
-            if not self._short.write(frames[0], is_text=self._encoding.is_text):
-                return False
-            self._metrics.sent_bytes += len(frames.pop(0))
-        return True
+    def _send_out(self, frames: Iterable[bytes], calls: int, size: int) -> None:
+        """Write frames, by which so many calls are answered: now, and what is left when it can be.
+
+        Each is encoded when the one before it is written: a thousand calls for one large result
+        are a small message, and their replies would fill the memory.
+        """
+        left = iter(frames)
+        if self._short is not None and not self._turn.locked():
+            for data in left:
+                if self._is_gone:
+                    break
+                if not self._short.write(data, is_text=self._encoding.is_text):
+                    left = chain((data,), left)
+                    break
+                self._metrics.sent_bytes += len(data)
+            else:
+                self._settle(calls, size)
+                return
+        self._begin(self._write_all(left, calls, size))
 
     async def _write(self, data: bytes) -> None:
         if self._is_gone:
