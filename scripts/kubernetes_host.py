@@ -30,6 +30,16 @@ def ask(*command: str | Path) -> str:
     return done.stdout
 
 
+def birth_of(pid: int) -> int | None:
+    """Return when a process started, which tells it from a later one with its number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
 def note() -> dict[str, Any]:
     """Return how the machine is now."""
     return {

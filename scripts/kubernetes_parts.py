@@ -13,6 +13,13 @@ import kubernetes_host
 PORTS = API, ETCD, PEER, KUBELET = 16443, 12379, 12380, 20250
 NODE = "127.0.0.1"  # a node of this name has this address, and so all stays on loopback
 PAUSE = "envweave-pause:1"
+IMAGES = [
+    "envweave-base:latest",
+    "echo-env:latest",
+    "lineworld-env:latest",
+    "coding-env:latest",
+    "envweave-python:3.11",
+]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envweave-ci"
 PLACE = CACHE / "kubernetes"
 RUN, LOGS, KEYS = PLACE / "run", PLACE / "log", PLACE / "pki"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kubernetes_cluster import left_of, need_cluster
+from kubernetes_cluster import left_of, need_cluster, need_own_cluster, shared
 
 from envweave.providers.reaper import Owner
 
@@ -14,5 +14,16 @@ from envweave.providers.reaper import Owner
 def pods(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster with the images of this checkout; at the end nothing of this process is there."""
     monkeypatch.setenv("KUBECONFIG", need_cluster())
-    yield
-    assert left_of(Owner.here().mark) == {}
+    with shared(alone=False):
+        yield
+        assert left_of(Owner.here().mark) == {}
+
+
+@pytest.fixture
+def pods_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same, while no other test uses the cluster, whose parts may be stopped."""
+    monkeypatch.setenv("KUBECONFIG", need_cluster())
+    need_own_cluster()
+    with shared(alone=True):
+        yield
+        assert left_of(Owner.here().mark) == {}

@@ -77,6 +77,24 @@ def test_a_file_that_is_missing_or_tells_nothing_is_refused(tmp_path: Path) -> N
         start(kubeconfig=str(tmp_path / "empty"))
 
 
+@pytest.mark.parametrize("text", [b"a: [", b"hello", b"- 1", b"\xff\xfe\0"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "other").write_bytes(text)
+
+    with pytest.raises(OptionError, match=r"other' is no file that tells of a cluster: .*Set KUBE"):
+        start(kubeconfig=str(tmp_path / "other"))
+    with pytest.raises(OptionError, match=r"is no file that tells of a cluster: .*directory"):
+        start(kubeconfig=str(tmp_path))
+
+
+def test_a_file_without_an_address_is_refused(tmp_path: Path) -> None:
+    path = Path(write_config(tmp_path, 1))
+    path.write_text(path.read_text().replace('"server"', '"sever"'))
+
+    with pytest.raises(OptionError, match="does not say where the cluster's API server is"):
+        start(kubeconfig=str(path))
+
+
 def test_a_context_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"has no context 'y'\. It has: x"):
         start(kubeconfig=write_config(tmp_path, 1), context="y")

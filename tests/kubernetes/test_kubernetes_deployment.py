@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +26,8 @@ pytestmark = [
     pytest.mark.usefixtures("pods"),
 ]
 
-LABEL = "app.kubernetes.io/name=deployed"
+NAME = f"deployed-{secrets.token_hex(4)}"
+LABEL = f"app.kubernetes.io/name={NAME}"
 
 app = typer.Typer()
 app.command()(deploy_command)
@@ -37,7 +39,7 @@ def connection() -> Iterator[Any]:
     found = cluster()
     yield found
     for kind in ("deployments", "services", "secrets"):
-        found.delete(kind, "deployed")
+        found.delete(kind, NAME)
     wait_until(lambda: not found.described("pods", LABEL))
     found.close()
 
@@ -51,16 +53,14 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 def deploy(*more: str) -> str:
     small = ["--cpus", "0.5", "--memory", "256m"]
-    ran = CliRunner().invoke(
-        app, ["counter-v0", "--name", "deployed", "--image", ECHO, *small, *more]
-    )
+    ran = CliRunner().invoke(app, ["counter-v0", "--name", NAME, "--image", ECHO, *small, *more])
     assert ran.exit_code == 0, ran.output
     return ran.output
 
 
 def pod_of(connection: Any) -> tuple[str, str]:
     """Return what the one pod is called that is ready, and where it is."""
-    wait_until(lambda: is_settled(connection.get("deployments", "deployed")))
+    wait_until(lambda: is_settled(connection.get("deployments", NAME)))
     wait_until(lambda: len(connection.described("pods", LABEL)) == 1)
     (name,) = connection.described("pods", LABEL)
     return name, f"http://{connection.get('pods', name)['status']['podIP']}:8000"
@@ -91,9 +91,9 @@ def test_it_serves_and_is_changed_by_the_next_deployment(
 
     wait_until(lambda: name not in connection.described("pods", LABEL))
     _, url = pod_of(connection)
-    kept = connection.get("secrets", "deployed")["data"]["ENVWEAVE_TOKEN"]
-    assert "deployment deployed made" in first
-    assert "http://deployed.default.svc:8000" in second
+    kept = connection.get("secrets", NAME)["data"]["ENVWEAVE_TOKEN"]
+    assert f"deployment {NAME} made" in first
+    assert f"http://{NAME}.default.svc:8000" in second
     assert (ends_at_two, ends(url, "mine")) == ([False, True], [False, False])
     assert base64.b64decode(kept) == b"mine"
 

@@ -16,6 +16,7 @@ import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
 from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.reaper import Owner
 
 pytestmark = [
     pytest.mark.slow,
@@ -152,7 +153,7 @@ def test_it_has_a_service_when_that_is_wanted() -> None:
         address = seen(provider, "services")["spec"]["clusterIP"]
 
         assert base_url == f"http://{address}:8000"
-    assert names("services") == []
+    assert names("services", Owner.here().mark) == []
 
 
 @contextmanager

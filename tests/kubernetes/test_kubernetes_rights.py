@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,6 @@ pytestmark = [
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/kubernetes.md").read_text()
 (ROLE,) = re.findall(r"^```text\n(apiVersion: rbac.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-WHO = "envweave-tester"
 
 
 @pytest.fixture
@@ -36,21 +36,22 @@ def limited(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], str]]:
     """Return what makes a user with a role, and returns the kubeconfig of that user."""
     from kubernetes import client
 
+    who = f"tester-{secrets.token_hex(4)}"
     with official() as api:
         rbac = client.RbacAuthorizationV1Api(api.api_client)
 
         def admit(role: dict[str, Any]) -> str:
-            about = {"metadata": {"name": WHO}}
+            about = {"metadata": {"name": who}}
             api.create_namespaced_service_account("default", about)
             rbac.create_namespaced_role("default", {**role, **about})
             bound = {
                 **about,
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": WHO},
-                "subjects": [{"kind": "ServiceAccount", "name": WHO, "namespace": "default"}],
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": who},
+                "subjects": [{"kind": "ServiceAccount", "name": who, "namespace": "default"}],
             }
             rbac.create_namespaced_role_binding("default", bound)
             asked = {"spec": {"expirationSeconds": 3600, "audiences": None}}
-            token = api.create_namespaced_service_account_token(WHO, "default", asked).status.token
+            token = api.create_namespaced_service_account_token(who, "default", asked).status.token
             config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
             for one in config["users"]:
                 one["user"] = {"token": token}
@@ -58,9 +59,9 @@ def limited(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], str]]:
             return str(tmp_path / "config")
 
         yield admit
-        rbac.delete_namespaced_role_binding(WHO, "default")
-        rbac.delete_namespaced_role(WHO, "default")
-        api.delete_namespaced_service_account(WHO, "default")
+        rbac.delete_namespaced_role_binding(who, "default")
+        rbac.delete_namespaced_role(who, "default")
+        api.delete_namespaced_service_account(who, "default")
 
 
 @pytest.mark.parametrize("may_watch", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib
 import json
@@ -10,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +19,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from docker_images import BASE, CODING, ECHO, LINEWORLD, need_images
+from docker_images import need_images
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/kubernetes-cluster"
-IMAGES = [BASE, ECHO, LINEWORLD, CODING, "envweave-python:3.11"]
+IS_STAGE = os.environ.get("ENVWEAVE_CI_KUBERNETES") == "1"
 READY_S = 120.0
 
 
@@ -61,8 +63,26 @@ def need_own_cluster() -> None:
         pytest.skip("The cluster is not one that scripts/kubernetes-cluster started.")
 
 
+@contextmanager
+def shared(*, alone: bool) -> Iterator[None]:
+    """Use the cluster along with other processes of these tests, or without any.
+
+    Who wants to be alone holds the gate while the others finish, so that no new ones come.
+    """
+    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    place = Path(tempfile.gettempdir(), f"envweave-kubernetes-{os.getuid()}")
+    with (
+        place.with_suffix(".gate").open("w") as gate,
+        place.with_suffix(".lock").open("w") as lock,
+    ):
+        fcntl.flock(gate, how)
+        fcntl.flock(lock, how)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+
+
 def _do_without(why: str) -> NoReturn:
-    if os.environ.get("ENVWEAVE_CI_KUBERNETES") == "1":
+    if IS_STAGE:
         pytest.fail(why)
     pytest.skip(why)
 
@@ -70,11 +90,12 @@ def _do_without(why: str) -> NoReturn:
 @functools.cache
 def _missing() -> str | None:
     """Return what the script's own cluster lacks, once it has the images."""
+    if IS_STAGE:
+        return None  # which has seen to it
     done = script("status")
-    if done.returncode:
-        return done.stderr.strip()
-    need_images()
-    done = script("load", *IMAGES)
+    if done.returncode == 0:
+        need_images()
+        done = script("load")
     return done.stderr.strip() if done.returncode else None
 
 

@@ -335,8 +335,16 @@ def _configure(config: Any, configuration: Any, kubeconfig: str | None, context:
         if context is not None and context not in names:
             raise OptionError(f"{path!r} has no context {context!r}. It has: {', '.join(names)}.")
         config.load_kube_config(path, context, configuration)
+    except OptionError:
+        raise
     except config.ConfigException as error:
         raise OptionError(f"{path!r} tells of no cluster: {_joined(error)}.") from None
+    except Exception as error:  # noqa: BLE001 - the client reads what it is given without a look
+        raise OptionError(
+            f"{path!r} is no file that tells of a cluster: {_joined(error)}. {_HOW_TO_SAY}"
+        ) from None
+    if not configuration.host:
+        raise OptionError(f"{path!r} does not say where the cluster's API server is.")
     chosen = current if context is None else contexts[names.index(context)]
     return str(chosen["context"].get("namespace") or "default")
 
