@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,10 +133,17 @@ def test_a_tool_that_exits_has_failed_and_the_host_goes_on(
     assert result.exception_message == "RuntimeError: leave() wanted to exit, with status 3."
 
 
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that is in nobody's /tmp, which is the session's own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(name)
+
+
 def test_file_tools_see_a_link_that_leads_out_and_delete_it_and_not_what_it_leads_to(
-    executor: str, tmp_path: Path
+    executor: str, outside: Path
 ) -> None:
-    target = tmp_path / "target"
+    target = outside / "target"
     target.write_text("kept")
     with ew.create_codeact_env(executor=executor, files=True) as env:
         env.reset()
