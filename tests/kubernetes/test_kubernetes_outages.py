@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from subprocess import PIPE
+
 import pytest
 from docker_images import ECHO
-from kubernetes_cluster import away, hung, names
+from kubernetes_cluster import away, hung, left_of, names
 
 import envweave as ew
 from envweave.errors import EnvironmentLostError
@@ -55,3 +59,34 @@ def test_an_api_server_that_hangs_is_told_and_nobody_hangs_with_it() -> None:
 
         assert (end.reason, end.blame) == ("lost", "infrastructure")
         assert "does not answer (timed out)" in end.cause
+
+
+WITHOUT_API = """
+import sys
+from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.reaper import Owner
+provider = KubernetesProvider(cpu_request=0.05, memory_request="32m", service=True)
+provider.start_container("echo-env:latest")
+print(Owner.here().mark, flush=True)
+sys.stdin.readline()
+provider.stop_container()
+print("stopped", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_could_not_be_deleted_is_deleted_at_the_end_of_the_program() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_API], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    ) as program:
+        mark = program.stdout.readline().strip()
+        with away("apiserver"):
+            program.stdin.write("\n")
+            program.stdin.flush()
+            said = program.stdout.readline()
+        left = left_of(mark)
+        program.communicate("\n", timeout=60)
+
+    assert said == "stopped\n"
+    assert list(left) == ["pods", "secrets", "services"]
+    assert left_of(mark) == {}

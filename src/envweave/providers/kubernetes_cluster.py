@@ -117,11 +117,11 @@ class Cluster:
         """
         return self._json("GET", self._path(kind, name), timeout_s=timeout_s)
 
-    def delete(self, kind: str, name: str, grace_s: int = 0) -> None:
+    def delete(self, kind: str, name: str, grace_s: int = 0, timeout_s: float = CALL_S) -> None:
         """Delete something, which may take so long to end. What is gone is no failure."""
         body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background"}
         with contextlib.suppress(NoSuchObjectError):
-            self._json("DELETE", self._path(kind, name), body)
+            self._json("DELETE", self._path(kind, name), body, timeout_s=timeout_s)
 
     def described(self, kind: str, label: str) -> dict[str, dict[str, Any]]:
         """Return the metadata of all that have a label of this name, by their own names."""

@@ -8,6 +8,7 @@ gone: its pods end when their time runs out.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, final
 
 from envweave.errors import StartupError
-from envweave.providers.kubernetes_cluster import Cluster, ClusterError
+from envweave.providers.kubernetes_cluster import LOOK_S, Cluster, ClusterError
 from envweave.providers.kubernetes_manifests import EXPIRES
 from envweave.providers.reaper import reap
 
@@ -24,14 +25,37 @@ logger = logging.getLogger("envweave.providers")
 KINDS = ("services", "pods", "secrets")
 
 _SLACK = timedelta(minutes=10)  # by which clocks may differ
-_undeleted: set[tuple[str, str, str, str]] = set()
+_undeleted: dict[tuple[str, str, str, str], Cluster] = {}
 _lock = threading.Lock()  # over `_undeleted`
 
 
 def delete_later(cluster: Cluster, kind: str, name: str) -> None:
-    """Have something of this process's deleted when the cluster can be reached again."""
+    """Have something of this process's deleted when the cluster can be reached again.
+
+    That is tried when the next one is started there, and at the latest when the process ends.
+    """
     with _lock:
-        _undeleted.add((cluster.url, cluster.namespace, kind, name))
+        if not _undeleted:
+            atexit.unregister(_delete_at_last)
+            atexit.register(_delete_at_last)
+        _undeleted[cluster.url, cluster.namespace, kind, name] = cluster
+
+
+def _delete_at_last() -> None:
+    with _lock:
+        left = dict(_undeleted)
+        _undeleted.clear()
+    silent = set()
+    for (url, _, kind, name), cluster in left.items():
+        if url in silent:
+            continue
+        try:
+            cluster.delete(kind, name, timeout_s=LOOK_S)
+        except StartupError as error:
+            logger.debug("%s is left: %s", name, error)
+            silent.add(url)
+        finally:
+            cluster.close()
 
 
 def sweep(cluster: Cluster) -> int:
@@ -46,7 +70,7 @@ def sweep(cluster: Cluster) -> int:
     for one in mine:
         cluster.delete(one[2], one[3])
         with _lock:
-            _undeleted.discard(one)
+            _undeleted.pop(one, None)
         count += 1
     for kind in KINDS:
         try:
