@@ -14,6 +14,7 @@ from typing import Any, final
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.providers.answering import answers_health
 from envweave.providers.kubernetes_cluster import (
+    CALL_S,
     LOOK_S,
     Cluster,
     ClusterError,
@@ -83,6 +84,7 @@ class Pod:
         try:
             cluster.create("secrets", kept)
             made = cluster.create("pods", pod(self.name, image, options, env_vars, about))
+            self._made = made
             cluster.change("secrets", self.name, owned_by(made))
             self.base_url = self._opened(made, about, port)
         except BaseException as error:
@@ -141,7 +143,7 @@ class Pod:
         while not answers_health(self.base_url, max(0.1, ends_s - time.monotonic())):
             now_s = time.monotonic()
             if now_s >= look_s or now_s >= ends_s:
-                self._refuse_gone(self._verdict())
+                self._refuse_gone(self._judged(self._look(self._made)))
                 look_s = time.monotonic() + _LOOK_EVERY_S
             if now_s >= ends_s:
                 raise StartupError(
@@ -160,13 +162,11 @@ class Pod:
             EnvWeaveError: It never will be.
         """
         without_node_s: float | None = None
-        found: dict[str, Any] | None = self._seen()
+        found = self._look(self._made)
         while True:
-            verdict = Verdict(Outlook.OVER, "was deleted by somebody else")
-            if found is not None:
-                if is_enough(found):
-                    return found
-                verdict = judge(found, self._options)
+            if found is not None and is_enough(found):
+                return found
+            verdict = self._judged(found)
             self._refuse_gone(verdict)
             now_s = time.monotonic()
             if verdict.outlook is not Outlook.WITHOUT_NODE:
@@ -185,17 +185,28 @@ class Pod:
                 wakes_s = min(wakes_s, without_node_s + self._options.schedule_timeout_s)
             found = self._next(found, max(0.0, wakes_s - now_s))
 
-    def _seen(self) -> dict[str, Any] | None:
+    def _seen(self, timeout_s: float = CALL_S) -> dict[str, Any] | None:
         try:
-            return self._cluster.get("pods", self.name)
+            return self._cluster.get("pods", self.name, timeout_s)
         except NoSuchObjectError:
             return None
 
-    def _next(self, found: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
+    def _look(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return it as it is; as it was known to be while the API server is briefly away."""
+        try:
+            found = self._seen(LOOK_S)
+        except ClusterError:
+            if self._silence.has_lasted(time.monotonic()):
+                raise
+            return known
+        self._silence.end()
+        return found
+
+    def _next(self, found: dict[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
         """Return it as it is after its next change, or when the time has come."""
         if found is None or timeout_s < 1.0:  # of which a watch knows nothing
             time.sleep(min(timeout_s, _POLL_S * 5))
-            return self._seen()
+            return self._look(found)
         version = str(found["metadata"]["resourceVersion"])
         changes = self._cluster.changes("pods", self.name, version, timeout_s)
         try:
@@ -205,14 +216,7 @@ class Pod:
         except ClusterError as error:
             logger.debug("watching %s ended: %s", self.name, error)
         time.sleep(_POLL_S * 5)  # nobody may watch here, or not for long
-        try:
-            seen = self._seen()
-        except ClusterError:
-            if self._silence.has_lasted(time.monotonic()):
-                raise
-            return dict(found)
-        self._silence.end()
-        return seen
+        return self._look(found)
 
     def why_gone(self) -> str | None:
         """Return why its server will never answer again; `None` if it may."""
@@ -231,10 +235,12 @@ class Pod:
         return str(self._gone(verdict))
 
     def _verdict(self, timeout_s: float = LOOK_S) -> Verdict:
-        try:
-            return judge(self._cluster.get("pods", self.name, timeout_s), self._options)
-        except NoSuchObjectError:
+        return self._judged(self._seen(timeout_s))
+
+    def _judged(self, found: Mapping[str, Any] | None) -> Verdict:
+        if found is None:
             return Verdict(Outlook.OVER, "was deleted by somebody else")
+        return judge(found, self._options)
 
     def _refuse_gone(self, verdict: Verdict) -> None:
         if verdict.outlook in (Outlook.OVER, Outlook.HOPELESS):
