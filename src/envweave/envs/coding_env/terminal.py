@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
-from envweave.codeact.executors.sessions import SessionSource
+from envweave.codeact.executors.sessions import EpisodeSession, SessionSource
 from envweave.codeact.executors.shared import SandboxOptions
 from envweave.codeact.executors.walled import SandboxSessions
 from envweave.codeact.models import Variable, exit_code_of
-from envweave.errors import OptionError, SandboxError, SessionLostError
-from envweave.sandbox.async_session import AsyncSession
+from envweave.errors import OptionError, SessionLostError
 from envweave.sandbox.results import ExecutionResult
 
 LEAST_OPEN_FILES = 32
@@ -60,7 +58,7 @@ class TerminalExecutor(Executor):
         preload = tuple(dict.fromkeys((*options.preload, _INSIDE)))
         self._options = dataclasses.replace(options, preload=preload, profile="shell")
         self._source = source(self._options)
-        self._session: AsyncSession | None = None
+        self._episode = EpisodeSession(self._source)
         self._shell = f"Shell({limits.output_bytes}, {limits.grace_s}, {limits.open_files})"
         self.names: list[str] = []
         self.exit_code = 0
@@ -74,19 +72,19 @@ class TerminalExecutor(Executor):
         """Leave the old session, and start a shell in a fresh one."""
         if tools or files:
             raise OptionError("A shell calls programs, and no tools. Leave out tools and files.")
-        await self._leave()
-        session = await self._source.session(seed=seed, tools={})
-        self._session, self.exit_code = session, 0
+        session = await self._episode.begin(seed=seed, tools={})
+        self.exit_code = 0
         begun = await session.run(f"from {_INSIDE} import Shell; shell = {self._shell}")
         if not begun.success:
             raise SessionLostError(f"No shell could be started: {begun.exception_message}")
 
     async def run(self, code: str) -> ExecutionResult:
         """Run a command in the episode's shell."""
-        if self._session is None:
+        session = self._episode.current
+        if session is None:
             raise SessionLostError("No episode has begun.")
         limits = self._options.limits
-        result = await self._session.run(
+        result = await session.run(
             f"shell.run({code!r}, {limits.timeout_s})",
             timeout_s=limits.timeout_s + limits.grace_s + _SPARE_S,
         )
@@ -109,17 +107,8 @@ class TerminalExecutor(Executor):
 
     async def close(self) -> None:
         """End the session, and the sandbox if nobody else uses it."""
-        try:
-            await self._leave()
-        finally:
-            await self._source.close()
+        await self._episode.close()
 
     def hold(self) -> Callable[[], None]:
         """Keep what the sessions come from."""
         return self._source.hold()
-
-    async def _leave(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(SandboxError):
-                await session.close()
