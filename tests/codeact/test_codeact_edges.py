@@ -6,6 +6,8 @@ import pytest
 
 import envweave as ew
 from envweave.codeact import Grade, Grader
+from envweave.codeact.executors.inproc import InprocExecutor
+from envweave.errors import OptionError
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +64,13 @@ def test_a_grader_may_be_a_plain_function():
         observation = env.step(ew.CodeAction("1"))
 
     assert (observation.reward, observation.done) == (0.5, True)
+
+
+@pytest.mark.parametrize(
+    "option", [{"limits": {"timeout_s": 1.0}}, {"preload": ["json"]}, {"profile": "shell"}]
+)
+def test_options_that_come_too_late_for_an_executor_are_refused(option):
+    executor = InprocExecutor()
+
+    with pytest.raises(OptionError, match=f"{next(iter(option))}=… came too late.*InprocExecutor"):
+        ew.create_codeact_env(executor=executor, **option)

@@ -76,10 +76,13 @@ def create_codeact_env(
         isolation=isolation,
         visible=tuple(os.fspath(one) for one in _names("visible", visible)),
     )
-    made = executor if isinstance(executor, Executor) else make_executor(executor, options)
+    if isinstance(executor, Executor):
+        _refuse_any(executor, options)
+    else:
+        executor = make_executor(executor, options)
     return DirectEnvironment(
         CodeActEnvironment(
-            made,
+            executor,
             tools=tools,
             files=files,
             transform=transform,
@@ -125,6 +128,17 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
     from envweave.codeact.executors.inproc import InprocExecutor
 
     return InprocExecutor(options.limits)
+
+
+def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
+    """Refuse what came too late for an executor that is made already."""
+    plain = SandboxOptions()
+    for field in ("limits", "preload", "profile", "isolation", "visible"):
+        if getattr(options, field) != getattr(plain, field):
+            raise OptionError(
+                f"{field}=… came too late: executor={executor.name!r} is made already. Give it to "
+                f"the {type(executor).__name__} itself."
+            )
 
 
 def _refuse_walls(name: str, options: SandboxOptions) -> None:
