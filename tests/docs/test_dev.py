@@ -54,10 +54,20 @@ class Checkout:
             check=False,
         )
 
+    def add_command(self, name: str, script: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.bin / name).chmod(0o755)
+
+    @property
+    def installed(self) -> list[str]:
+        """What was installed, oldest first, such as `.[dev]`."""
+        noted = self.path / "installed"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [line.rpartition("--editable ")[2] for line in lines]
+
     @property
     def installs(self) -> int:
-        noted = self.path / "installed"
-        return noted.read_text().count("--editable .[dev]") if noted.exists() else 0
+        return self.installed.count(".[dev]")
 
 
 @pytest.fixture
@@ -72,6 +82,58 @@ def test_the_first_job_sets_up_and_the_second_does_not(checkout: Checkout) -> No
     assert (first.stdout, second.stdout) == ("hello\n", "again\n")
     assert second.stderr == ""
     assert checkout.installs == 1
+
+
+def test_training_installs_only_what_it_needs(checkout: Checkout) -> None:
+    checkout.add_command("envweave", 'echo "envweave $*"')
+
+    done = checkout.dev("train", "--seed", "1")
+
+    assert done.stdout == "envweave train lineworld --num-envs 16 --episodes 400 --seed 1\n"
+    assert checkout.installed == [".[train]"]
+
+
+def test_another_job_after_training_adds_the_development_tools(checkout: Checkout) -> None:
+    checkout.add_command("envweave", "exit 0")
+    checkout.dev("train")
+
+    done = checkout.dev("setup")
+    checkout.dev("train")
+
+    assert "Installing the development tools" in done.stderr
+    assert checkout.installed == [".[train]", ".[dev]"]
+
+
+def test_uv_installs_where_it_is_available(checkout: Checkout) -> None:
+    checkout.add_command("uv", 'echo "uv $*" >>installed')
+
+    checkout.dev("setup")
+
+    assert (checkout.path / "installed").read_text() == (
+        "uv pip install --quiet --python .venv/bin/python --editable .[dev]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed_on"),
+    [
+        ([], ""),
+        (["all"], "--tier all"),
+        (["slow", "-x"], "--tier slow -x"),
+        (["tests/api", "-k", "make"], "tests/api -k make"),
+    ],
+)
+def test_the_tier_of_the_tests_is_named_first(
+    checkout: Checkout, arguments: list[str], passed_on: str
+) -> None:
+    checkout.dev("setup")
+    python = checkout.path / ".venv/bin/python"
+    python.write_text(python.read_text() + '\ncase "$*" in "-m pytest"*) echo "$*" ;; esac\n')
+
+    done = checkout.dev("test", *arguments)
+
+    common = "-m pytest -n logical --dist loadfile --no-loadscope-reorder"
+    assert done.stdout == f"{common} {passed_on}".rstrip() + "\n"
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "src/envweave/sandbox/_spawn.c"])
