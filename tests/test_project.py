@@ -71,6 +71,7 @@ def test_importing_the_package_imports_no_dependency() -> None:
     assert roots & (EXTRAS | {"numpy", "msgspec", "cloudpickle"}) == set()
 
 
+@pytest.mark.slow  # starts Python anew
 @pytest.mark.parametrize("backend", ["inproc", "process", "http"])
 def test_stepping_an_environment_imports_no_extra(backend: str) -> None:
     code = f"""

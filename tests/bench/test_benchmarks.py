@@ -82,6 +82,7 @@ def test_ratios_are_of_the_rates_beside_them(quick):
     assert compared["reached"] is (compared["ratio"]["median"] >= 2.5)
 
 
+@pytest.mark.slow  # measures for a while
 def test_the_figures_say_what_they_were_measured_on(quick):
     _, figures = quick
 
@@ -111,6 +112,7 @@ def test_the_tables_show_targets_and_whether_they_are_reached(quick):
     assert "reached" in done.stdout
 
 
+@pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

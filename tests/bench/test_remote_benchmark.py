@@ -56,6 +56,7 @@ def test_every_comparison_asked_for_has_a_figure_a_turn(alone):
         assert row["comparisons"] == []
 
 
+@pytest.mark.slow  # measures for a while
 def test_the_figures_say_what_they_were_measured_on(alone):
     done, figures = alone
 

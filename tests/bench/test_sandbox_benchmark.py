@@ -51,6 +51,7 @@ def quick(tmp_path_factory):
     return done, json.loads(path.read_text())
 
 
+@pytest.mark.slow  # measures for a while
 def test_every_comparison_asked_for_has_a_figure_a_turn_or_a_reason(quick):
     _, figures = quick
 

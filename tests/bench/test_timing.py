@@ -29,6 +29,7 @@ class Noting:
         return Contender(name, step, **more)
 
 
+@pytest.mark.slow  # measures for a while
 def test_contenders_take_turns():
     noting = Noting()
     turns = []
@@ -45,6 +46,7 @@ def test_contenders_take_turns():
     assert noting.calls == ["a", "a", "b", "b"] * 2
 
 
+@pytest.mark.slow  # measures for a while
 def test_there_is_a_figure_for_each_turn():
     found = contest([Noting().contender("a", steps=5)], repeats=3, seconds=0.001)
 
@@ -52,6 +54,7 @@ def test_there_is_a_figure_for_each_turn():
     assert found.failures == {}
 
 
+@pytest.mark.slow  # measures for a while
 def test_one_that_fails_is_out_and_the_others_go_on():
     noting = Noting()
 

@@ -110,6 +110,7 @@ def is_rate(told, repeats=2):
     )
 
 
+@pytest.mark.slow  # measures for a while
 def test_one_environment_and_vectors_are_measured(envweave):
     ran = envweave("bench", "counter-v0", "--num-envs", "3", *TINY, "--memory", *SERIAL, "--json")
 
@@ -135,6 +136,7 @@ def test_one_environment_and_vectors_are_measured(envweave):
     assert told["machine"]["cores"] >= 1
 
 
+@pytest.mark.slow  # measures for a while
 def test_the_tables_show_what_was_measured(envweave):
     ran = envweave("bench", "counter-v0", "--num-envs", "2", "--steps", "20", *TINY, *SERIAL)
 
@@ -146,6 +148,7 @@ def test_the_tables_show_what_was_measured(envweave):
     assert "2 inproc serial" in ran.text
 
 
+@pytest.mark.slow  # measures for a while
 def test_every_way_that_applies_is_measured(envweave):
     ran = envweave("bench", "gym://CartPole-v1", "--num-envs", "2", *TINY, "--json")
 
@@ -159,6 +162,7 @@ def test_every_way_that_applies_is_measured(envweave):
     assert [one["problem"] for one in found.values()] == [None] * len(found)
 
 
+@pytest.mark.slow  # measures for a while
 def test_several_sizes_are_measured_once_each_in_order(envweave):
     sizes = [part for size in "423" for part in ("--num-envs", size)]
 
@@ -167,6 +171,7 @@ def test_several_sizes_are_measured_once_each_in_order(envweave):
     assert [one["num_envs"] for one in json.loads(ran.stdout)["vectors"]] == [2, 3, 4]
 
 
+@pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize("name", ["Masked", "Asking"])
 def test_actions_follow_what_each_step_asks_for(envweave, worlds, name):
     ran = envweave("bench", worlds + name, "--num-envs", "2", *TINY, *SERIAL, "--json")
@@ -176,6 +181,7 @@ def test_actions_follow_what_each_step_asks_for(envweave, worlds, name):
     assert [one["problem"] for one in told["vectors"]] == [None]
 
 
+@pytest.mark.slow  # measures for a while
 def test_several_agents_are_measured_as_one_environment(envweave):
     ran = envweave("bench", "tictactoe-v0", "--num-envs", "2", *TINY, "--json")
 
@@ -183,6 +189,7 @@ def test_several_agents_are_measured_as_one_environment(envweave):
     assert json.loads(ran.stdout)["one"]["failures"] == {}
 
 
+@pytest.mark.slow  # measures for a while
 def test_an_async_environment_runs_on_an_event_loop(envweave, worlds):
     ran = envweave("bench", f"{worlds}Awaited", "--num-envs", "2", *TINY, "--json")
 
@@ -192,6 +199,7 @@ def test_an_async_environment_runs_on_an_event_loop(envweave, worlds):
     assert "serial" not in [one["mode"] for one in told["vectors"]]
 
 
+@pytest.mark.slow  # measures for a while
 def test_a_vector_that_would_take_too_long_is_left_out_with_the_reason(envweave, worlds):
     ran = envweave("bench", f"{worlds}Slow", "--num-envs", "64", *TINY, "--repeats", "1")
 
@@ -215,6 +223,7 @@ def test_an_environment_nobody_can_act_in_is_refused(envweave, worlds):
     assert "The random policy cannot act in" in ran.stderr
 
 
+@pytest.mark.slow  # measures for a while
 def test_stdout_is_for_the_document_alone(envweave, worlds):
     ran = envweave("bench", f"{worlds}Chatty", "--num-envs", "2", *TINY, *SERIAL, "--json")
 
@@ -222,6 +231,7 @@ def test_stdout_is_for_the_document_alone(envweave, worlds):
     assert "hello" in ran.stderr
 
 
+@pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize(
     ("options", "says"),
     [

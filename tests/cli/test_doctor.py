@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 
+import pytest
+
 import envweave as ew
 
 HIDE = """
@@ -59,6 +61,7 @@ def test_nothing_of_our_own_is_broken(envweave):
     assert told["ok"] is True
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_an_extra_that_is_missing_comes_with_its_command_and_is_no_fault(process):
     ran = process("doctor", "--json", code=HIDE)
 
@@ -73,12 +76,14 @@ def test_an_extra_that_is_missing_comes_with_its_command_and_is_no_fault(process
     assert extras["cli"]["installed"] is True
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_the_text_gives_the_exact_install_command(process):
     ran = process("doctor", code=HIDE)
 
     assert "gymnasium not installed pip install 'envweave[gym]'" in ran.text
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_broken_plugin_makes_the_doctor_fail(process, here):
     info = here / "thirdparty-1.0.dist-info"
     info.mkdir()

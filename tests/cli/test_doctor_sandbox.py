@@ -39,6 +39,7 @@ def test_the_tier_of_this_machine_is_told(envweave):
     assert told["tier"] == (standing[0] if standing else None)
 
 
+@pytest.mark.slow  # starts containers of its own
 @on_linux
 def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_told(process):
     ran = process("doctor", "--json", code=BEHIND_A_FILTER.format(calls=NAMESPACES))
@@ -52,6 +53,7 @@ def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_tol
     assert ran.code == 0
 
 
+@pytest.mark.slow  # starts containers of its own
 @on_linux
 def test_behind_a_filter_without_either_there_is_no_tier_and_no_fault(process):
     ran = process("doctor", code=BEHIND_A_FILTER.format(calls=NAMESPACES + LANDLOCK))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from envweave.cli import main
 
 
@@ -69,6 +71,7 @@ def test_a_broken_plugin_is_listed_with_its_error_beside_the_sound_ones(process,
     assert errors["inproc"] is None
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_what_a_plugin_prints_on_import_does_not_reach_the_json(process, here):
     announce(here, "[envweave.envs]\nloud-v0 = loud_module:Env\n")
     (here / "loud_module.py").write_text("print('hello')\nclass Env:\n    '''Loud.'''\n")

@@ -110,6 +110,7 @@ def test_an_interrupt_ends_it_quietly_and_closes_the_environment(here):
     assert (running.returncode, stdout, stderr) == (130, "", "closed\n")
 
 
+@pytest.mark.slow  # starts the command line anew
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
 @pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["--help"]])
 def test_a_reader_that_has_gone_is_no_error(here, arguments):
@@ -129,6 +130,7 @@ def test_a_reader_that_has_gone_is_no_error(here, arguments):
     assert ran.stderr == ""
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_stream_without_unicode_gets_plain_letters(process, here):
     (here / "talkative_env.py").write_text(TALKATIVE)
 
@@ -140,12 +142,14 @@ def test_a_stream_without_unicode_gets_plain_letters(process, here):
     assert "\\u2713" in told.text
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_no_colours_go_into_a_pipe(process):
     ran = process("list")
 
     assert "\x1b" not in ran.stdout
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_colours_can_be_forced_and_forbidden(process):
     forced = process("info", "countr-v0", FORCE_COLOR="1")
     forbidden = process("info", "countr-v0", FORCE_COLOR="1", NO_COLOR="1")

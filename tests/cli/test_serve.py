@@ -87,6 +87,7 @@ def test_a_child_that_is_told_nonsense_says_so(config: str, part: str) -> None:
     assert "".join(told).count("\n") == 1
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_as_json_it_says_where_it_serves_and_logs_in_lines(tmp_path: Any) -> None:
     process = subprocess.Popen(
         [

@@ -224,6 +224,7 @@ def test_nobody_is_tried_for_long_who_was_never_reached(tmp_path):
         BlockingConnection(parse_address(f"unix://{tmp_path}/no.sock"), MSGPACK).reach()
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_deadline_holds_while_a_message_is_sent_that_nobody_reads():
     with process_serving("pkg://remote_worlds:Tally") as server:
         connection = BlockingConnection(parse_address(server.url), MSGPACK)

@@ -53,6 +53,7 @@ def test_another_kind_of_provider_that_is_in_use_is_not_stopped() -> None:
     assert provider.stopped == 0
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_the_token_is_shown_to_a_server_that_a_provider_starts() -> None:
     provider = ew.SubprocessProvider(token="right")
     with ew.make("echo-v0", provider=provider, token="right") as env:

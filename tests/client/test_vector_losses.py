@@ -87,6 +87,7 @@ def running(n: int, **options: Any) -> Iterator[tuple[ew.VectorEnv, Any]]:
         yield venv, server
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_worker_that_dies_takes_its_rows_and_they_go_on_anew() -> None:
     with running(4, autoreset=True) as (venv, _):
         began = venv.reset(seed=3)

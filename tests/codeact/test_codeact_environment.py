@@ -72,6 +72,7 @@ def test_code_that_ends_its_session_ends_the_episode_and_is_to_blame(way: Road) 
     assert again.value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_tools_of_either_colour_are_called_from_code_and_kept_on_record(way: Road) -> None:
     way.reset()
 
@@ -106,6 +107,7 @@ def test_the_environment_says_what_a_fatal_step_earns(name: str) -> None:
     assert last.done
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("name", [*ROADS[1:], *FAR_ROADS])
 def test_the_same_code_shows_the_same_whatever_the_road(name: str) -> None:
     played = play(name)

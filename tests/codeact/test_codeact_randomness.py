@@ -59,6 +59,7 @@ def test_sessions_with_different_seeds_draw_different_numbers(executor: str) -> 
     assert len(set(drawn(executor, list(range(10))))) == 10
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_sessions_without_a_seed_all_differ(executor: str) -> None:
     assert len(set(drawn(executor, [None] * 10))) == 10
 
@@ -100,6 +101,7 @@ def test_code_can_seed_its_own_stream(executor: str) -> None:
     assert step.value == random.Random(3).random()
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("backend", ["process", "http"])
 def test_the_episodes_of_two_vectors_with_one_seed_agree_over_backends(backend: str) -> None:
     here, there = played("inproc"), played(backend)

@@ -43,6 +43,7 @@ def value_of(env: Any, code: str) -> Any:
     return result.return_value
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "options",
     [
@@ -245,6 +246,7 @@ env.step(ew.CodeAction(code="file_write('x', 'y')"))
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("executor", ["sandbox", "inproc", "smolagents"])
 def test_a_process_that_ends_without_closing_leaves_no_folders_and_no_noise(
     executor: str, tmp_path: Path

@@ -199,6 +199,7 @@ def test_a_server_that_closes_before_anybody_came_leaves_nothing(
     assert len(asyncio.run(come_and_go())) == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_workers_of_a_server_keep_their_sandboxes_too(templates: Callable[[], set[int]]) -> None:
     def grandchildren(worker: int) -> set[int]:
         return {one.pid for one in descendants(worker) if one.parent == worker}
@@ -216,6 +217,7 @@ def test_workers_of_a_server_keep_their_sandboxes_too(templates: Callable[[], se
     assert seen[0] == seen[1]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("name", ["direct", "make", "async", "vector", "served"])
 def test_a_session_that_is_lost_is_nobodys_reward_and_the_next_reset_has_another(
     name: str, templates: Callable[[], set[int]]

@@ -37,6 +37,7 @@ def _kept() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("name", [*ROADS, *FAR_ROADS])
 def test_the_state_shows_names_types_and_short_reprs(name: str) -> None:
     with road(name, limits=QUICK) as way:

@@ -216,6 +216,7 @@ def test_cases_may_be_the_tasks() -> None:
     assert graded(tests, program=FIB, task={"tests": "assert fib(7) == 13"}).passed
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_what_is_wrong_with_a_tasks_cases_is_told_without_telling_them() -> None:
     tests = HiddenTests(from_task="tests")
 

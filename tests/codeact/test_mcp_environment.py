@@ -196,6 +196,7 @@ def test_options_that_make_no_sense_are_refused(options, words):
         create_mcp_environment(**options)
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_real_servers_from_npm_and_from_pypi_are_used_from_code_behind_walls(monkeypatch):
     folder = need_real_servers()
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")

@@ -78,6 +78,7 @@ def by_url() -> Iterator[Any]:
 ROADS = [bare, set_later, made, given_to_make, wrapped, by_url]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("road", ROADS, ids=lambda road: road.__name__)
 def test_the_reward_is_applied_exactly_once_on_every_road(road: Any) -> None:
     with road() as env:

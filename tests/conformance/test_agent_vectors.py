@@ -25,6 +25,7 @@ def mode(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("env_id", ["tictactoe-v0", "harvest-v0", *PETTINGZOO])
 def test_a_vector_plays_the_episodes_of_single_environments(env_id: str, mode: str) -> None:
     if env_id in PETTINGZOO:
@@ -39,6 +40,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(env_id: str, mode: s
             assert_same(in_vector, by_itself)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_go_on() -> None:
     actions = [{"a": {}, "b": {}}] * 4
     with ew.make_vector(Homed, num_envs=4, autoreset=True, backend="process") as venv:

@@ -20,6 +20,7 @@ class TestProcess(BackendConformance):
     backend = "process"
 
 
+@pytest.mark.slow  # starts worker processes
 class TestProcessWithCoroutines(BackendConformance):
     backend = "process"
     scripted = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"

@@ -54,5 +54,6 @@ class TestUnixSocket(Servers):
     is_unix = True
 
 
+@pytest.mark.slow  # starts worker processes
 class TestWorkers(Servers):
     workers = 1

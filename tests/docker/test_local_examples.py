@@ -65,6 +65,7 @@ class TestWithoutAnImage:
         assert "no image 'no-such:1' on this machine. Build it: `envweave build" in done.stderr
 
 
+@pytest.mark.slow  # starts Python anew
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_without_an_engine_it_says_how_to_start_one(name: str, tmp_path: Path) -> None:
     pytest.importorskip("docker")

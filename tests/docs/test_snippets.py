@@ -39,6 +39,15 @@ from envweave.registry import DEFAULT_REGISTRY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW_PAGES = {  # they start servers, worker processes or the command line, many times
+    "README.md",
+    "docs/guides/mcp.md",
+    "docs/guides/openenv.md",
+    "docs/guides/operating-the-sandbox.md",
+    "docs/guides/processes.md",
+    "docs/reference/command-line.md",
+    "docs/tutorial/serve-your-environment.md",
+}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
@@ -112,7 +121,15 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.mark.timeout(600)  # some start a dozen programs
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, id=name_of(page), marks=[pytest.mark.slow] * (name_of(page) in SLOW_PAGES)
+        )
+        for page in PAGES
+    ],
+)
 def test_the_snippets_of_a_page_run_and_print_what_it_says(
     page: Path, keyboard: types.ModuleType, terminal: Terminal
 ) -> None:

@@ -29,6 +29,7 @@ def _fresh() -> Any:
     Tally.hung.set()
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_killed_server_is_reported_as_lost_and_never_gone_on_with() -> None:
     with process_serving(WORLD) as first, ew.make(first.url) as env:
         impatient(env)
@@ -119,6 +120,7 @@ def test_a_client_killed_in_mid_step_frees_its_place() -> None:
             assert env.reset().observation.at == 0
 
 
+@pytest.mark.slow  # starts server processes
 def test_under_workers_a_crash_loses_only_that_workers_sessions() -> None:
     with process_serving(WORLD, workers=2) as server:
         envs = [ew.make(server.url) for _ in range(4)]
@@ -144,6 +146,7 @@ def test_under_workers_a_crash_loses_only_that_workers_sessions() -> None:
                 env.close()
 
 
+@pytest.mark.slow  # starts server processes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_server_that_is_told_to_stop_lets_64_episodes_end(workers: int) -> None:
     with process_serving(WORLD, workers=workers, drain_s=20.0) as server:

@@ -128,6 +128,7 @@ while True: pass
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_sixty_four_sessions_go_on_while_one_more_runs_in_circles() -> None:
     begins, others_are_done = threading.Event(), threading.Event()
 

@@ -225,6 +225,7 @@ def test_random_numbers_of_the_shell_follow_the_seed(terminal: ew.Env, run: Run)
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "endless",
     [

@@ -115,6 +115,7 @@ def test_what_is_done_to_the_shell_stops_no_later_command(run: Run, attack: str)
     assert (shown.stdout, shown.exit_code) == ("on\n", 1)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "attack",
     [

@@ -25,6 +25,7 @@ def without_time(log):
     return [{key: value for key, value in line.items() if key != "time_s"} for line in log]
 
 
+@pytest.mark.slow  # trains
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_four_hundred_episodes_reach_95_percent_where_a_random_policy_fails(tmp_path, seed):
     result = train(TrainingConfig(seed=seed, run_dir=tmp_path / "run"))
@@ -174,6 +175,7 @@ def test_without_matplotlib_training_completes_and_says_what_to_install(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
 
 
+@pytest.mark.slow  # trains
 def test_an_interrupted_run_keeps_its_log_and_shows_no_traceback(tmp_path, capsys):
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "envweave.examples.train_lineworld_pg"]

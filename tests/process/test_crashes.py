@@ -57,6 +57,7 @@ def env(request: pytest.FixtureRequest) -> Any:
         yield env
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("action", "cause"), GONE)
 def test_a_process_that_ends_loses_the_rows_in_it(venv: Any, action: int, cause: str) -> None:
     venv.reset(seed=5)
@@ -89,6 +90,7 @@ def test_a_function_in_an_info_travels(venv: Any) -> None:
     assert [row.info["double"](4) for row in batch] == [8] * 4
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("action", "cause"), [*GONE, *FAILED])
 def test_one_environment_that_is_lost_or_fails_goes_on(env: Any, action: int, cause: str) -> None:
     env.reset(seed=5)
@@ -102,6 +104,7 @@ def test_one_environment_that_is_lost_or_fails_goes_on(env: Any, action: int, ca
     assert env.step(GO).step_index == 1
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_thread_that_was_left_behind_does_not_hold_up_the_news() -> None:
     with ew.make_vector(Stays, num_envs=2, backend="process", workers=1) as venv:
         venv.reset()
@@ -127,6 +130,7 @@ def test_what_cannot_be_sent_of_a_reset_or_a_state_is_told() -> None:
             env.reset()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_an_answer_that_cannot_be_read_loses_its_worker() -> None:
     how: Any = {"backend": "process", "autoreset": True}
     with ew.make_vector(Unreadable, num_envs=2, workers=2, **how) as venv:

@@ -27,6 +27,7 @@ def ends(batch: Any) -> list[tuple[str, str] | None]:
 LATE, MATE = ("timeout", "environment"), ("lost", "infrastructure")
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("kind", "action"), [(Place, HANG), (AsyncPlace, BLOCK)])
 def test_whoever_hangs_ends_as_a_timeout_and_those_in_its_worker_are_lost(
     kind: Any, action: int
@@ -44,6 +45,7 @@ def test_whoever_hangs_ends_as_a_timeout_and_those_in_its_worker_are_lost(
         assert venv.step([GO] * 4).step_index.tolist() == [2, 2, 1, 1]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_coroutine_past_its_deadline_costs_nobody_else() -> None:
     with vector(AsyncPlace) as venv:
         venv.reset(seed=5)
@@ -54,6 +56,7 @@ def test_a_coroutine_past_its_deadline_costs_nobody_else() -> None:
         assert venv.step([GO] * 4).step_index.tolist() == [2, 2, 2, 1]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_reset_that_hangs_fails_and_the_next_one_is_of_another_episode(tmp_path: Path) -> None:
     with vector(at=str(tmp_path), autoreset=False) as venv:
         venv.reset(seed=5)
@@ -67,6 +70,7 @@ def test_a_reset_that_hangs_fails_and_the_next_one_is_of_another_episode(tmp_pat
         assert ends(batch) == [None, MATE, None, None]  # 1 went with the worker, and is told now
 
 
+@pytest.mark.slow  # starts worker processes
 def test_an_autoreset_that_hangs_needs_a_reset_which_passes_it_over(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)
@@ -83,6 +87,7 @@ def test_an_autoreset_that_hangs_needs_a_reset_which_passes_it_over(tmp_path: Pa
         assert venv.step([GO] * 4).valid.all()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_with_a_deadline_the_callers_thread_steps_none() -> None:
     with vector(workers=None) as venv:
         venv.reset(seed=5)
@@ -92,6 +97,7 @@ def test_with_a_deadline_the_callers_thread_steps_none() -> None:
         assert batch[0].end.reason == "timeout"
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("kind", "action"), [(Place, HANG), (AsyncPlace, HANG)])
 @pytest.mark.parametrize("autoreset", [True, False])
 def test_one_environment_that_hangs_is_replaced(kind: Any, action: int, autoreset: bool) -> None:

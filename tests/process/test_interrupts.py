@@ -27,6 +27,7 @@ def test_a_ctrl_c_at_the_terminal_does_not_reach_the_workers() -> None:
         assert os.getsid(int(batch.current[0, 0])) != os.getsid(0)
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("workers", [None, 2])
 def test_an_interrupted_step_goes_on_and_can_be_received(workers: int | None) -> None:
     with vector(workers=workers) as venv:
@@ -58,6 +59,7 @@ def test_after_an_interrupted_reset_every_call_gets_its_own_answer(tmp_path: Pat
         assert batch.successor[:, 1:].tolist() == [[60, 1], [61, 1], [62, 1], [63, 1]]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_after_an_interrupted_look_every_call_gets_its_own_answer(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)

@@ -28,6 +28,7 @@ def numbers(episode_ids: Any) -> list[str]:
     return [one.partition("-")[2] for one in episode_ids]
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("kind", [Place, AsyncPlace])
 def test_with_autoreset_the_rows_of_a_killed_worker_go_on_in_another(kind: Any) -> None:
     with vector(kind, autoreset=True) as venv:
@@ -57,6 +58,7 @@ def test_with_autoreset_the_rows_of_a_killed_worker_go_on_in_another(kind: Any) 
         assert batch.episode_id[2].partition("-")[0] == first.episode_id[2].partition("-")[0]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_without_autoreset_a_reset_starts_another_worker() -> None:
     with vector() as venv:
         venv.reset(seed=5)
@@ -74,6 +76,7 @@ def test_without_autoreset_a_reset_starts_another_worker() -> None:
         assert venv.step([GO] * 4).step_index.tolist() == [4, 4, 2, 1]
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("autoreset", [True, False])
 def test_a_worker_killed_in_mid_step_loses_that_step(
     trap: Callable[[], None], tmp_path: Path, autoreset: bool
@@ -92,6 +95,7 @@ def test_a_worker_killed_in_mid_step_loses_that_step(
         assert venv.step([GO] * 4).valid.all()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_the_others_go_on_while_a_worker_is_replaced(
     trap: Callable[[], None], tmp_path: Path
 ) -> None:
@@ -116,6 +120,7 @@ def test_the_others_go_on_while_a_worker_is_replaced(
         assert venv.step([GO] * 4).step_index.tolist()[:2] == [1, 1]
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("autoreset", [True, False])
 def test_a_worker_killed_in_mid_reset_fails_that_reset_and_no_other(
     trap: Callable[[], None], tmp_path: Path, autoreset: bool
@@ -133,6 +138,7 @@ def test_a_worker_killed_in_mid_reset_fails_that_reset_and_no_other(
         assert venv.step([GO] * 4).step_index.tolist() == [1] * 4
 
 
+@pytest.mark.slow  # starts worker processes
 def test_an_idle_worker_that_was_killed_is_not_in_the_way_of_a_reset() -> None:
     with vector() as venv:
         batch = venv.reset(seed=5)
@@ -144,6 +150,7 @@ def test_an_idle_worker_that_was_killed_is_not_in_the_way_of_a_reset() -> None:
         assert venv.step([GO] * 4).valid.all()
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("when", ["make", "reset"])
 def test_a_replacement_that_is_killed_is_replaced_too(
     trap: Callable[[], None], tmp_path: Path, when: str
@@ -164,6 +171,7 @@ def test_a_replacement_that_is_killed_is_replaced_too(
         assert venv.step([GO] * 4).valid.all()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_second_kill_before_anybody_was_told_of_the_first_skips_no_episode() -> None:
     with vector(num_envs=2, autoreset=True) as venv:
         batch = venv.reset(seed=5)

@@ -27,6 +27,7 @@ def vector(kind: Any = Place, **options: Any) -> ew.VectorEnv:
     return ew.make_vector(kind, num_envs=4, backend="process", workers=2, **options)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_closed_vector_refuses_and_may_be_closed_again() -> None:
     venv = vector()
     venv.reset(seed=5)
@@ -38,6 +39,7 @@ def test_a_closed_vector_refuses_and_may_be_closed_again() -> None:
         venv.reset()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_every_environment_is_closed_and_the_first_failure_is_raised(tmp_path: Path) -> None:
     venv = vector(ClosesBadly, at=str(tmp_path))
     venv.reset(seed=5)
@@ -51,6 +53,7 @@ def test_every_environment_is_closed_and_the_first_failure_is_raised(tmp_path: P
     ]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_closing_while_a_worker_hangs_in_a_step_ends_it() -> None:
     venv = vector()
     venv.reset(seed=5)
@@ -66,6 +69,7 @@ def test_closing_ends_an_environment_that_never_closes(monkeypatch: pytest.Monke
     venv.close()
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("timeout_s", [None, 30.0])
 def test_one_environment_that_never_closes_is_ended_too(
     monkeypatch: pytest.MonkeyPatch, timeout_s: float | None
@@ -77,6 +81,7 @@ def test_one_environment_that_never_closes_is_ended_too(
     env.close()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_closing_while_a_worker_is_replaced_ends_both() -> None:
     venv = vector(autoreset=True)
     batch = venv.reset(seed=5)
@@ -87,6 +92,7 @@ def test_closing_while_a_worker_is_replaced_ends_both() -> None:
     venv.close()
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("what", ["vector", "one"])
 def test_whoever_drops_it_is_warned_and_leaves_nothing(what: str) -> None:
     made: Any = vector() if what == "vector" else ew.make(Place, backend="process")
@@ -115,6 +121,7 @@ def test_many_vectors_and_many_kills_leak_no_file_descriptor() -> None:
     assert left.descriptors() == []
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("way", ["leave", "exit"])
 def test_a_forked_copy_of_the_trainer_does_not_disturb_its_workers(way: str) -> None:
     script = f"""

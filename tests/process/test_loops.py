@@ -28,6 +28,7 @@ def test_the_deadline_holds_on_every_event_loop(loops_before: int) -> None:
     assert reasons == ["timeout"]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_pool_is_spread_over_as_many_workers_as_asked() -> None:
     async def processes(workers: int) -> int:
         async with ew.pool(Place, size=6, backend="process", workers=workers) as pool:

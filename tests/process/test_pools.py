@@ -17,6 +17,7 @@ def pool_of(kind: Any = Place, size: int = 4, **options: Any) -> Any:
     return ew.pool(kind, size=size, backend="process", **options)
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("kind", [Place, AsyncPlace])
 def test_an_async_caller_goes_on_after_a_loss(kind: Any) -> None:
     async def run() -> None:
@@ -33,6 +34,7 @@ def test_an_async_caller_goes_on_after_a_loss(kind: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow  # starts worker processes
 def test_an_idle_worker_that_was_killed_is_replaced_at_the_next_reset() -> None:
     async def run() -> None:
         async with ew.make_async(Place, backend="process") as env:
@@ -73,6 +75,7 @@ class KillsOnce:
         return END if observation[2] == 3 else GO
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_rollout_replaces_and_counts_what_was_lost() -> None:
     async def run() -> Any:
         async with pool_of() as pool:
@@ -85,6 +88,7 @@ def test_a_rollout_replaces_and_counts_what_was_lost() -> None:
     assert all(len(episode.steps) == 4 for episode in usable)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_rollout_that_is_cancelled_leaves_nothing() -> None:
     async def run() -> None:
         async with pool_of(AsyncPlace) as pool:

@@ -107,6 +107,7 @@ def test_a_script_needs_no_guard_and_no_module(tmp_path: Path, future: str) -> N
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_module_beside_the_script_is_imported_by_the_workers(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text(
         textwrap.dedent("""

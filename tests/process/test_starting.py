@@ -17,6 +17,7 @@ import envweave as ew
 from envweave.errors import DefinitionError, OptionError
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("workers", [None, 3])
 def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
     tmp_path: Path, workers: int | None
@@ -40,6 +41,7 @@ def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
     assert told.count("out of machines") == 1
 
 
+@pytest.mark.slow  # starts worker processes
 def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
     for fail_at in (0, 1, 2, 3):
         at = tmp_path / str(fail_at)
@@ -55,6 +57,7 @@ def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:
         ew.make(Place, backend="process", at=str(tmp_path), fail_at=0)
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(
     ("how", "words"), [("segfault", "was killed by SIGSEGV"), ("leave", "ended with exit code 4")]
 )

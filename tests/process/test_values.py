@@ -37,6 +37,7 @@ QUICK = ("float", "text", "image", "dict", "record", "subclass")
 KINDS = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in SHOW]
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_observation_comes_as_it_is(kind: str) -> None:
     with (
@@ -61,6 +62,7 @@ ACTIONS: list[tuple[Any, list[Any]]] = [
 ]
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("kind", "actions"), ACTIONS)
 def test_every_kind_of_action_arrives_as_it_is(kind: Any, actions: list[Any]) -> None:
     with ew.make_vector(kind, **HERE) as here, ew.make_vector(kind, **THERE) as there:
@@ -71,6 +73,7 @@ def test_every_kind_of_action_arrives_as_it_is(kind: Any, actions: list[Any]) ->
         assert_same(here.step(actions[::-1]), there.step(actions[::-1]))
 
 
+@pytest.mark.slow  # starts worker processes
 def test_an_action_that_cannot_be_sent_is_refused_and_nobody_is_stepped() -> None:
     with ew.make_vector(TakesAny, **THERE) as venv:
         venv.reset(seed=3)
@@ -91,6 +94,7 @@ def test_an_action_that_cannot_be_sent_is_refused_and_nobody_is_stepped() -> Non
         assert env.step(1).step_index == 1
 
 
+@pytest.mark.slow  # starts worker processes
 def test_many_large_observations_come_whole() -> None:
     with ew.make_vector(Large, num_envs=8, backend="process", workers=2) as venv:
         venv.reset(seed=3)

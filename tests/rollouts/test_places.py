@@ -40,6 +40,7 @@ def test_every_backend_plays_the_same_episodes(backend, expected):
     assert content(episodes) == expected
 
 
+@pytest.mark.slow  # starts worker processes
 def test_on_every_backend_a_pool_is_fit_for_the_next_rollout_after_one_was_left(backend, expected):
     async def scenario() -> list[ew.Episode]:
         async with ew.pool(Walk, size=6, backend=backend) as pool:
@@ -54,6 +55,7 @@ def test_on_every_backend_a_pool_is_fit_for_the_next_rollout_after_one_was_left(
     assert content(asyncio.run(scenario())) == expected
 
 
+@pytest.mark.slow  # starts worker processes
 def test_episodes_of_a_worker_that_was_killed_are_played_again(expected):
     others = set(children_of())  # that tests of whole modules and sessions have
 

@@ -90,6 +90,7 @@ def test_open_files_are_bounded(session):
     assert session.run("for one in opened: os.close(one)\n1 + 1").return_value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_endless_output_is_cut_and_its_code_interrupted(session):
     result = session.run("while True: print('x' * 1000)", timeout_s=0.3)
 
@@ -125,6 +126,7 @@ def test_code_that_will_not_be_interrupted_is_killed(session):
     assert result.session_ended
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_stack_without_end_is_an_error_of_the_code(session):
     result = session.run("def f(): f()\nf()")
 

@@ -329,6 +329,7 @@ for number in range(4): threading.Thread(target=spin, args=(number,), daemon=Tru
         assert session.run("over.append(1); 1 + 1", timeout_s=5.0).return_value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_file_whose_name_is_no_text_may_be_open(box):
     with box.session() as session:
         session.run("file = open(b'\\xff\\xfe', 'w+'); file.write('said'); file.flush()")

@@ -57,6 +57,7 @@ box.close()
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "child", ["box.close(); os._exit(0)", "sys.exit()", "del box; os._exit(0)"]
 )
@@ -230,6 +231,7 @@ def _spare_descriptors(count):
             os.close(one)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 8, 9])
 def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
     with Sandbox() as box, box.session() as session:
@@ -289,6 +291,7 @@ def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
         assert session.run("1").return_value == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("spare", range(7))
 def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -266,6 +266,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_hostile_frames_raise_nothing_and_leave_nothing():
     fuzz(2000, seed=0)
     tracemalloc.start()

@@ -32,6 +32,7 @@ def box():
         yield box
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", LOOPS)
 def test_the_time_limit_ends_a_loop_and_not_its_session(box, what):
     with box.session() as session:

@@ -102,6 +102,7 @@ SHARING = {
 }
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", SHARING)
 def test_processes_share_what_they_like_where_the_session_has_mounts_of_its_own(shell, what):
     imports = "import concurrent.futures, multiprocessing.shared_memory\n"

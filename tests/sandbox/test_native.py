@@ -134,6 +134,7 @@ def _extension() -> None:
         fail("The extension was not built: there is no compiler, or ENVWEAVE_NO_EXTENSION is set.")
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     ("tier", "profile"),
     [("namespace", "python"), ("namespace", "shell"), ("landlock", "shell"), ("none", "python")],
@@ -213,6 +214,7 @@ def test_a_fork_that_the_kernel_refuses_is_told() -> None:
         _spawn.spawn(sharing_without_memory, [], 1)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("native", [True, False])
 def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
     with Sandbox(isolation="namespace", native=native) as box:
@@ -233,6 +235,7 @@ def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
         assert resident_bytes(template) < memory + (2 << 20)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as others")
 def test_without_rights_a_session_is_the_same_too() -> None:
     script = (

@@ -24,6 +24,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as others")
 def test_a_program_runs_without_rights_and_with_a_copy_of_everything(
     monkeypatch: pytest.MonkeyPatch,

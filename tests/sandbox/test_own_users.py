@@ -50,6 +50,7 @@ def run(python: Path, isolation: str, temporary: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
 def test_each_session_has_a_user_id_of_its_own(python: Path, isolation: str) -> None:
     seen = run(python, isolation, tempfile.gettempdir())

@@ -265,6 +265,7 @@ def colliding_tuples(count: int) -> list[Any]:
     return [tuple(-1 - (i >> bit & 1) for bit in range(bits)) for i in range(count)]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "keys",
     [[i * ((1 << 61) - 1) for i in range(1, 20_000)], colliding_tuples(12_000)],

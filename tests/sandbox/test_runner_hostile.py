@@ -58,6 +58,7 @@ VANDALISM = {
 }
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", VANDALISM)
 def test_the_runner_survives(tmp_path, what):
     with running(tmp_path, tools=TOOLS) as one:

@@ -65,6 +65,7 @@ def test_one_seed_gives_equal_numbers_and_none_gives_different_ones(box):
     assert len({tuple(one) for one in drawn[1:]}) == 5
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_numpy_is_seeded_even_where_it_was_not_preloaded():
     with Sandbox() as box:
         code = "import numpy; numpy.random.rand(2).tolist()"
@@ -85,6 +86,7 @@ def test_many_sessions_come_at_once(box):
     assert values == [2 * at for at in range(40)]
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_session_kept_warm_is_as_fresh_as_any():
     with Sandbox(warm=2, preload=["numpy"], tools={"double": lambda x: 2 * x}) as box:
         for seed in (5, 5, 5, 5, 5):

@@ -175,6 +175,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
     ]
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_numpy_works_with_threads_of_its_own(tmp_path):
     pytest.importorskip("numpy")
 

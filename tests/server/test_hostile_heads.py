@@ -42,6 +42,7 @@ def told(server: Running, *parts: bytes) -> bytes:
 START = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
+@pytest.mark.slow  # starts server processes
 @pytest.mark.parametrize(
     "parts",
     [

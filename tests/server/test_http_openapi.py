@@ -79,6 +79,7 @@ def test_the_document_is_valid_openapi(app: Any) -> None:
     assert document["openapi"] == "3.1.0"
 
 
+@pytest.mark.slow  # starts server processes
 def test_every_call_is_answered_as_the_document_says(app: Any) -> None:
     seen = check_calls(app, FEW)
 

@@ -44,6 +44,7 @@ class Tasked(CounterEnv):
         raise AssertionError("nobody has asked")
 
 
+@pytest.mark.slow  # starts server processes
 @settings(max_examples=300, deadline=None)
 @given(
     method=st.sampled_from(["reset", "check_reset", "step", "state", "close", ""]),

@@ -48,6 +48,7 @@ def is_gone(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_segfault_loses_the_sessions_of_one_worker_and_it_is_replaced() -> None:
     async def play() -> None:
         place = placed(ByProcess, workers=2)
@@ -86,6 +87,7 @@ def test_a_segfault_loses_the_sessions_of_one_worker_and_it_is_replaced() -> Non
     run(play())
 
 
+@pytest.mark.slow  # starts server processes
 def test_with_autoreset_the_next_episode_begins_elsewhere_in_the_same_result() -> None:
     async def play() -> tuple[Any, Any]:
         place = placed(ByProcess)
@@ -104,6 +106,7 @@ def test_with_autoreset_the_next_episode_begins_elsewhere_in_the_same_result() -
     assert (after.step_index, after.episode_id) == (1, lost.ready.episode_id)
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_worker_says_the_same_as_a_place_of_the_servers_own(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_worker_says_the_same_as_a_place_of_the_servers_own(
     assert (printed.out, "told to print" in printed.err) == ("", True)
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_worker_with_a_call_that_cannot_be_stopped_is_replaced_when_it_is_empty() -> None:
     async def play() -> None:
         place = placed(ByProcess)
@@ -176,6 +180,7 @@ def test_a_worker_with_too_many_such_calls_is_ended_at_once() -> None:
     assert "could not be stopped" in run(play()).end.cause
 
 
+@pytest.mark.slow  # starts server processes
 def test_workers_that_die_at_the_start_are_told_of_when_a_session_is_opened(
     tmp_path: Path,
 ) -> None:

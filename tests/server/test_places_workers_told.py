@@ -68,6 +68,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "CLOSE_S", 0.2)
 
 
+@pytest.mark.slow  # starts server processes
 @pytest.mark.usefixtures("impatient")
 def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
@@ -100,6 +101,7 @@ def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
     run(play())
 
 
+@pytest.mark.slow  # starts server processes
 @pytest.mark.usefixtures("impatient")
 def test_closing_a_session_of_a_worker_whose_loop_is_held_up_ends_the_worker() -> None:
     async def play() -> Any:
@@ -125,6 +127,7 @@ def test_closing_a_session_of_a_worker_whose_loop_is_held_up_ends_the_worker() -
     assert "was ended" in lost.end.cause
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from worlds_served import process_serving, wait_for
 
 
@@ -38,6 +39,7 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in found.read_text().split()]
 
 
+@pytest.mark.slow  # starts server processes
 def test_sigterm_lets_64_running_episodes_finish_and_nobody_in() -> None:
     with (
         process_serving("counter-v0", drain_s=100) as server,
@@ -56,6 +58,7 @@ def test_sigterm_lets_64_running_episodes_finish_and_nobody_in() -> None:
     assert code == 0
 
 
+@pytest.mark.slow  # starts server processes
 def test_workers_go_with_their_server() -> None:
     with (
         process_serving("counter-v0", drain_s=0.1, workers=2) as server,
@@ -72,6 +75,7 @@ def test_workers_go_with_their_server() -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.slow  # starts server processes
 def test_episodes_that_do_not_finish_are_closed_when_the_time_is_up() -> None:
     with (
         process_serving("counter-v0", drain_s=0.2) as server,
@@ -84,6 +88,7 @@ def test_episodes_that_do_not_finish_are_closed_when_the_time_is_up() -> None:
         assert server.process.wait(20) == 0
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_second_signal_ends_at_once() -> None:
     with (
         process_serving("counter-v0", drain_s=1000) as server,
@@ -98,6 +103,7 @@ def test_a_second_signal_ends_at_once() -> None:
         assert server.process.wait(20) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_step_that_hangs_does_not_keep_the_process() -> None:
     with (
         process_serving("pkg://http_worlds:Gated", drain_s=0.2, timeout_s=0.2) as server,

@@ -22,6 +22,7 @@ def world(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(
     ("world", "backend"),
     [
@@ -74,6 +75,7 @@ def test_an_environment_used_directly_has_the_state_as_a_property(world: Any) ->
         assert env.state.told == "glad"
 
 
+@pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(
     ("world", "options"),
     [

@@ -127,6 +127,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(tmp_path):
     asyncio.run(run())
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(
     ("tool", "arguments", "why"),
     [
@@ -248,6 +249,7 @@ def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments
     asyncio.run(run())
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_server_made_with_the_sdk_that_dies_is_told_of_like_any_other():
     async def run():
         async with opened(McpServers(configured(it=made_with_sdk()))) as tools:

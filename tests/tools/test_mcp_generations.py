@@ -43,6 +43,7 @@ def test_a_server_that_leaves_when_anything_comes_before_the_handshake_is_unders
     assert (protocols, said) == ({"it": "2025-11-25"}, "hi")
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_with_a_server_of_the_same_sdk_the_newest_revision_is_spoken():
     servers = McpServers(configured(it=made_with_sdk()))
 
@@ -51,6 +52,7 @@ def test_with_a_server_of_the_same_sdk_the_newest_revision_is_spoken():
     assert (protocols, total) == ({"it": newest_revision()}, 3)
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(("ours", "theirs"), [("1", "2"), ("2", "1")])
 def test_each_major_version_of_the_sdk_uses_servers_of_the_other(ours, theirs):
     folder = need_real_servers()

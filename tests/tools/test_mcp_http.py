@@ -12,6 +12,7 @@ from envweave.tools.mcp_results import McpError
 from envweave.tools.mcp_servers import McpServers
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize("kind", ["http", "sse"])
 def test_the_tools_of_a_server_are_used_over_http(kind):
     async def run(url):
@@ -27,6 +28,7 @@ def test_the_tools_of_a_server_are_used_over_http(kind):
     assert (total, said) == (3, "HI")
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_headers_are_sent_with_every_call(monkeypatch):
     monkeypatch.setenv("KEY", "s3cret")
 
@@ -39,6 +41,7 @@ def test_headers_are_sent_with_every_call(monkeypatch):
         assert asyncio.run(run(url)) == 3
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_server_that_refuses_this_caller_is_named():
     async def run(url):
         async with opened(McpServers(configured(web={"url": url}))):
@@ -77,6 +80,7 @@ def test_a_server_that_says_nothing_is_given_up():
         asyncio.run(run(f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"))
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
     """How soon the first is known to fail depends on the version of the SDK."""
 
@@ -93,6 +97,7 @@ def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
         asyncio.run(run(url))
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_server_that_came_back_is_reached_in_the_next_episode():
     async def run(url, process, listen_again):
         servers = McpServers(configured(web={"url": url}), timeout_s=20)

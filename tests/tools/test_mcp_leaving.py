@@ -94,6 +94,7 @@ TRAINER = """
 """
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(
     ("first", "then", "blow", "options"),
     [

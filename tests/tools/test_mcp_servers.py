@@ -75,6 +75,7 @@ def test_what_json_cannot_say_is_refused_by_argument(value, words):
         call(wild("echo"), "echo", text="hi", more=value)
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(
     ("tool", "value"),
     [
@@ -122,11 +123,13 @@ def test_what_a_server_says_went_wrong_is_raised(tool, words):
         call(wild(tool), tool)
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_arguments_that_a_server_refuses_are_an_error_in_its_words():
     with pytest.raises(McpError, match=r"a\n.*valid integer"):
         call(made_with_sdk(), "add", a="one")
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_an_exception_in_a_servers_tool_is_an_error_in_its_words():
     with pytest.raises(McpError, match="Error executing tool shout"):
         call(made_with_sdk(), "shout", text="")
@@ -276,6 +279,7 @@ def test_servers_work_under_an_event_loop_policy_that_cannot_start_processes(mon
         asyncio.set_event_loop_policy(before)
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_calls_are_answered_at_the_same_time():
     async def run():
         async with opened(McpServers(configured(it=made_with_sdk()))) as tools:

@@ -18,6 +18,7 @@ from envweave.types.equality import same
 AGENTS = WildAgents.possible_agents
 
 
+@pytest.mark.slow  # starts worker processes
 @settings(max_examples=60, deadline=None)
 @given(
     case=st.integers(0, 10_000),
@@ -32,6 +33,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(
         play_both(venv, case, n, autoreset=autoreset)
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("case", [1, 2, 3])
 def test_worker_processes_play_them_too(case: int) -> None:
     with ew.make_vector(

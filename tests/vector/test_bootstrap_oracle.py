@@ -58,6 +58,7 @@ def learn(*, merged: bool, sweeps: int = 4000, **way: Any) -> np.ndarray[Any, An
     return values
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_values_through_bootstrap_are_the_true_ones(way: dict[str, Any]) -> None:
     values = learn(merged=False, **way)

@@ -100,6 +100,7 @@ def fits(layout: Layout, value: Any) -> bool:
     return True
 
 
+@pytest.mark.slow  # starts worker processes
 @settings(max_examples=600, deadline=None)
 @given(first=values, rows=st.lists(values, max_size=4), others=st.data())
 def test_what_each_row_may_be_all_of_them_may_be(first: Any, rows: list[Any], others: Any) -> None:

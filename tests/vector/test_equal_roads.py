@@ -140,6 +140,7 @@ def assert_same(left: ew.StepResult[Any], right: ew.StepResult[Any]) -> None:
         assert same(one.reward, other.reward)
 
 
+@pytest.mark.slow  # starts worker processes
 @settings(max_examples=120, deadline=None)
 @given(
     case=st.integers(0, 10_000),
@@ -154,6 +155,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(
     play(case, n, form, autoreset, mode=mode)
 
 
+@pytest.mark.slow  # starts worker processes
 @settings(max_examples=5, deadline=None)
 @given(
     case=st.integers(0, 10_000),

@@ -169,6 +169,7 @@ def test_the_arrays_of_a_batch_are_the_callers_own() -> None:
     assert first[0].observation[0, 0] == 1.0
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
 def test_without_copies_batches_hold_the_same_and_cannot_be_written_to(mode: str) -> None:
     with (

@@ -55,6 +55,7 @@ def test_a_call_arrives_as_it_was(encoding: Encoding, call: Call):
     assert equal(parts(arrived), parts(call))
 
 
+@pytest.mark.slow  # many generated messages
 @both
 @given(
     many=st.lists(calls, max_size=3, unique_by=lambda call: call.session), together=st.booleans()
