@@ -53,6 +53,7 @@ class Careless(ew.Environment):
         self, *, task: ew.Task, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Shown:
         self._task = task
+        self._left = 5
         if options:
             self._fail(options["fail"])
         return self._shown()
@@ -66,7 +67,10 @@ class Careless(ew.Environment):
             shown.done = True
             return shown
         self._fail(action.what)
-        return self._shown()
+        self._left -= 1
+        shown = self._shown()
+        shown.truncated = not self._left
+        return shown
 
     def _shown(self) -> Shown:
         return Shown(
