@@ -260,7 +260,7 @@ def test_a_server_of_another_kind_is_told_apart():
 
 def test_the_tasks_of_a_server_are_fetched_when_somebody_looks():
     with served(ScriptedEnvironment, drain_s=0) as url, ew.make(url) as env:
-        local = ScriptedEnvironment().tasks
+        local = ScriptedEnvironment().tasks.public()
         tasks = env.tasks
 
         assert tasks.splits == local.splits

@@ -240,7 +240,7 @@ def test_one_of_a_vector_that_ends_itself_begins_anew_and_the_others_go_on() -> 
 
 
 def test_a_task_is_shown_as_the_prompt_and_gone_with_its_episode() -> None:
-    tasks = ew.Tasks({"train": [ew.Task("sum", data={"prompt": "Add 1 and 2.", "answer": 3})]})
+    tasks = ew.Tasks({"train": [ew.Task("sum", data={"prompt": "Add 1 and 2."})]})
     with road("direct", tasks=tasks, limits=QUICK) as way:
         first = way.reset(task="sum")
         step = way.step("1 + 2")

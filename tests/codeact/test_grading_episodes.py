@@ -19,6 +19,7 @@ from envweave.codeact import (
     HiddenTests,
     Judge,
     NumericMatch,
+    RegexMatch,
 )
 from envweave.codeact.attempts import GradingError
 from envweave.codeact.creating import create_codeact_env
@@ -26,7 +27,7 @@ from envweave.codeact.executors.shared import SandboxOptions, take_lease
 from envweave.codeact.grading import Weighted
 from envweave.codeact.models import CodeAction
 from envweave.codeact.prelude import MODULES
-from envweave.errors import OptionError
+from envweave.errors import OptionError, ResetFailedError, TaskError
 from envweave.sandbox import Limits
 from envweave.session import DirectEnvironment
 from envweave.types import Task, Tasks
@@ -128,12 +129,72 @@ def test_details_cannot_say_that_it_passed(make: Make) -> None:
 
 
 def test_the_task_of_the_episode_says_what_is_expected(make: Make) -> None:
-    rows = [Task(str(n), data={"prompt": f"{n} + 1?", "answer": n + 1}) for n in (1, 2)]
+    rows = [Task(str(n), data={"prompt": f"{n} + 1?"}, private={"answer": n + 1}) for n in (1, 2)]
     env = make(NumericMatch(from_task="answer"), tasks=Tasks({"train": rows}))
 
     paid = [play(env, "final_answer(2)", task=row)[0].reward for row in rows]
 
     assert paid == [1.0, 0.0]
+
+
+SHOWN = Task("t", data={"prompt": "?", "answer": 1})
+
+
+@pytest.mark.parametrize(
+    "grader",
+    [
+        ExactMatch(from_task="answer"),
+        NumericMatch(from_task="answer"),
+        RegexMatch(from_task="answer"),
+        HiddenTests(from_task="answer"),
+        Judge(lambda prompt: "", from_task="answer"),
+        Weighted({NumericMatch(1): 1.0, ExactMatch(from_task="answer"): 1.0}),
+    ],
+    ids=repr,
+)
+def test_what_is_expected_may_not_stand_where_callers_see_it(grader: Grader, make: Make) -> None:
+    told = (
+        r"'answer' stands in the data of task 't', which callers may see\. Move it to the private"
+    )
+
+    with pytest.raises(TaskError, match=told):
+        make(grader, tasks=Tasks({"train": [SHOWN]}))
+    with pytest.raises(ResetFailedError, match=told):
+        make(grader).reset(task=SHOWN)
+
+
+SEARCH = """
+import gc, sys
+print(task_prompt if "task_prompt" in globals() else "", dir(), vars())
+for one in gc.get_objects():
+    try:
+        print(repr(one)[:100_000])
+    except Exception:
+        pass
+frame = sys._getframe()
+while frame:
+    print(frame.f_globals, frame.f_locals)
+    frame = frame.f_back
+"""
+
+
+def test_nothing_private_enters_a_session(make: Make) -> None:
+    secret = "the answer that no code has seen"
+    task = Task("t", data={"prompt": "?"}, private={"answer": secret})
+    tools = {"whole": lambda: task, "private": lambda: {"of the task": task.private}}
+    limits = Limits(output_bytes=1 << 24, timeout_s=30)
+    env = make(
+        ExactMatch(from_task="answer"), tasks=Tasks({"train": [task]}), tools=tools, limits=limits
+    )
+
+    calls = (
+        "for tool in (whole, private):\n    try: print(tool())\n    except Exception as e: print(e)"
+    )
+    seen = play(env, SEARCH, calls, "final_answer('a guess')")
+
+    assert seen[-1].reward == 0.0
+    assert all(one.stdout for one in seen[:2])
+    assert secret not in f"{seen} {env.state} {env.tasks}"
 
 
 def test_code_that_ends_its_session_is_not_graded_but_blamed(make: Make) -> None:

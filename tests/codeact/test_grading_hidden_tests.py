@@ -212,8 +212,8 @@ def test_the_program_may_be_the_answer() -> None:
 def test_cases_may_be_the_tasks() -> None:
     tests = HiddenTests(from_task="tests", entry="fib")
 
-    assert graded(tests, program=FIB, task={"tests": [{"args": [7], "expected": 13}]}).passed
-    assert graded(tests, program=FIB, task={"tests": "assert fib(7) == 13"}).passed
+    assert graded(tests, program=FIB, private={"tests": [{"args": [7], "expected": 13}]}).passed
+    assert graded(tests, program=FIB, private={"tests": "assert fib(7) == 13"}).passed
 
 
 @pytest.mark.slow  # starts several sandboxes
@@ -221,9 +221,9 @@ def test_what_is_wrong_with_a_tasks_cases_is_told_without_telling_them() -> None
     tests = HiddenTests(from_task="tests")
 
     with pytest.raises(TaskError) as raised:
-        graded(tests, program=FIB, task={"tests": "assert fib(31337) == swordfish()"})
+        graded(tests, program=FIB, private={"tests": "assert fib(31337) == swordfish()"})
 
-    assert "data['tests'] of task 't': case 1: line 1: neither side is a literal" in str(
+    assert "private['tests'] of task 't': case 1: line 1: neither side is a literal" in str(
         raised.value
     )
     assert "swordfish" not in str(raised.value)

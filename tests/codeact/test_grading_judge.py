@@ -162,7 +162,7 @@ def test_the_model_is_told_apart_what_is_the_agents() -> None:
     )
     program = "print('give 10')"
 
-    graded(Judge(model, rubric="No $1 bets."), evil, program=program, task={"prompt": "Greet!"})
+    graded(Judge(model, rubric="No $1 bets."), evil, program=program, prompt="Greet!")
     (inside, outside) = fenced(model.prompts[0])
 
     assert evil in inside
@@ -212,11 +212,11 @@ def test_the_rubric_may_be_the_tasks() -> None:
     model = Model('{"score": 5}')
     by_task = Judge(model, from_task="rubric")
 
-    graded(by_task, "hello", task={"rubric": "It must say hello."})
+    graded(by_task, "hello", private={"rubric": "It must say hello."})
 
     assert "It must say hello." in model.prompts[0]
-    with pytest.raises(TaskError, match="have no such key"):
-        graded(by_task, "hello", task={})
+    with pytest.raises(TaskError, match="has no such key"):
+        graded(by_task, "hello", private={})
 
 
 def test_the_prompt_may_be_the_authors() -> None:

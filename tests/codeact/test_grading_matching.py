@@ -158,30 +158,34 @@ def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grader", "data", "answer"),
+    ("grader", "private", "answer"),
     [
         (ExactMatch(from_task="answer"), {"answer": [1, 2]}, [1, 2]),
         (NumericMatch(from_task="answer"), {"answer": "so 72 in all\n#### 72"}, "72"),
         (RegexMatch(from_task="pattern"), {"pattern": "a+"}, "aaa"),
     ],
 )
-def test_what_is_expected_may_be_the_tasks(grader: Any, data: dict[str, Any], answer: Any) -> None:
-    assert graded(grader, answer, task=data) == RIGHT
+def test_what_is_expected_may_be_the_tasks(
+    grader: Any, private: dict[str, Any], answer: Any
+) -> None:
+    assert graded(grader, answer, private=private) == RIGHT
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("private", "said"),
     [
         (None, "the episode is about no task"),
-        ({"prompt": "?"}, "the data of task 't' have no such key. They have: 'prompt'."),
-        ({"answer": "none"}, "data['answer'] of task 't': a number was expected"),
+        ({"hint": "?"}, "the private part of task 't' has no such key. Put it there: Task(…, priv"),
+        ({"answer": "none"}, "private['answer'] of task 't': a number was expected"),
     ],
 )
 def test_a_task_without_it_is_the_environments_fault(
-    data: dict[str, Any] | None, said: str
+    private: dict[str, Any] | None, said: str
 ) -> None:
-    with pytest.raises(TaskError, match=re.escape(said)):
-        graded(NumericMatch(from_task="answer"), 1, task=data)
+    with pytest.raises(TaskError, match=re.escape(said)) as refused:
+        graded(NumericMatch(from_task="answer"), 1, private=private)
+
+    assert "hint" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def _no_keys(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
-FIB = ew.Task("fib", data={"prompt": "What is the 20th Fibonacci number?", "answer": 6765})
+FIB = ew.Task(
+    "fib", data={"prompt": "What is the 20th Fibonacci number?"}, private={"answer": 6765}
+)
 
 
 def test_a_model_mends_its_code_from_the_error_it_is_shown():
@@ -68,7 +70,9 @@ def test_one_agent_plays_many_episodes_at_once_without_mixing_them_up():
     def model(messages):
         return f"```python\nfinal_answer({messages[1]['content'].split()[-1]})\n```"
 
-    tasks = [ew.Task(f"t{i}", data={"prompt": f"Say {i}", "answer": i}) for i in range(12)]
+    tasks = [
+        ew.Task(f"t{i}", data={"prompt": f"Say {i}"}, private={"answer": i}) for i in range(12)
+    ]
 
     def make():
         return ew.create_codeact_env(grader=NumericMatch(from_task="answer"))

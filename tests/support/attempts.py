@@ -11,10 +11,16 @@ from envweave.types import Task
 
 
 def attempt(
-    answer: Any = None, *, program: str = "", task: dict[str, Any] | None = None, **more: Any
+    answer: Any = None,
+    *,
+    program: str = "",
+    prompt: str | None = None,
+    private: dict[str, Any] | None = None,
+    **more: Any,
 ) -> Attempt:
-    """Return what an agent might hand in."""
-    about = None if task is None else Task("t", data=task)
+    """Return what an agent might hand in; about a task, if it has a prompt or a private part."""
+    is_about = prompt is not None or private is not None
+    about = Task("t", data={"prompt": prompt or ""}, private=private or {}) if is_about else None
     result = ExecutionResult(success=True)
     return Attempt(code=program, program=program, result=result, answer=answer, task=about, **more)
 

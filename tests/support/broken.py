@@ -12,6 +12,7 @@ import numpy as np
 import envweave as ew
 from envweave.errors import ActionError, ClosedError, ResetNeededError, SeedError
 from envweave.examples import CounterAction
+from envweave.testing import ScriptedEnvironment
 from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
 
 # Environments that break a promise
@@ -374,3 +375,9 @@ class TakesAnswersNobodyAskedFor(Spoilt):
 class DropsWhatResetIsGiven(Spoilt):
     def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
         return self.inner.reset(seed=seed)
+
+
+class HandsOutWholeTasks(Spoilt):
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.tasks = ScriptedEnvironment.tasks

@@ -20,14 +20,25 @@ class CuttingProxy:
     Attributes:
         port: Where it listens, on loopback.
         cuts: How many connections it has cut.
+        sent_by_server: Every byte that the server sent, of all connections, if it records.
     """
 
-    def __init__(self, server: tuple[str, int] | str, *, seed: int, mean_bytes: int) -> None:
+    def __init__(
+        self,
+        server: tuple[str, int] | str,
+        *,
+        seed: int = 0,
+        mean_bytes: int = 1 << 30,
+        records: bool = False,
+    ) -> None:
         self._server = server
         self._rng = random.Random(seed)
         self._mean_bytes = mean_bytes
         self.cuts = 0
         self.is_cutting = True
+        self.sent_by_server = bytearray()
+        self._records = records
+        self._servers: set[socket.socket] = set()  # the ends that the server speaks on
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
@@ -60,6 +71,7 @@ class CuttingProxy:
             client.close()
             return
         allowed = [int(self._rng.expovariate(1 / self._mean_bytes))]
+        self._servers.add(server)
         for one, other in ((client, server), (server, client)):
             self._peers[one], self._left[one] = other, allowed
             self._selector.register(one, selectors.EVENT_READ)
@@ -77,6 +89,8 @@ class CuttingProxy:
             chunk = chunk[: left[0]]
             self.cuts += 1
         left[0] -= len(chunk)
+        if self._records and source in self._servers:
+            self.sent_by_server += chunk
         if chunk:
             with contextlib.suppress(OSError):
                 self._peers[source].sendall(chunk)
@@ -85,6 +99,7 @@ class CuttingProxy:
 
     def _drop(self, one: socket.socket) -> None:
         for end in (one, self._peers[one]):
+            self._servers.discard(end)
             self._selector.unregister(end)
             del self._left[end]
         other = self._peers.pop(one)

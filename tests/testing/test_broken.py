@@ -18,6 +18,7 @@ from broken import (
     ForgetsWhoActs,
     GlobalNumpyRandomness,
     GlobalRandomness,
+    HandsOutWholeTasks,
     HarmsTheEpisode,
     HidesFailedResets,
     KeepsWhatFailed,
@@ -142,6 +143,7 @@ BROKEN_BACKENDS = [
     (10, SwallowsLogs, "agents_may_come_and_go"),
     (11, BlamesNobody, "wrong_reward_parts_are_the_environments_fault"),
     (11, ScoresWhatIsNotScored, "a_reward_of_none_means_not_scored_yet"),
+    (12, HandsOutWholeTasks, "what_is_private_stays_with_the_environment"),
 ]
 
 
@@ -187,7 +189,7 @@ def test_what_is_sound_passes_every_check(environment: Any, name: str) -> None:
 
 
 def test_every_promise_has_something_that_breaks_it() -> None:
-    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11}  # 8 is about connections
+    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12}  # 8 is about connections
 
     covered = {case[0] for case in (*BROKEN, *BROKEN_BACKENDS)}
 

@@ -55,4 +55,5 @@ class _Source:
 
     def _page(self, split: str, start: int, count: int) -> list[Task]:
         plain = self._ask("tasks", {"split": split, "start": start, "count": count})
-        return read_as(plain, list[Task], f"The tasks in split {split!r} cannot be read")
+        tasks = read_as(plain, list[Task], f"The tasks in split {split!r} cannot be read")
+        return [task.public() for task in tasks]

@@ -76,5 +76,12 @@ class Grader(ABC):
                 of the environment's own. Neither is ever a reward of 0.
         """
 
+    def check_task(self, task: Task) -> None:  # noqa: B027 - most can judge any
+        """Refuse a task that it cannot judge, before an episode is played.
+
+        Raises:
+            TaskError: What it expects of the task is missing, or stands where callers see it.
+        """
+
     async def close(self) -> None:  # noqa: B027 - most hold nothing
         """Free what it holds. Each environment that used it calls this; it may be used again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
@@ -42,7 +43,8 @@ class CodeActEnvironment(Environment):
             reward, and the episode is over.
         grade: When: `"final"`, once code calls `final_answer(…)`; `"every_step"`, after each,
             until one passes.
-        tasks: What episodes can be about. The text `prompt` of a task's data is shown first.
+        tasks: What episodes can be about. The text `prompt` of a task's data is shown first; what
+            the grader expects of each stands in its private part.
         fatal_reward: What a step earns whose code ended its session.
     """
 
@@ -65,7 +67,15 @@ class CodeActEnvironment(Environment):
         if transform is not None and not callable(transform):
             raise OptionError(f"transform={transform!r} cannot be called with an observation.")
         if tasks is not None and not isinstance(tasks, Tasks):
-            raise OptionError(f"tasks={tasks!r}: expected Tasks, such as Tasks({{'train': […]}}).")
+            raise OptionError(
+                f"tasks must be Tasks, such as Tasks({{'train': […]}}), got a "
+                f"{type(tasks).__name__}."
+            )
+        if tasks is not None and grader is not None:
+            # One of each split: whoever shows what is expected, does it in all of them.
+            for split in tasks.splits:
+                for task in itertools.islice(tasks.split(split), 1):
+                    grader.check_task(task)
         self.executor = executor
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
@@ -93,6 +103,8 @@ class CodeActEnvironment(Environment):
 
         The seed is that of `random` and numpy in the code; without one they follow the system.
         """
+        if task is not None and self._grader is not None:
+            self._grader.check_task(task)
         functions = await self.tools.open(holder=self)
         self._refuse_own(functions)
         answers: list[Any] = []

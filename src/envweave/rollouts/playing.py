@@ -238,7 +238,7 @@ class Scribe:
             )
             self._parts = {}
         return Episode(
-            task=job.task,
+            task=None if job.task is None else job.task.public(),
             task_id=job.task.id if job.task is not None else first.task_id if first else None,
             seed=job.seed,
             group=job.group,

@@ -101,7 +101,7 @@ class LocalPlace:
         """
         try:
             self._spare = made = await self._make(None)
-            self._tasks = made.session.environment.tasks
+            self._tasks = made.session.tasks
             self._description = await self._in_thread(
                 partial(_describe, self._spec, made.session), None
             )

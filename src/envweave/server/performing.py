@@ -142,7 +142,7 @@ def _read_task(task: Any) -> Task | str:
         raise TaskError(f"task={_shown(task)} is neither a task nor the id of one.")
     _refuse_others("task", task, _TASK_FIELDS, TaskError)
     try:
-        return msgspec.convert(task, Task)
+        return msgspec.convert(task, Task).public()  # whatever it says of its private part
     except (msgspec.ValidationError, RecursionError) as error:
         raise TaskError(f"The task cannot be read: {error}") from None
 

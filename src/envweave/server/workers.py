@@ -229,7 +229,7 @@ class WorkerPlace:
             TaskError: There is no such split.
         """
         some = await self._about_tasks("tasks", {"split": split, "start": start, "count": count})
-        return [Task(**one) for one in some]
+        return [Task(**one).public() for one in some]
 
     async def task(self, task_id: str) -> Any:
         """Return one task.
@@ -237,7 +237,7 @@ class WorkerPlace:
         Raises:
             TaskError: There is no such task.
         """
-        return Task(**await self._about_tasks("task", {"task_id": task_id}))
+        return Task(**await self._about_tasks("task", {"task_id": task_id})).public()
 
     async def _about_tasks(self, method: str, params: dict[str, Any]) -> Any:
         worker = await self.choose()

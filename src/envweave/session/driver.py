@@ -14,7 +14,7 @@ from envweave.session.deadlines import Deadline, own
 from envweave.session.looking import looking
 from envweave.session.private_loop import PrivateLoop
 from envweave.session.rules import Session
-from envweave.types import ResetResult, State, StepResult, ToolResult
+from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 
 logger = logging.getLogger("envweave.session")
 
@@ -25,7 +25,11 @@ class Driver:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.interface = session.interface
-        self.tasks = session.environment.tasks
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self.session.tasks
 
     @property
     def agents(self) -> list[str]:

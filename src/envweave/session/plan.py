@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
+from envweave.codec import to_plain
 from envweave.environment import Interface
 from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, in_words
 from envweave.session.seat import Seat
 from envweave.session.seeds import draw_seed, episode_seed, read_seed
-from envweave.types import Task
+from envweave.types import Task, Tasks
+from envweave.types.equality import same
+from envweave.types.tasks import WITHHELD
 
 
 class Position(NamedTuple):
@@ -93,15 +97,42 @@ class EpisodePlan:
                 raise TaskError(
                     f"{self._name} lists no tasks, so {task!r} cannot be found. Pass a Task."
                 )
-            try:
-                return self._seat.tasks.get(task)
-            except TaskError:
-                raise
-            except Exception as error:
-                raise TaskError(f"Task {task!r} cannot be made: {in_words(error)}") from error
+            return self._get(task, self._seat.tasks)
         if not isinstance(task, Task):
             raise TaskError(f"{task!r} is neither a Task nor the id of one.")
-        return task
+        return self._with_private(task)
+
+    def _get(self, task_id: str, tasks: Tasks) -> Task:
+        try:
+            return tasks.get(task_id)
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(f"Task {task_id!r} cannot be made: {in_words(error)}") from error
+
+    def _with_private(self, task: Task) -> Task:
+        """Return the environment's own task, if a caller has given it without its private part."""
+        is_withheld = task.private == WITHHELD
+        if task.private and not is_withheld:
+            return task
+        own = None
+        if self._seat.tasks is not None:
+            with contextlib.suppress(TaskError):
+                own = self._get(task.id, self._seat.tasks)
+        if own is None and is_withheld:
+            raise TaskError(
+                f"Task {task.id!r} has a private part that did not come with it, and {self._name} "
+                "has no task of that id. What is private does not cross a network: define the task "
+                "among the environment's own tasks, and pass its id."
+            )
+        if own is None or not (own.private or is_withheld):
+            return task
+        if task.data is own.data or same(_public_part(task), _public_part(own)):
+            return own
+        raise TaskError(
+            f"Task {task.id!r} of {self._name} has a private part, and the given task of that id "
+            f"has other data. Pass task={task.id!r}, or give your own task another id."
+        )
 
     def choose(
         self, seed: Any, task: Any, options: Mapping[str, Any] | None, episode_id: Any
@@ -141,3 +172,8 @@ class EpisodePlan:
             raise
         except Exception as error:
             raise TaskError(f"{self._name} could not draw a task: {in_words(error)}") from error
+
+
+def _public_part(task: Task) -> Any:
+    """What callers see of a task, in the form that it has after a network as well."""
+    return to_plain([task.split, task.data, task.image, task.limits])

@@ -54,6 +54,7 @@ from envweave.types import (
     ResetResult,
     State,
     StepResult,
+    Tasks,
     ToolCallRequest,
     ToolResult,
 )
@@ -110,6 +111,12 @@ class Session:
     def environment(self) -> Environment:
         """The author's side; another one after a replacement."""
         return self.seat.environment
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about, as callers may see it: without the private parts."""
+        tasks = self.environment.tasks
+        return None if tasks is None else tasks.public()
 
     def _move(self, phase: Phase) -> None:
         """Go to another phase; from CLOSED there is no way back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from envweave.errors import (
 )
 from envweave.session import episode_seed
 from envweave.testing.outcomes import Check, refuses, require
-from envweave.testing.scripted import ScriptedObservation, ScriptedState
+from envweave.testing.scripted import PRIVATE_ANSWER, ScriptedObservation, ScriptedState
 from envweave.types import AgentEnd, EpisodeEnd, LogEvent, NeedAction, ToolResult
 
 SCRIPTED = "pkg://envweave.testing.scripted:ScriptedEnvironment"
@@ -214,6 +215,19 @@ def a_task_reaches_the_environment(subject: BackendSubject) -> None:
         require("third" in str(refusal), f"The nearest task is not named: {refusal}")
 
 
+def what_is_private_stays_with_the_environment(subject: BackendSubject) -> None:
+    """A caller has a task without its private part, and the environment has it whole."""
+    with subject.script({}) as env:
+        assert env.tasks is not None
+        task = env.tasks.get("third")
+        result = env.reset(task=task)
+        state = _state(env)
+
+        require(state.knows_answer, "The private part of the task did not reach the environment.")
+        for shown in (repr(task), repr(pickle.dumps(task)), repr(result), repr(state)):
+            require(PRIVATE_ANSWER not in shown, f"A caller can see the private part: {shown}.")
+
+
 def options_and_names_reach_the_environment(subject: BackendSubject) -> None:
     """Options and the caller's episode id arrive as given."""
     with subject.script({}) as env:
@@ -322,6 +336,7 @@ BACKEND_CHECKS: list[Check[BackendSubject]] = [
         a_tool_call_waits_for_its_answer,
         an_answer_nobody_asked_for_is_refused,
         a_task_reaches_the_environment,
+        what_is_private_stays_with_the_environment,
         options_and_names_reach_the_environment,
         a_wrong_type_is_refused_by_its_path,
         no_environment_return_value_crashes_the_caller,

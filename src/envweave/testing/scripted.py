@@ -51,6 +51,11 @@ class ScriptedState(State):
     resets: int = 0
     calls: int = 0
     task: str | None = None
+    knows_answer: bool = False
+
+
+PRIVATE_ANSWER = "known to the environment alone"
+"""What the private part of the task `"third"` holds, which no caller may see."""
 
 
 class ScriptedEnvironment(Environment):
@@ -66,7 +71,12 @@ class ScriptedEnvironment(Environment):
         fail_seeds: For which seeds a reset raises.
     """
 
-    tasks = Tasks({"train": [Task("first"), Task("second")], "test": [Task("third", "test")]})
+    tasks = Tasks(
+        {
+            "train": [Task("first"), Task("second")],
+            "test": [Task("third", "test", private={"answer": PRIVATE_ANSWER})],
+        }
+    )
 
     def __init__(
         self,
@@ -97,6 +107,7 @@ class ScriptedEnvironment(Environment):
             raise OSError(f"reset {resets} was told to fail")
         self._state.episode_id, self._state.step_count = episode_id, 0
         self._state.task = task.id
+        self._state.knows_answer = task.private.get("answer") == PRIVATE_ANSWER
         self._rng = random.Random(seed)  # noqa: S311
         self._at = 0
         return ScriptedObservation(0, str((options or {}).get("text", "")), self._rng.random())

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 from envweave.errors import EnvWeaveError
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
-from envweave.types import ResetResult, State
+from envweave.types import ResetResult, State, Tasks
 from envweave.vector.batch import StepBatch, batch_of
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout, Listed, replaced
@@ -80,7 +80,11 @@ class ApartTransport:
         self._layout: Layout = Listed()
         self.columns: Columns = None
         self.interface = self.sessions[0].interface
-        self.tasks = self.sessions[0].environment.tasks
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self.sessions[0].tasks
 
     @property
     def owed(self) -> set[int]:

@@ -13,7 +13,11 @@ class Described(Protocol):
     """What is known of the environment at the other end."""
 
     interface: Interface
-    tasks: Tasks | None
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about, without what is private."""
+        ...
 
     @property
     def agents(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
-from envweave.types import ResetResult, State
+from envweave.types import ResetResult, State, Tasks
 from envweave.vector import StepBatch
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout
@@ -24,7 +24,11 @@ class SerialTransport:
         self._rows = SessionRows(sessions)
         self._sent: list[tuple[int, Any]] = []
         self.interface = sessions[0].interface
-        self.tasks = sessions[0].environment.tasks
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self.sessions[0].tasks
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""

@@ -53,7 +53,7 @@ class Episode:
     """A finished run.
 
     Attributes:
-        task: What it was about, if anything.
+        task: What it was about, if anything; without its private part.
         task_id: The id of that task.
         seed: The seed its reset was given, if the environment takes one.
         group: Which group it belongs to, from 0. A group shares its task.

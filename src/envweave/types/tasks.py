@@ -1,14 +1,83 @@
-"""What an episode is about: `Task`, and the `Tasks` that an environment offers."""
+"""What an episode is about: `Task`, and the `Tasks` that an environment offers.
+
+A task has a public part, which callers may see, and a private one, which only its environment and
+its graders may. The private part is a `Private`: it is no mapping, so that nothing that turns
+mappings into text, plain data or messages opens it. A caller of an environment has its tasks with
+the private part withheld (`Task.public`), and the session puts it back when an episode begins.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, final
 
 from envweave.errors import TaskError, suggest
+
+PICKLES_WITHHOLD: ContextVar[bool] = ContextVar("pickles_withhold", default=False)
+"""Whether what is pickled goes to a caller, so that the private parts of tasks stay here."""
+
+
+@final
+class Private:
+    """The private part of a task: values by key, in no `repr` and in no message.
+
+    Where it is withheld there are no values, but it is known that there are some elsewhere.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any] | None) -> None:
+        self._values = None if values is None else dict(values)
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether the values are elsewhere: with the environment."""
+        return self._values is None
+
+    def _known(self) -> dict[str, Any]:
+        if self._values is None:
+            raise TaskError(
+                "The private part of a task stays with its environment and its graders; a caller "
+                "has the task without it."
+            )
+        return self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._known()[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value under `key`, or `default`."""
+        return self._known().get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys."""
+        return self._known().keys()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __bool__(self) -> bool:
+        return self._values is None or bool(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Private) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # it may hold anything
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Private, (None if self and PICKLES_WITHHOLD.get() else self._values,)
+
+    def __repr__(self) -> str:
+        if self._values is None:
+            return "<withheld>"
+        return "<private>" if self._values else "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +87,15 @@ class Task:
     Attributes:
         id: Names the task among the environment's tasks.
         split: Which split it belongs to, such as `"train"`.
-        data: What the environment needs to pose it.
+        data: What the environment needs to pose it. Callers may see it.
         image: A container image the task wants to run in.
         limits: Limits that differ from the environment's own.
+        private: What only the environment and its graders may see, such as the expected answer.
+            It is read by key, and is in no message, result or `repr`. Callers of an environment
+            have its tasks without it.
+
+    Raises:
+        TaskError: `private` is no mapping.
     """
 
     id: str
@@ -28,6 +103,24 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     image: str | None = None
     limits: Mapping[str, Any] | None = field(default=None, hash=False)
+    private: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        given: Any = self.private
+        if isinstance(given, Private):
+            return
+        if not isinstance(given, Mapping):
+            kind = type(given).__name__
+            raise TaskError(f"Task {self.id!r}: private must be a mapping, got a {kind}.")
+        object.__setattr__(self, "private", Private(given))
+
+    def public(self) -> Task:
+        """Return the task as callers have it: with its private part, if there is one, withheld."""
+        return replace(self, private=WITHHELD) if self.private else self
+
+
+WITHHELD: Any = Private(None)
+"""The private part of a task where a caller has it."""
 
 
 class Tasks:
@@ -42,6 +135,7 @@ class Tasks:
     def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
         self._make: Callable[[str, int], Task] | None = None
         self._fetch: Callable[[], Mapping[str, Iterable[Task]]] | None = None
+        self._public: Tasks | None = None
         self._take(splits)
 
     def _take(self, splits: Mapping[str, Iterable[Task]]) -> None:
@@ -53,7 +147,7 @@ class Tasks:
         for name, tasks in self._splits.items():
             for task in tasks:
                 if not isinstance(task, Task):
-                    raise TaskError(f"{task!r} in split {name!r} is no Task.")
+                    raise TaskError(f"A {type(task).__name__} in split {name!r} is no Task.")
                 if task.split != name:
                     raise TaskError(
                         f"Task {task.id!r} says split={task.split!r} but stands in {name!r}."
@@ -77,10 +171,22 @@ class Tasks:
     ) -> Tasks:
         """Offer tasks that are listed elsewhere: `fetch()` returns them all when one is needed."""
         tasks = object.__new__(cls)
-        tasks._make, tasks._fetch, tasks._by_id = None, fetch, {}
+        tasks._make, tasks._fetch, tasks._public, tasks._by_id = None, fetch, None, {}
         tasks._lengths = dict(lengths)
         tasks._splits = {name: [] for name in lengths}
         return tasks
+
+    def public(self) -> Tasks:
+        """Return these tasks as callers have them: without their private parts."""
+        if self._public is None:
+            listed = self._splits.items()
+            if self._make is not None:
+                self._public = Tasks.endless(_PublicMake(self._make), splits=self._splits)
+            elif any(task.private for _, tasks in listed for task in tasks):
+                self._public = Tasks({name: [t.public() for t in tasks] for name, tasks in listed})
+            else:
+                self._public = self
+        return self._public
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -156,10 +262,22 @@ class EndlessSplit(Iterator[Task]):
         return _made(self._make, self._split, next(self._indices))
 
 
+@final
+class _PublicMake:
+    """Makes tasks on demand, without their private parts."""
+
+    def __init__(self, make: Callable[[str, int], Task]) -> None:
+        self._make = make
+
+    def __call__(self, split: str, index: int) -> Task:
+        return _made(self._make, split, index).public()
+
+
 def _made(make: Callable[[str, int], Task], split: str, index: int) -> Task:
-    task = make(split, index)
+    task: Any = make(split, index)
     if not isinstance(task, Task):
-        raise TaskError(f"make({split!r}, {index}) returned {task!r}, which is no Task.")
+        kind = type(task).__name__
+        raise TaskError(f"make({split!r}, {index}) returned a {kind}, which is no Task.")
     if task.id != f"{split}-{index}" or task.split != split:
         raise TaskError(
             f"make({split!r}, {index}) returned task {task.id!r} of split {task.split!r}; it must "

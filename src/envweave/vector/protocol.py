@@ -19,7 +19,11 @@ class BatchTransport(Protocol):
     """What a `VectorEnv` needs of whatever steps its environments."""
 
     interface: Interface
-    tasks: Tasks | None
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about, without what is private."""
+        ...
 
     @property
     def columns(self) -> Columns:

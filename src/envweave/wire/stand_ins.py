@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from envweave.errors import in_words
+from envweave.types.tasks import Private
 from envweave.wire import arrays
 
 ARRAY, INT, COMPLEX, TEXT = 1, 2, 3, 4
@@ -67,6 +68,8 @@ def without_extensions(value: Any) -> Any:
     """Return the same for an encoder that knows no extensions."""
     if isinstance(value, np.ndarray):
         return arrays.listed(value)
+    if isinstance(value, Private):
+        return {"withheld": True} if value else {}
     if isinstance(value, np.generic):
         return _scalar(value)
     if isinstance(value, complex):

@@ -1,4 +1,4 @@
-"""What only the host knows: given to a grader, or looked up in the episode's task.
+"""What only the host knows: given to a grader, or looked up in the private part of the task.
 
 It is in no `repr`, and messages about it never quote it: an agent may get to see them.
 """
@@ -31,7 +31,7 @@ class Expected(Generic[ExpectedT]):
         grader: Who expects it, for messages.
         option: What the grader calls it.
         value: The value, or `NOT_GIVEN`.
-        from_task: The key of the task's data under which it is found.
+        from_task: The key of the task's private part under which it is found.
         read: Given the value and what to call it, returns it as the grader needs it, or raises
             `OptionError`, whose message does not quote it.
 
@@ -49,8 +49,9 @@ class Expected(Generic[ExpectedT]):
     ) -> None:
         if (value is NOT_GIVEN) == (from_task is None):
             raise OptionError(
-                f"{grader} needs either {option}, or from_task, the key of the task's data under "
-                f"which it is found. {'Both were' if from_task is not None else 'None was'} given."
+                f"{grader} needs either {option}, or from_task, the key of the task's private part "
+                "under which it is found. "
+                f"{'Both were' if from_task is not None else 'None was'} given."
             )
         if from_task is not None and not isinstance(from_task, str):
             raise OptionError(f"{grader}(from_task={from_task!r}): expected a key, which is text.")
@@ -74,16 +75,30 @@ class Expected(Generic[ExpectedT]):
                 f"{self._grader}(from_task={key!r}): the episode is about no task. Give the "
                 f"environment tasks, or the grader its {self._option}."
             )
-        if key not in task.data:
-            known = ", ".join(map(repr, task.data)) or "nothing"
+        self.check(task)
+        if key not in task.private:
             raise TaskError(
-                f"{self._grader}(from_task={key!r}): the data of task {task.id!r} have no such "
-                f"key. They have: {known}."
+                f"{self._grader}(from_task={key!r}): the private part of task {task.id!r} has no "
+                f"such key. Put it there: Task(…, private={{{key!r}: …}})."
             )
         try:
-            return self._checked(task.data[key], f"data[{key!r}] of task {task.id!r}")
+            return self._checked(task.private[key], f"private[{key!r}] of task {task.id!r}")
         except OptionError as error:
             raise TaskError(str(error)) from None
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that shows everybody what is expected.
+
+        Raises:
+            TaskError: It stands in the data of the task.
+        """
+        key = self._from_task
+        if key is not None and key in task.data:
+            raise TaskError(
+                f"{self._grader}(from_task={key!r}): {key!r} stands in the data of task "
+                f"{task.id!r}, which callers may see. Move it to the private part: "
+                f"Task({task.id!r}, data={{…}}, private={{{key!r}: …}})."
+            )
 
     def __repr__(self) -> str:
         return "of its own" if self._from_task is None else f"from_task={self._from_task!r}"

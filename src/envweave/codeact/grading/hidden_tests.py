@@ -21,6 +21,7 @@ from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import WantedIsolation, read_options
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandboxes import AsyncSandbox
+from envweave.types import Task
 
 Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]
 """What is told of a case: it passed; another value came out; the code raised; it took too long; it
@@ -63,7 +64,7 @@ class HiddenTests(Grader):
 
     Args:
         cases: The cases: one, or a list of them.
-        from_task: Instead, the key of the task's data under which they are.
+        from_task: Instead, the key of the task's private part under which they are.
         entry: What cases with arguments call: `"fib"`, `"Solution().fib"`.
         source: The program: `"program"` is the code of the episode, `"answer"` the text that was
             handed in.
@@ -133,6 +134,10 @@ class HiddenTests(Grader):
 
     def __repr__(self) -> str:
         return f"<HiddenTests: cases {self._cases!r}, score={self._score!r}>"
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that shows its tests."""
+        self._cases.check(task)
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Run the cases."""

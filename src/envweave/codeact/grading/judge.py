@@ -16,6 +16,7 @@ from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
 from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
 from envweave.errors import OptionError
 from envweave.tools.functions import is_async
+from envweave.types import Task
 
 Ask = Callable[[str], str] | Callable[[str], Awaitable[str]]
 
@@ -69,7 +70,7 @@ class Judge(Grader):
         ask: Given a prompt, returns what the model says to it; may be async. One that is not runs
             in a thread.
         rubric: What to grade by. It is shown to the model alone, so it may tell the answer.
-        from_task: Instead, the key of the task's data under which it is.
+        from_task: Instead, the key of the task's private part under which it is.
         template: The prompt, with `$rubric`, `$attempt`, `$fence`, and if wanted `$task`, `$lowest`
             and `$highest`; a dollar sign is `$$`.
         scale: The lowest and the highest score. The reward is where on it the score lies, 0 to 1.
@@ -117,6 +118,10 @@ class Judge(Grader):
 
     def __repr__(self) -> str:
         return f"<Judge: rubric {self._rubric!r}, {self._lowest:g} to {self._highest:g}>"
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that shows its rubric."""
+        self._rubric.check(task)
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Ask for a verdict, again if it cannot be read.

@@ -13,6 +13,7 @@ from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
 from envweave.codeact.grading.numbers_in_text import last_number
 from envweave.codeact.grading.patterns import matches
 from envweave.errors import OptionError
+from envweave.types import Task
 
 
 @final
@@ -25,7 +26,7 @@ class ExactMatch(Grader):
 
     Args:
         expected: The answer.
-        from_task: Instead, the key of the task's data under which it is.
+        from_task: Instead, the key of the task's private part under which it is.
 
     Raises:
         OptionError: Neither is given, or both, or it is no plain data.
@@ -36,6 +37,10 @@ class ExactMatch(Grader):
 
     def __repr__(self) -> str:
         return f"<ExactMatch: expected {self._expected!r}>"
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that shows its answer."""
+        self._expected.check(task)
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Compare the answer."""
@@ -51,7 +56,7 @@ class NumericMatch(Grader):
 
     Args:
         expected: The number, or text that has it as its last number, as datasets do.
-        from_task: Instead, the key of the task's data under which it is.
+        from_task: Instead, the key of the task's private part under which it is.
         absolute: How far the answer may be off.
         relative: How far, as a part of the expected number.
         accept_text: Whether text is taken for the last number in it, as in "The answer is 42."
@@ -83,6 +88,10 @@ class NumericMatch(Grader):
     def __repr__(self) -> str:
         return f"<NumericMatch: expected {self._expected!r}>"
 
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that shows its answer."""
+        self._expected.check(task)
+
     async def grade(self, attempt: Attempt) -> Grade:
         """Compare the answer."""
         expected = self._expected.of(attempt.task)
@@ -112,7 +121,7 @@ class RegexMatch(Grader):
 
     Args:
         pattern: The pattern: text, or what `re.compile` returned.
-        from_task: Instead, the key of the task's data under which it is.
+        from_task: Instead, the key of the task's private part under which it is.
         full: Whether the whole text must match, or some part of it.
         longest: How many characters an answer may have; a longer one does not match.
         timeout_s: How long a match may take, in seconds of computing; one that takes longer is
@@ -142,6 +151,10 @@ class RegexMatch(Grader):
 
     def __repr__(self) -> str:
         return f"<RegexMatch: pattern {self._pattern!r}>"
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that shows its pattern."""
+        self._pattern.check(task)
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Match the answer."""

@@ -8,6 +8,7 @@ from typing import final
 
 from envweave.codeact.attempts import Attempt, Grade, Grader
 from envweave.errors import OptionError
+from envweave.types import Task
 
 
 @final
@@ -35,6 +36,11 @@ class Weighted(Grader):
 
     def __repr__(self) -> str:
         return f"<Weighted: {', '.join(map(repr, self._weights))}>"
+
+    def check_task(self, task: Task) -> None:
+        """Have each grader check it."""
+        for grader in self._weights:
+            grader.check_task(task)
 
     async def grade(self, attempt: Attempt) -> Grade:
         """Ask each grader in turn."""

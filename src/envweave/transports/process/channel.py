@@ -1,7 +1,7 @@
 """Messages between a trainer and its own worker processes.
 
 Both ends run the same code for the same user, so messages are pickles: they bring every value
-back as the very type it was.
+back as the very type it was. The private part of a task travels to a worker, never back.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, final
 
 import cloudpickle
+
+from envweave.types.tasks import PICKLES_WITHHOLD
 
 LENGTH = struct.Struct("<Q")
 
@@ -32,6 +35,15 @@ def pack_by_value(message: Any) -> bytes:
     """Return a message as bytes, with whatever the other end may not be able to import."""
     packed: bytes = cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return packed
+
+
+def pack_reply(message: Any, pack: Callable[[Any], bytes] = pack) -> bytes:
+    """Return what a worker tells its trainer as bytes: without the private parts of tasks."""
+    token = PICKLES_WITHHOLD.set(True)
+    try:
+        return pack(message)
+    finally:
+        PICKLES_WITHHOLD.reset(token)
 
 
 @final

@@ -13,7 +13,7 @@ from envweave.registry import EnvSpec, Options
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
 from envweave.transports.process.board import Board, Turn
-from envweave.transports.process.channel import LENGTH, pack
+from envweave.transports.process.channel import LENGTH, pack_reply
 from envweave.transports.process.marking import Marked, bind_main_classes
 from envweave.transports.process.sending import fail_start, fail_step, refused
 from envweave.transports.process.vector_host import Hello
@@ -111,7 +111,7 @@ class SessionHost:
         try:
             call: Call = pickle.loads(packed_call)  # noqa: S301 - from our own trainer
         except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-            _reply(writer, number, pack(("unreadable", str(error))))
+            _reply(writer, number, pack_reply(("unreadable", str(error))))
             return
         before = self._last.get(call.env_index)
         if call.method == "cancel":
@@ -145,7 +145,7 @@ class SessionHost:
 
 
 def _done(driver: AsyncDriver, value: Any) -> bytes:
-    return pack(("done", Answer(value, driver.agents, driver.session.position)))
+    return pack_reply(("done", Answer(value, driver.agents, driver.session.position)))
 
 
 async def _sendable(driver: AsyncDriver, value: Any) -> Any:

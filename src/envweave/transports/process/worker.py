@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from envweave.errors import in_words
 from envweave.registry.plugins import load_path
 from envweave.transports.process.board import MESSAGE, Bell, Board, Turn
-from envweave.transports.process.channel import Channel, PeerGoneError, pack, pack_by_value
+from envweave.transports.process.channel import Channel, PeerGoneError, pack_by_value, pack_reply
 from envweave.transports.process.definition import load_definition
 from envweave.transports.process.memory import Memory
 
@@ -101,7 +101,7 @@ def _run(connection: socket.socket) -> None:
         board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
         try:
             host: Host = load_path(told["host"])(*load_definition(definition), board, turn)
-            hello = pack_by_value(("done", host.hello()))
+            hello = pack_reply(("done", host.hello()), pack_by_value)
         except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
             channel.send(failed(error))
             return
@@ -158,11 +158,11 @@ def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
     try:
         name, *args = pickle.loads(packed)  # noqa: S301 - from our own trainer
     except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-        return pack(("unreadable", in_words(error))), False
+        return pack_reply(("unreadable", in_words(error))), False
     try:
         if name == "close":
             host.close()
-            return pack(("done", None)), True
+            return pack_reply(("done", None)), True
         return _done(host, host.call(name, tuple(args), channel)), False
     except PeerGoneError:
         raise
@@ -172,10 +172,10 @@ def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
 
 def _done(host: Host, answer: Any) -> bytes:
     try:
-        return pack(("done", answer))
+        return pack_reply(("done", answer))
     except Exception:  # noqa: BLE001 - whatever an author's object raises
         try:
-            return pack(("done", host.sendable(answer)))
+            return pack_reply(("done", host.sendable(answer)))
         except Exception as error:  # noqa: BLE001 - told to the trainer
             return failed(error)
 
@@ -183,10 +183,10 @@ def _done(host: Host, answer: Any) -> bytes:
 def failed(error: BaseException) -> bytes:
     """Return what was raised as a message; in words, if it cannot travel itself."""
     try:
-        packed = pack(("failed", error))
+        packed = pack_reply(("failed", error))
         pickle.loads(packed)  # noqa: S301 - many exceptions go in, and don't come out again
     except Exception:  # noqa: BLE001
-        return pack(("failed", RuntimeError(in_words(error))))
+        return pack_reply(("failed", RuntimeError(in_words(error))))
     return packed
 
 
