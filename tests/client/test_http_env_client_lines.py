@@ -28,6 +28,7 @@ class CounterClient(ew.HTTPEnvClient[CounterAction, CounterObservation]):
     pass
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_cut_at_random_points_every_step_is_taken_exactly_once() -> None:
     count = 150
     with served(Tally) as url:

@@ -51,10 +51,12 @@ def drawn(executor: str, seeds: list[int | None]) -> list[str]:
     return [repr([one.return_value for one in both]) for both in zip(*rounds, strict=True)]
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_sessions_with_one_seed_draw_the_same(executor: str) -> None:
     assert len(set(drawn(executor, [7] * 10))) == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_sessions_with_different_seeds_draw_different_numbers(executor: str) -> None:
     assert len(set(drawn(executor, list(range(10))))) == 10
 

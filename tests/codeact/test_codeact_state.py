@@ -114,6 +114,7 @@ def test_whatever_one_value_does_the_others_are_shown(
     assert after.value == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_value_that_will_not_stop_showing_itself_ends_its_own_episode() -> None:
     with road("make", limits=QUICK, fatal_reward=-1.0) as way:
         way.reset()

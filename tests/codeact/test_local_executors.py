@@ -200,6 +200,7 @@ def test_code_that_is_interrupted_keeps_its_names(way: Road) -> None:
     assert after.value == 8
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_the_event_loop_goes_on_while_code_spins(executor: str) -> None:
     async def both() -> tuple[bool, Any]:
         limits = {"timeout_s": 3.0}

@@ -41,10 +41,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW_PAGES = {  # they start servers, worker processes or the command line, many times
     "README.md",
+    "docs/explanation/speed.md",
+    "docs/guides/coding-environment.md",
+    "docs/guides/connecting.md",
     "docs/guides/mcp.md",
     "docs/guides/openenv.md",
     "docs/guides/operating-the-sandbox.md",
     "docs/guides/processes.md",
+    "docs/guides/serving.md",
+    "docs/guides/testing-your-environment.md",
     "docs/reference/command-line.md",
     "docs/tutorial/serve-your-environment.md",
 }

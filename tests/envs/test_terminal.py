@@ -265,6 +265,7 @@ def test_a_command_that_will_not_be_interrupted_is_killed_with_the_shell(
     assert told(run_in_haste("echo [$lost]; ls")) == ("[]\nkept\ntmp\n", "", 0)
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_where_it_cannot_be_killed_alone_the_session_ends() -> None:
     try:
         env = ew.make(CodingEnvironment, profile="shell", isolation="landlock", limits=HASTY)

@@ -10,6 +10,8 @@ from serving import served
 
 from envweave.examples import CounterEnv
 
+pytestmark = pytest.mark.slow  # starts servers and clients of OpenEnv
+
 PLAYS = ["play_async", "play_sync"]
 
 

@@ -10,6 +10,8 @@ from serving import served
 import envweave as ew
 from envweave.envs.coding_env import CodingEnvironment
 
+pytestmark = pytest.mark.slow  # starts servers and clients of OpenEnv
+
 
 @pytest.mark.parametrize("play", ["play_async", "play_sync"])
 def test_output_errors_and_status_are_fields_of_the_observation(peer: Any, play: str) -> None:

@@ -13,6 +13,8 @@ from leftovers import Leftovers
 import envweave as ew
 from envweave.errors import ActionError, EnvironmentLostError, ResetNeededError
 
+pytestmark = pytest.mark.slow  # starts servers and clients of OpenEnv
+
 
 def test_their_echo_environment_plays_like_one_of_ours(world: Any) -> None:
     with ew.make(world.echo) as env:

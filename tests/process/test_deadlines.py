@@ -113,6 +113,7 @@ def test_one_environment_that_hangs_is_replaced(kind: Any, action: int, autorese
         assert env.step(GO).step_index == 1
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_reset_that_hangs_alone_is_passed_over_too(tmp_path: Path) -> None:
     with ew.make(Place, backend="process", timeout_s=TIMEOUT_S, at=str(tmp_path)) as env:
         env.reset(seed=5)

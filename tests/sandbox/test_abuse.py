@@ -58,6 +58,7 @@ def test_memory_beyond_the_limit_is_a_memory_error(session):
     assert session.run("x = None; 1 + 1").return_value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_small_objects_beyond_the_limit_are_a_memory_error_too(session):
     result = session.run("x = []\nwhile True: x.append('%d' % len(x))", timeout_s=30)
 
@@ -152,6 +153,7 @@ def test_calling_tools_without_end_ends_at_the_limit(session):
     assert session.run("n").return_value == Limits().tool_calls
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_shell_fork_bomb_stays_within_its_session(box, neighbour):
     limits = Limits(timeout_s=2, processes=50)
     with Sandbox(isolation=box.tier.name, profile="shell", limits=limits) as shell:

@@ -79,6 +79,7 @@ def shape_of(value: Any) -> Any:
     return type(value), value
 
 
+@pytest.mark.slow  # starts several sandboxes
 @settings(deadline=None)
 @given(values)
 def test_plain_data_arrives_as_it_was_sent(value):

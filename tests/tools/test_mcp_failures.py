@@ -85,6 +85,7 @@ def test_a_server_that_speaks_another_protocol_is_given_up():
         start(configured(it=wild("--revision", "1999-01-01")))
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_pages_without_an_end_are_given_up(monkeypatch):
     monkeypatch.setattr("envweave.tools.mcp_sdk._MOST_PAGES", 20)
 
@@ -185,6 +186,7 @@ def test_a_server_that_died_between_episodes_is_started_again():
     assert before != after
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
     note = tmp_path / "starts"
 

@@ -31,6 +31,7 @@ def wait_until_gone(*pids):
                 os.close(watched)
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize("options", [[], ["--stubborn"]])
 def test_closing_ends_the_server_and_what_it_started(tmp_path, options):
     pids = tmp_path / "pids"

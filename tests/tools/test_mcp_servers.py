@@ -184,6 +184,7 @@ def test_a_schema_that_makes_no_sense_leaves_the_tool_usable():
     assert asyncio.run(run()) == " file-path='a' class=3"
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_listing_that_breaks_the_protocol_is_refused_by_field():
     with pytest.raises(StartupError, match=r"'it'.*tools\.0\.inputSchema.*dictionary"):
         listed(configured(it=wild("no-schema")))

@@ -177,6 +177,7 @@ class WildSeen(Wild):
         return super().step(action)
 
 
+@pytest.mark.slow  # starts worker processes
 @settings(max_examples=12, deadline=None)
 @given(
     case=st.integers(0, 10_000),
