@@ -158,7 +158,12 @@ class BlockingConnection:
             EnvWeaveError: What it was refused with, or why it cannot be asked.
         """
         try:
-            reply = self.call(self.exchange.question(method, params), timeout_s)
+            try:
+                reply = self.call(self.exchange.question(method, params), timeout_s)
+            except NoReplacementError:
+                raise
+            except PlaceGoneError:  # any server can answer it
+                reply = self.call(self.exchange.question(method, params), timeout_s)
         except DeadlineError:
             raise silent(self.address, method, timeout_s) from None
         if reply.fault is not None:

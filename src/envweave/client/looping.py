@@ -70,7 +70,12 @@ class AsyncConnection:
             EnvWeaveError: What it was refused with, or why it cannot be asked.
         """
         try:
-            reply = await self.call(self.exchange.question(method, params), ANSWER_S)
+            try:
+                reply = await self.call(self.exchange.question(method, params), ANSWER_S)
+            except NoReplacementError:
+                raise
+            except PlaceGoneError:  # any server can answer it
+                reply = await self.call(self.exchange.question(method, params), ANSWER_S)
         except DeadlineError:
             raise silent(self.address, method, ANSWER_S) from None
         if reply.fault is not None:
