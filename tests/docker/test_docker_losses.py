@@ -145,6 +145,21 @@ def test_with_a_container_for_each_only_one_row_is_lost() -> None:
         assert len(mine()) == 3
 
 
+@pytest.mark.parametrize("isolation", [None, "container"])
+def test_a_container_killed_between_calls_is_not_in_the_way_of_a_reset(
+    isolation: str | None,
+) -> None:
+    options = {"num_envs": 2, "docker_image": ECHO, "isolation": isolation}
+    with ew.make_vector("counter-v0", **options) as vector:
+        vector.reset(seed=0)
+        docker("kill", mine()[0])
+
+        vector.reset()
+
+        assert vector.step([{"delta": 1}] * 2).valid.all()
+        assert len(mine()) == (1 if isolation is None else 2)
+
+
 def test_async_callers_are_told_why_also_those_at_rest() -> None:
     async def play() -> list[Any]:
         async with (

@@ -26,6 +26,7 @@ class Failure(Exception):
 
 class ChatServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self, model: Model, api_key: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

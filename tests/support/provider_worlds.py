@@ -6,6 +6,9 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from process_worlds import Place, spoil
 
 from envweave.examples import CounterEnv
 
@@ -36,3 +39,22 @@ class FailsOnce(CounterEnv):
         if Path(sign).exists():
             Path(sign).unlink()
             raise RuntimeError("no licence")
+
+
+class LeavesACopy(Place):
+    """Forks at its first reset; the copy holds every connection of its process, and stays."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        return super().reset(seed=seed)
+
+
+class DiesAtReset(Place):
+    """Kills its process in `reset`, while there is a file `at/die`."""
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        if (self.at / "die").exists():
+            spoil("kill")
+        return super().reset(seed=seed)

@@ -107,3 +107,15 @@ def flaky(fails: Callable[[str, int], str | None]) -> tuple[type[ew.Environment]
             return Seen(1, reward=1.0, done=True)
 
     return Flaky, log
+
+
+class Endless(Walk):
+    """The same walks without end, each about a task of its own."""
+
+    tasks = ew.Tasks.endless(lambda split, index: ew.Task(f"{split}-{index}", split))
+
+
+class ManyTasks(Walk):
+    """The same walks about more tasks than a page holds."""
+
+    tasks = ew.Tasks({"train": [ew.Task(f"train-{i}") for i in range(1200)]})

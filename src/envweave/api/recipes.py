@@ -118,11 +118,15 @@ def _named_place(
         return containers, f"the image {image!r}"
     if remote.provider is None:
         return None, ""
+    from envweave.providers import SubprocessProvider
     from envweave.providers.docker_pool import WarmPool
     from envweave.providers.watched import WatchedProvider
 
     # Whoever wrote a provider of their own says what it starts.
-    is_container = isinstance(remote.provider, WatchedProvider | WarmPool) or backend == containers
+    is_container = backend == containers or (
+        isinstance(remote.provider, WatchedProvider | WarmPool)
+        and not isinstance(remote.provider, SubprocessProvider)
+    )
     return containers if is_container else _HTTP, "a provider"
 
 

@@ -49,8 +49,10 @@ def connect_many(
     from envweave.client.together import AsyncRemoteDriver, SharedLine
 
     server = reached.server
-    served = Served(server, server.ask("describe", {}), types_of(spec))
-    line = SharedLine(server.connect_async(size), reached.stop)
+    description = server.ask("describe", {})
+    connection = server.connect_async(size)
+    served = Served(server, description, types_of(spec), connection.ask)
+    line = SharedLine(connection, reached.stop)
     return [
         AsyncRemoteDriver(line, served, autoreset=options.autoreset, timeout_s=options.timeout_s)
         for _ in range(size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends.at_server import (
@@ -84,7 +85,10 @@ def _started(
     if remote.token is not None:
         told["ENVWEAVE_TOKEN"] = remote.token
     providers = providers_for(remote.provider, count)
-    places = start_all(lambda one: Place(one, image, told, remote.token), providers)
+    places = start_all(
+        lambda one: Place(one, partial(one.start_container, image, env_vars=told), remote.token),
+        providers,
+    )
     try:
         yield [Reached(Server(one.address, encoding, one.token, one), one.stop) for one in places]
     except BaseException:

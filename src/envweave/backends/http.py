@@ -1,9 +1,14 @@
-"""`backend="http"`: at a server, which runs already or is started for the caller."""
+"""`backend="http"`: at a server, which runs already or is started for the caller.
+
+A server that was started and is lost ends the episodes that ran there; the next reset has another
+one started.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends.at_server import (
@@ -16,6 +21,7 @@ from envweave.backends.at_server import (
     token_of,
 )
 from envweave.client.address import parse_address
+from envweave.client.places import Place
 from envweave.client.served import Server
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
@@ -76,17 +82,17 @@ def _reached(
             )
         yield Reached(Server(parse_address(url), encoding, token))
         return
-    base_url, stop = _start(spec, kwargs, options, sessions)
+    place = _start(spec, kwargs, options, sessions, token)
     try:
-        yield Reached(Server(parse_address(base_url), encoding, token), stop)
+        yield Reached(Server(place.address, encoding, place.token, place), place.stop)
     except BaseException:
-        stop()
+        place.stop()
         raise
 
 
 def _start(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int
-) -> tuple[str, Callable[[], None]]:
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int, token: str | None
+) -> Place:
     from envweave.providers import ContainerProvider, SubprocessProvider
     from envweave.server.options import ServerOptions
 
@@ -108,11 +114,5 @@ def _start(
             f"workers={options.workers} belong to the provider's server. Pass them to the provider."
         )
     if isinstance(provider, SubprocessProvider):
-        return provider.start(spec, kwargs), provider.stop_container
-    base_url = provider.start_container(spec.id, **kwargs)
-    try:
-        provider.wait_for_ready(base_url)
-    except BaseException:
-        provider.stop_container()
-        raise
-    return base_url, provider.stop_container
+        return Place(provider, partial(provider.start, spec, kwargs), token)
+    return Place(provider, partial(provider.start_container, spec.id, **kwargs), token)

@@ -71,7 +71,8 @@ class RemoteDriver:
         try:
             self._make("open", {}, as_it_is)
         except EnvWeaveError as error:
-            self._sitting.lose_to(error, self._connection)
+            if not self._sitting.has_lost_server(self._connection):  # else `reset` tries again
+                self._sitting.lose_to(error, self._connection)
             raise
         self._ending.sitting = self._sitting
 
@@ -80,14 +81,24 @@ class RemoteDriver:
         sitting = self._sitting
         sitting.refuse_closed("reset")
         try:
-            if not sitting.is_open:
-                self._open()
-            result: ResetResult[Any] = self._make("reset", wanted, sitting.result)
+            try:
+                return self._begin(wanted)
+            except LOSSES as loss:
+                if not sitting.has_lost_server(self._connection):
+                    raise
+                sitting.replace(loss, self._connection)
+            return self._begin(wanted)
         except UnsaidError:
             raise
         except LOSSES as loss:
             self._sitting.lose_to(loss, self._connection)
             raise sitting.lost_reset(loss) from None
+
+    def _begin(self, wanted: dict[str, Any]) -> ResetResult[Any]:
+        """Begin an episode in the session that is open, or in a new one."""
+        if not self._sitting.is_open:
+            self._open()
+        result: ResetResult[Any] = self._make("reset", wanted, self._sitting.result)
         return result
 
     def step(self, action: Any) -> StepResult[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.places import Place, PlaceGoneError
+from envweave.client.places import NoReplacementError, Place, PlaceGoneError
 from envweave.client.refusals import foreign, silent
 from envweave.client.sockets import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
@@ -142,6 +142,8 @@ class BlockingConnection:
     def _dial_place(self, place: Place) -> BlockingSocket:
         try:
             return dial_place(place, self.exchange.encoding)
+        except NoReplacementError:
+            raise  # what ran at the lost server is buried
         except PlaceGoneError as loss:
             self.exchange.bury(loss)
             raise
@@ -156,7 +158,12 @@ class BlockingConnection:
             EnvWeaveError: What it was refused with, or why it cannot be asked.
         """
         try:
-            reply = self.call(self.exchange.question(method, params), timeout_s)
+            try:
+                reply = self.call(self.exchange.question(method, params), timeout_s)
+            except NoReplacementError:
+                raise
+            except PlaceGoneError:  # any server can answer it
+                reply = self.call(self.exchange.question(method, params), timeout_s)
         except DeadlineError:
             raise silent(self.address, method, timeout_s) from None
         if reply.fault is not None:

@@ -11,7 +11,7 @@ from typing import Any, final
 from envweave.client.address import Address
 from envweave.client.blocking import dial, dial_place
 from envweave.client.loop_sockets import LoopSocket, dial_apart
-from envweave.client.places import Place, PlaceGoneError
+from envweave.client.places import NoReplacementError, Place, PlaceGoneError
 from envweave.client.refusals import silent
 from envweave.client.sockets import ANSWER_S
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError, EnvWeaveError
@@ -70,7 +70,12 @@ class AsyncConnection:
             EnvWeaveError: What it was refused with, or why it cannot be asked.
         """
         try:
-            reply = await self.call(self.exchange.question(method, params), ANSWER_S)
+            try:
+                reply = await self.call(self.exchange.question(method, params), ANSWER_S)
+            except NoReplacementError:
+                raise
+            except PlaceGoneError:  # any server can answer it
+                reply = await self.call(self.exchange.question(method, params), ANSWER_S)
         except DeadlineError:
             raise silent(self.address, method, ANSWER_S) from None
         if reply.fault is not None:
@@ -218,7 +223,8 @@ class AsyncConnection:
             try:
                 opened = await dial_apart(call)
             except PlaceGoneError as error:
-                self.exchange.bury(error)
+                if not isinstance(error, NoReplacementError):  # else they are buried
+                    self.exchange.bury(error)
                 self._patience.renew()
                 self._loss = None
                 self._give_up(error)

@@ -118,7 +118,8 @@ class ManyConnections:
         for key in [key for key, owner in self._waiting.items() if owner is connection]:
             del self._waiting[key]
             session, number = key
-            connection.abandon(session)
+            if not connection.exchange.is_buried(session):
+                connection.abandon(session)
             self._inbox.append(Reply(id=number, session=session, fault=fault))
 
     def abandon(self, session: str) -> None:
@@ -132,6 +133,11 @@ class ManyConnections:
         home = self._forget(session)
         if home is not None:
             home.exchange.drop(session)
+
+    def is_buried(self, session: str) -> bool:
+        """Whether a session went with its server, which is gone for good."""
+        home = self._homes.get(session)
+        return home is not None and home.exchange.is_buried(session)
 
     def _forget(self, session: str) -> BlockingConnection | None:
         for key in [key for key in self._waiting if key[0] == session]:
@@ -181,3 +187,6 @@ class _Exchanges:
 
     def drop(self, session: str) -> None:
         self._connections.drop(session)
+
+    def is_buried(self, session: str) -> bool:
+        return self._connections.is_buried(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from envweave.client.address import Address, parse_address
@@ -26,6 +26,10 @@ class PlaceGoneError(ConnectionLostError):
     """Nobody will ever answer there again; the message says why."""
 
 
+class NoReplacementError(PlaceGoneError):
+    """A server is gone, and no other one could be started in its place."""
+
+
 @final
 class Place:
     """Where a server runs that a provider starts, and starts again when it is lost.
@@ -34,10 +38,9 @@ class Place:
     place knows nothing of it.
 
     Args:
-        provider: Who starts it.
-        image: From what.
-        env_vars: What the server is told.
-        token: What to show it, where the provider does not say.
+        provider: Who watches and stops it.
+        start: Has the provider start a server, and returns its base URL.
+        token: What to show it; left out, what the provider says.
 
     Attributes:
         address: Where the server is now.
@@ -50,8 +53,7 @@ class Place:
     def __init__(
         self,
         provider: ContainerProvider,
-        image: str,
-        env_vars: Mapping[str, str],
+        start: Callable[[], str],
         token: str | None = None,
     ) -> None:
         # Here, since whoever connects to a server that runs need not wait for providers.
@@ -59,8 +61,8 @@ class Place:
 
         self._provider = provider
         self._watched = provider if isinstance(provider, WatchedProvider) else None
-        self._image = image
-        self._env_vars = dict(env_vars)
+        self._start_server = start
+        self._given_token = token
         self._is_gone = False
         self._is_stopped = False
         self._lock = threading.Lock()  # over `_is_gone`, and whatever starts or stops it
@@ -68,13 +70,13 @@ class Place:
         self.address = self._start()
 
     def _start(self) -> Address:
-        base_url = self._provider.start_container(self._image, env_vars=self._env_vars)
+        base_url = self._start_server()
         try:
             self._provider.wait_for_ready(base_url, START_S)
         except BaseException:
             self._provider.stop_container()
             raise
-        if self._watched is not None:
+        if self._given_token is None and self._watched is not None:
             self.token = self._watched.token
         return parse_address(base_url)
 
@@ -82,7 +84,8 @@ class Place:
         """Return where the server is; in the place of one that is known to be lost starts another.
 
         Raises:
-            PlaceGoneError: There is none, and there cannot be another now.
+            PlaceGoneError: It was stopped.
+            NoReplacementError: There is none, and there cannot be another now.
         """
         with self._lock:
             if self._is_stopped:
@@ -92,8 +95,8 @@ class Place:
                     self._provider.stop_container()
                     self.address = self._start()
                 except EnvWeaveError as error:
-                    raise PlaceGoneError(
-                        f"Another container in place of one that was lost could not be had: {error}"
+                    raise NoReplacementError(
+                        f"No other server could be started in place of a lost one: {error}"
                     ) from error
                 self._is_gone = False
             return self.address

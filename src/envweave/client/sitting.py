@@ -141,6 +141,15 @@ class Sitting:
         self.trail.follow(result)
         return result
 
+    def has_lost_server(self, line: Line) -> bool:
+        """Whether the session went with its server. The next is opened at its replacement."""
+        return self._caller is not None and line.exchange.is_buried(self._caller.session)
+
+    def replace(self, loss: EnvWeaveError, line: Line) -> None:
+        """Give up a session that went with its server, so that another one is opened."""
+        logger.warning("an environment %s was lost and is replaced: %s", self.name, loss)
+        self.lose_to(loss, line)
+
     def lose(self, why: str) -> str | None:
         """Take note that the session cannot go on; return its id, if there was one."""
         caller, self._caller, self._loss = self._caller, None, why

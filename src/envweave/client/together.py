@@ -102,7 +102,8 @@ class AsyncRemoteDriver:
         try:
             await self._make("open", {}, as_it_is)
         except EnvWeaveError as error:
-            self._sitting.lose_to(error, self._connection)
+            if not self._sitting.has_lost_server(self._connection):  # else `reset` tries again
+                self._sitting.lose_to(error, self._connection)
             raise
         self._has_opened = True
 
@@ -110,14 +111,18 @@ class AsyncRemoteDriver:
         """Begin an episode. See `AsyncEnv.reset`."""
         self._sitting.refuse_closed("reset")
         with self._alone("reset"):
-            return await self._begin(wanted)
+            return await self._reset(wanted)
 
-    async def _begin(self, wanted: dict[str, Any]) -> ResetResult[Any]:
+    async def _reset(self, wanted: dict[str, Any]) -> ResetResult[Any]:
         sitting = self._sitting
         try:
-            if not sitting.is_open:
-                await self._open()
-            result: ResetResult[Any] = await self._make("reset", wanted, sitting.result)
+            try:
+                return await self._begin(wanted)
+            except LOSSES as loss:
+                if not sitting.has_lost_server(self._connection):
+                    raise
+                sitting.replace(loss, self._connection)
+            return await self._begin(wanted)
         except UnsaidError:
             raise
         except LOSSES as loss:
@@ -125,6 +130,12 @@ class AsyncRemoteDriver:
             if not self._has_opened:
                 raise
             raise sitting.lost_reset(loss) from None
+
+    async def _begin(self, wanted: dict[str, Any]) -> ResetResult[Any]:
+        """Begin an episode in the session that is open, or in a new one."""
+        if not self._sitting.is_open:
+            await self._open()
+        result: ResetResult[Any] = await self._make("reset", wanted, self._sitting.result)
         return result
 
     async def step(self, action: Any) -> StepResult[Any]:
@@ -150,7 +161,7 @@ class AsyncRemoteDriver:
         if not self._autoreset:
             return result
         try:
-            return then(result, await self._begin({}))
+            return then(result, await self._reset({}))
         except EnvWeaveError as error:
             return then(result, error)
 

@@ -113,14 +113,23 @@ class RemoteTransport:
         return outcomes
 
     def _begin(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        failed = self._sessions.open(self._sessions.lost(wanted))
+        fresh = self._sessions.lost(wanted)
+        failed = self._sessions.open(fresh)
         outcomes: dict[int, ResetResult[Any] | Exception] = {
             row: self._lost_reset(error) for row, error in failed.items()
         }
         rows = [row for row in wanted if row not in failed]
         replies = self._sessions.ask(rows, "reset", wanted)
+        # Sessions that were open before and went with their server begin at its replacement.
+        again = [row for row in self._sessions.at_lost_servers(rows) if row not in fresh]
         for row, reply in zip(rows, replies, strict=True):
             outcomes[row] = self._began(row, reply)
+        if again:
+            logger.warning(
+                "%d environments %s were lost and are replaced: %s",
+                *(len(again), self.interface.name, outcomes[again[0]]),
+            )
+            outcomes.update(self._begin({row: wanted[row] for row in again}))
         return {row: outcomes[row] for row in wanted}
 
     def _began(self, row: int, reply: Reply) -> ResetResult[Any] | Exception:

@@ -224,7 +224,8 @@ class Calls:
         """Answer what is under way with the reason why nobody else will."""
         fault = fault_of(ConnectionLostError(str(error)))
         for session, number in list(self._pending):
-            self.connection.abandon(session)
+            if not self.connection.exchange.is_buried(session):
+                self.connection.abandon(session)
             self._note((session, number), Reply(id=number, session=session, fault=fault))
 
     def give_up(self, session: str) -> None:

@@ -91,10 +91,23 @@ class Sessions:
         """Return which of these rows have no session."""
         return [row for row in rows if self._seats[row].loss is not None]
 
+    def at_lost_servers(self, rows: Iterable[int]) -> list[int]:
+        """Return which of these rows have a session that went with its server."""
+        is_buried = self.calls.connection.exchange.is_buried
+        return [row for row in rows if is_buried(self._seats[row].caller.session)]
+
     def open(self, rows: Sequence[int]) -> dict[int, EnvWeaveError]:
         """Open sessions for these rows; return why some could not be opened."""
+        failed, again = self._open(rows)
+        if again:  # another server takes the place of the lost one
+            failed = {row: error for row, error in failed.items() if row not in again}
+            failed.update(self._open(again)[0])
+        return failed
+
+    def _open(self, rows: Sequence[int]) -> tuple[dict[int, EnvWeaveError], list[int]]:
+        """Open sessions; return why some could not be, and which of them by a lost server."""
         if not rows:
-            return {}
+            return {}, []
         callers = [Caller() for _ in rows]
         wishes = [{**self._wishes, "position": self._seats[row].position} for row in rows]
         try:
@@ -106,13 +119,17 @@ class Sessions:
                 self.calls.give_up(caller.session)
             raise
         failed: dict[int, EnvWeaveError] = {}
+        again: list[int] = []
+        is_buried = self.calls.connection.exchange.is_buried
         for row, caller, reply in zip(rows, callers, replies, strict=True):
             if reply.fault is None:
                 self._seats[row].caller, self._seats[row].loss = caller, None
-            else:
-                failed[row] = error_of(reply.fault)
-                self.calls.forget(caller.session)
-        return failed
+                continue
+            failed[row] = error_of(reply.fault)
+            if is_buried(caller.session):
+                again.append(row)
+            self.calls.forget(caller.session)
+        return failed, again
 
     def lose(self, row: int, error: Exception) -> None:
         """Take note that a row's session cannot go on."""

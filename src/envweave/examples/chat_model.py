@@ -1,26 +1,36 @@
-"""A model behind an OpenAI-compatible server, asked over plain HTTP."""
+"""A model behind an OpenAI-compatible server, asked over HTTP: many requests at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
+import contextlib
+import email.utils
 import json
 import math
 import os
+import random
+import ssl
 import time
-import urllib.error
-import urllib.request
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import envweave as ew
+
+if TYPE_CHECKING:
+    import httpx2
 
 Message = dict[str, str]
 """A `role` (`system`, `user` or `assistant`) and the `content`."""
 
 _AGAIN = (408, 429, 500, 502, 503, 504)
-_LONGEST_WAIT_S = 30.0
-_MOST_BYTES = 16 << 20
+_LONGEST_BACKOFF_S = 30.0
+_ADVICE = {
+    401: " Pass api_key=…, or set OPENAI_API_KEY.",
+    403: " Check what the key in api_key, or OPENAI_API_KEY, may do.",
+    404: " Check that base_url ends as the server's API does, mostly in /v1, and the model's name.",
+}
 
 
 class ModelError(ew.EnvWeaveError):
@@ -30,6 +40,10 @@ class ModelError(ew.EnvWeaveError):
 @dataclass
 class ChatModel:
     """Asks a server that speaks `POST /chat/completions`: OpenAI's, vLLM's, llama.cpp's.
+
+    There is no limit to how many `ask` calls wait at the same time: as many as episodes run.
+    Connections are kept while any of them waits, and between them in an `async with` block.
+    Needs the extra `http`.
 
     Attributes:
         model: The name of the model there.
@@ -46,6 +60,10 @@ class ChatModel:
     options: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 120.0
     attempts: int = 4
+    _clients: dict[asyncio.AbstractEventLoop, _Client] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _ssl: ssl.SSLContext | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.base_url = (self.base_url or os.environ.get("OPENAI_BASE_URL", "")).rstrip("/")
@@ -64,38 +82,142 @@ class ChatModel:
 
         Raises:
             ModelError: The server refused, or still failed at the last attempt.
+            MissingExtraError: httpx2 is not installed.
         """
-        return await asyncio.to_thread(self.ask_now, messages)
-
-    def ask_now(self, messages: list[Message]) -> str:
-        """Return what the model says next. Blocks."""
-        body = json.dumps({"model": self.model, "messages": messages, **self.options}).encode()
+        httpx2 = _httpx2()
         for attempt in range(1, self.attempts + 1):
             try:
-                return _content(self._post(body))
-            except urllib.error.HTTPError as error:
-                said = _said(error)
-                if error.code not in _AGAIN or attempt == self.attempts:
-                    raise ModelError(f"{self.base_url} answered {error.code}: {said}") from None
-                wait_s = _wait_s(error.headers.get("Retry-After"), attempt)
-            except (OSError, http.client.HTTPException) as error:
-                if attempt == self.attempts:
-                    reason = getattr(error, "reason", None) or error
-                    raise ModelError(f"{self.base_url} cannot be reached: {reason}") from error
-                wait_s = _wait_s(None, attempt)
-            time.sleep(wait_s)
+                async with self._connected() as client:
+                    response = await client.post(**self._request(messages))
+                outcome = self._read(response, attempt)
+            except httpx2.TransportError as error:
+                outcome = self._unreachable(error, attempt)
+            if isinstance(outcome, str):
+                return outcome
+            await asyncio.sleep(outcome)
         raise AssertionError("unreachable")
 
-    def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        request = urllib.request.Request(  # noqa: S310 - http and https alone, see __post_init__
-            f"{self.base_url}/chat/completions", body, headers, method="POST"
-        )
-        with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:  # noqa: S310
-            data: bytes = reply.read(_MOST_BYTES)
-        return data
+    def ask_now(self, messages: list[Message]) -> str:
+        """Return what the model says next. Blocks.
+
+        Raises:
+            ModelError, MissingExtraError: As `ask`.
+        """
+        httpx2 = _httpx2()
+        with httpx2.Client(**self._settings()) as client:
+            for attempt in range(1, self.attempts + 1):
+                try:
+                    response = client.post(**self._request(messages))
+                    outcome = self._read(response, attempt)
+                except httpx2.TransportError as error:
+                    outcome = self._unreachable(error, attempt)
+                if isinstance(outcome, str):
+                    return outcome
+                time.sleep(outcome)
+        raise AssertionError("unreachable")
+
+    async def __aenter__(self) -> Self:
+        """Keep the connections, also while nothing is asked, until the block ends."""
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[httpx2.AsyncClient]:
+        client = self._enter()
+        try:
+            yield client
+        finally:
+            await self._leave()
+
+    def _enter(self) -> httpx2.AsyncClient:
+        """Return the client of the running loop, and count one user more."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = _Client(_httpx2().AsyncClient(**self._settings()))
+        one = self._clients[loop]
+        one.users += 1
+        return one.client
+
+    async def _leave(self) -> None:
+        """Count one user less, and close the client with the last."""
+        loop = asyncio.get_running_loop()
+        one = self._clients[loop]
+        one.users -= 1
+        if not one.users:
+            del self._clients[loop]
+            await one.client.aclose()
+
+    def _settings(self) -> dict[str, Any]:
+        if self._ssl is None and self.base_url.startswith("https://"):
+            self._ssl = ssl.create_default_context()  # takes a while
+        httpx2 = _httpx2()
+        return {
+            "headers": {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+            "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            "timeout": httpx2.Timeout(self.timeout_s),
+            "verify": self._ssl or False,
+        }
+
+    def _request(self, messages: list[Message]) -> dict[str, Any]:
+        body = {"model": self.model, "messages": messages, **self.options}
+        return {"url": f"{self.base_url}/chat/completions", "json": body}
+
+    def _read(self, response: httpx2.Response, attempt: int) -> str | float:
+        """Return the content of an answer, or how long to wait before the next attempt.
+
+        Raises:
+            ModelError: There is neither.
+        """
+        status = response.status_code
+        if status == 200:
+            return _content(response.content)
+        if status not in _AGAIN or attempt == self.attempts:
+            said = f"{self.base_url} answered {status}: {_said(response)}"
+            raise ModelError(said + _ADVICE.get(status, ""))
+        asked_s = _retry_after_s(response.headers.get("Retry-After"))
+        return _backoff_s(attempt) if asked_s is None else min(asked_s, self.timeout_s)
+
+    def _unreachable(self, error: Exception, attempt: int) -> float:
+        """Return how long to wait before the next attempt.
+
+        Raises:
+            ModelError: This was the last.
+        """
+        if attempt == self.attempts:
+            reason = str(error) or type(error).__name__
+            raise ModelError(f"{self.base_url} cannot be reached: {reason}") from error
+        return _backoff_s(attempt)
+
+
+@dataclass
+class _Client:
+    """A client of one event loop.
+
+    Attributes:
+        client: It.
+        users: How many use it now.
+    """
+
+    client: httpx2.AsyncClient
+    users: int = 0
+
+
+def _httpx2() -> Any:
+    try:
+        import httpx2
+    except ImportError:
+        raise ew.errors.MissingExtraError.for_extra(
+            "Asking a model needs httpx2.", "http"
+        ) from None
+    return httpx2
 
 
 def _content(reply: bytes) -> str:
@@ -111,21 +233,27 @@ def _content(reply: bytes) -> str:
     return content
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    with error:
-        text = error.read(2000).decode(errors="replace")
+def _said(response: httpx2.Response) -> str:
+    text = response.content[:2000].decode(errors="replace")
     try:
         told = json.loads(text)["error"]
         return str(told["message"] if isinstance(told, dict) else told)
     except (ValueError, LookupError, TypeError):
-        return text.strip() or str(error.reason)
+        return text.strip() or response.reason_phrase
 
 
-def _wait_s(retry_after: str | None, attempt: int) -> float:
+def _retry_after_s(header: str | None) -> float | None:
+    """Return how long a server asks to wait: it says so in seconds, or by a date."""
     try:
-        wanted = float(retry_after or "nan")
-    except ValueError:  # a date: rare, and the next attempt tells
-        wanted = math.nan
-    if math.isnan(wanted):
-        wanted = 0.5 * 2.0**attempt
-    return min(max(wanted, 0.0), _LONGEST_WAIT_S)
+        wanted_s = float(header or "nan")
+    except ValueError:
+        try:
+            wanted_s = email.utils.parsedate_to_datetime(header or "").timestamp() - time.time()
+        except ValueError:
+            return None
+    return None if math.isnan(wanted_s) else max(wanted_s, 0.0)
+
+
+def _backoff_s(attempt: int) -> float:
+    longest_s = min(0.5 * 2.0**attempt, _LONGEST_BACKOFF_S)
+    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come at once

@@ -23,6 +23,9 @@ from envweave.wire.messages import Fault
 STOP_S = 10.0
 """How long a server may take to close its environments before it is killed."""
 
+_EXIT_S = 0.2
+"""How long a process takes to exit after its connections have closed. Nearly always less."""
+
 _LINES_KEPT = 20
 
 
@@ -60,6 +63,10 @@ class ServerProcess:
         self._ready_fd, self._life_fd = ready_r, life_w
         self._is_ready = False
         self._printed = _Printed(self._process)
+        self._exit_thread = threading.Thread(
+            target=self._wait_for_exit, name=f"envweave server {self.pid} exit", daemon=True
+        )
+        self._exit_thread.start()
         try:
             self._tell({**config, "ready_fd": ready_w, "lifeline_fd": life_r, "quiet": True})
         except BaseException:
@@ -76,6 +83,27 @@ class ServerProcess:
     def pid(self) -> int:
         """The process's id."""
         return self._process.pid
+
+    def _wait_for_exit(self) -> None:
+        """Reap the process, and kill what is left of its group.
+
+        A copy that the server forked would hold its connections open, and no client would
+        notice that the server is gone.
+        """
+        self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def why_gone(self) -> str | None:
+        """Return how the process ended; `None` while it runs."""
+        self._exit_thread.join(_EXIT_S)
+        code = self._process.returncode
+        if code is None:
+            return None
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        last = self._printed.last_lines()
+        shown = f" Its last lines:\n{last}" if last else ""
+        return f"The server process {self.pid} {how}.{shown}"
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until it takes calls.
@@ -104,11 +132,11 @@ class ServerProcess:
         self._is_ready = True
 
     def _ending(self) -> str:
-        try:
-            code = self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
+        self._exit_thread.join(STOP_S)
+        code = self._process.returncode
+        if code is None:
             return "without a word"
-        return f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        return f"with code {code}" if code >= 0 else f"by {_signal_name(-code)}"
 
     def _failed(self, how: str) -> StartupError:
         last = self._printed.last_lines()
@@ -127,16 +155,21 @@ class ServerProcess:
         try:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            pass
+            self._exit_thread.join(STOP_S)
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it may have started
-            process.wait()
+            if self._exit_thread.is_alive():
+                process.kill()
+            self._exit_thread.join()
             os.close(life_fd)
             os.close(self._ready_fd)
             self._printed.end()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 @final

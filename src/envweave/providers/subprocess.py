@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, final
 
 from envweave.errors import CallOrderError, DefinitionError, StartupError
-from envweave.providers.base import ContainerProvider
 from envweave.providers.definitions import served_as
 from envweave.providers.server_process import ServerProcess
+from envweave.providers.watched import WatchedProvider
 from envweave.registry import EnvSpec
 from envweave.registry.registry import LOCAL
 
@@ -24,7 +24,7 @@ _LONGEST_PATH = 100  # that a unix socket may have, and a little
 
 
 @final
-class SubprocessProvider(ContainerProvider):
+class SubprocessProvider(WatchedProvider):
     """Starts a server process for an ID, on a unix socket that only this user can reach.
 
     There are no walls around it: the environment can do what its user can. The process ends when
@@ -54,6 +54,20 @@ class SubprocessProvider(ContainerProvider):
     def pid(self) -> int | None:
         """The id of the server process; `None` while there is none."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def token(self) -> str | None:
+        """What to show the server that was started; `None` if it asks for nothing."""
+        token: str | None = self._options.get("token")
+        return token
+
+    def why_gone(self) -> str | None:
+        """Return how the server process ended; `None` while it runs."""
+        return None if self._process is None else self._process.why_gone()
+
+    def another(self) -> SubprocessProvider:
+        """Return one more of this kind, with the same options and no server yet."""
+        return SubprocessProvider(**self._options)
 
     def start_container(
         self,

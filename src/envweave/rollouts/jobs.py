@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from envweave.environment import Interface
 from envweave.errors import OptionError, SeedError, TaskError
 from envweave.session.seeds import draw_seed, episode_seed, read_seed
 from envweave.types import Task, Tasks
-from envweave.types.tasks import EndlessSplit
+from envweave.types.tasks import SplitIterator, TaskReader
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """A task that a server has.
+
+    Attributes:
+        fetch: Gets it. It may fail, and be called again.
+    """
+
+    fetch: Callable[[], Awaitable[Task]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +40,13 @@ class Job:
 
     group: int
     member: int
-    task: Task | None
+    task: Task | RemoteTask | None
     seed: int | None
 
     def describe(self) -> str:
         """Name it in a message."""
         said = [f"group {self.group}, member {self.member}"]
-        if self.task is not None:
+        if isinstance(self.task, Task):
             said.append(f"task {self.task.id!r}")
         if self.seed is not None:
             said.append(f"seed {self.seed}")
@@ -75,17 +87,28 @@ class Plan:
     def jobs(self, known: Tasks | None) -> Iterator[Job]:
         """Go through the jobs in order. A task is asked for when its group's turn comes.
 
+        One that a server has is fetched by who plays the job, so that nothing here blocks, and
+        a server that is away costs an episode that is played again.
+
         The seed of an episode follows from the rollout's seed, its group and its place in it:
         never from who plays it, or when.
         """
         groups = None if self.episodes is None else self.episodes // self.group_size
-        given: Iterable[Any] = itertools.repeat(None) if self.tasks is None else self.tasks
-        for group, one in enumerate(itertools.islice(given, groups)):
+        for group, one in enumerate(itertools.islice(self._given(), groups)):
             base = None if self.seed is None else episode_seed(self.seed, group + 1)
             task = _find(one, base, known, is_given=self.tasks is not None)
             for member in range(self.group_size):
                 own = base if base is None or self.share_seed else episode_seed(base, member + 1)
                 yield Job(group, member, task, own)
+
+    def _given(self) -> Iterable[Any]:
+        """Return the tasks that were asked for; none of a server's is fetched."""
+        tasks = self.tasks
+        if tasks is None:
+            return itertools.repeat(None)
+        if isinstance(tasks, SplitIterator) and tasks.tasks.reader is not None:
+            return _remote_tasks(tasks, tasks.tasks.reader)
+        return tasks
 
 
 def plan(
@@ -136,7 +159,15 @@ def is_endless(tasks: Any) -> bool:
     """Whether it is known that these tasks have no end."""
     if isinstance(tasks, itertools.repeat):
         return operator.length_hint(tasks, -1) < 0
-    return isinstance(tasks, EndlessSplit | itertools.cycle | itertools.count)
+    if isinstance(tasks, SplitIterator):
+        return tasks.is_endless
+    return isinstance(tasks, itertools.cycle | itertools.count)
+
+
+def _remote_tasks(tasks: SplitIterator, reader: TaskReader) -> Iterator[RemoteTask]:
+    while not tasks.is_over:
+        index, tasks.index = tasks.index, tasks.index + 1
+        yield RemoteTask(partial(reader.at, tasks.split, index))
 
 
 def _check_tasks(interface: Interface, tasks: Any) -> None:
@@ -151,13 +182,18 @@ def _check_tasks(interface: Interface, tasks: Any) -> None:
         )
 
 
-def _find(one: Any, seed: int | None, known: Tasks | None, *, is_given: bool) -> Task | None:
+def _find(
+    one: Any, seed: int | None, known: Tasks | None, *, is_given: bool
+) -> Task | RemoteTask | None:
+    reader = None if known is None else known.reader
     if not is_given:
-        return None if known is None else known.draw(seed)
-    if isinstance(one, Task):
+        if known is None:
+            return None
+        return known.draw(seed) if reader is None else RemoteTask(partial(reader.draw, seed))
+    if isinstance(one, Task | RemoteTask):
         return one
     if not isinstance(one, str):
         raise TaskError(f"tasks: {one!r} is neither a Task nor the id of one.")
     if known is None:
         raise TaskError(f"The environment lists no tasks, so {one!r} cannot be found. Pass a Task.")
-    return known.get(one)
+    return known.get(one) if reader is None else RemoteTask(partial(reader.get, one))

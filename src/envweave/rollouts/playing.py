@@ -17,7 +17,7 @@ from envweave.errors import (
     RegistryError,
     in_words,
 )
-from envweave.rollouts.jobs import Job
+from envweave.rollouts.jobs import Job, RemoteTask
 from envweave.rollouts.pooling import REFUSALS, Line
 from envweave.session.keeping import keep
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
@@ -71,7 +71,9 @@ async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
     job, episode_id, max_steps = attempt.job, attempt.episode_id, attempt.max_steps
     result: StepResult[Any]
     try:
-        result = await line.reset(seed=job.seed, task=job.task, episode_id=episode_id)
+        if isinstance(job.task, RemoteTask):
+            scribe.task = await job.task.fetch()
+        result = await line.reset(seed=job.seed, task=scribe.task, episode_id=episode_id)
     except REFUSALS as error:
         error.add_note(f"Refused at the start of episode {episode_id} ({job.describe()}).")
         raise
@@ -157,9 +159,15 @@ def failure_end(error: BaseException) -> EpisodeEnd:
 
 @final
 class Scribe:
-    """Writes down one episode while it is played."""
+    """Writes down one episode while it is played.
+
+    Attributes:
+        task: What it is about, once that is known.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
+        task = attempt.job.task
+        self.task = None if isinstance(task, RemoteTask) else task
         self._attempt = attempt
         self._agents = attempt.agents
         self._began_s = time.perf_counter()
@@ -238,8 +246,8 @@ class Scribe:
             )
             self._parts = {}
         return Episode(
-            task=None if job.task is None else job.task.public(),
-            task_id=job.task.id if job.task is not None else first.task_id if first else None,
+            task=None if self.task is None else self.task.public(),
+            task_id=self.task.id if self.task is not None else first.task_id if first else None,
             seed=job.seed,
             group=job.group,
             member=job.member,

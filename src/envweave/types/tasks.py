@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from envweave.errors import TaskError, suggest
 
@@ -123,6 +122,25 @@ WITHHELD: Any = Private(None)
 """The private part of a task where a caller has it."""
 
 
+class TaskReader(Protocol):
+    """Fetches tasks that are kept elsewhere, without blocking an event loop.
+
+    Each method raises what the fetching raises, and may be called again then.
+    """
+
+    async def at(self, split: str, index: int) -> Task:
+        """Return the task at an index of a split."""
+        ...
+
+    async def get(self, task_id: str) -> Task:
+        """Return the task called `task_id`, as `Tasks.get` does."""
+        ...
+
+    async def draw(self, seed: int | None) -> Task:
+        """Draw a task, as `Tasks.draw` does."""
+        ...
+
+
 class Tasks:
     """The tasks of an environment, by split: listed, or endless and made on demand.
 
@@ -130,12 +148,16 @@ class Tasks:
     Tasks({"train": [Task("a"), Task("b")], "test": [Task("c", split="test")]})
     Tasks.endless(lambda split, index: Task(f"{split}-{index}", split, {"a": index}))
     ```
+
+    Attributes:
+        reader: How a pool fetches them, where a server has them; `None` where they are known here.
     """
 
     def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
         self._make: Callable[[str, int], Task] | None = None
         self._fetch: Callable[[], Mapping[str, Iterable[Task]]] | None = None
         self._public: Tasks | None = None
+        self.reader: TaskReader | None = None
         self._take(splits)
 
     def _take(self, splits: Mapping[str, Iterable[Task]]) -> None:
@@ -172,6 +194,7 @@ class Tasks:
         """Offer tasks that are listed elsewhere: `fetch()` returns them all when one is needed."""
         tasks = object.__new__(cls)
         tasks._make, tasks._fetch, tasks._public, tasks._by_id = None, fetch, None, {}
+        tasks.reader = None
         tasks._lengths = dict(lengths)
         tasks._splits = {name: [] for name in lengths}
         return tasks
@@ -180,7 +203,9 @@ class Tasks:
         """Return these tasks as callers have them: without their private parts."""
         if self._public is None:
             listed = self._splits.items()
-            if self._make is not None:
+            if self.reader is not None:
+                self._public = self  # a server sends none
+            elif self._make is not None:
                 self._public = Tasks.endless(_PublicMake(self._make), splits=self._splits)
             elif any(task.private for _, tasks in listed for task in tasks):
                 self._public = Tasks({name: [t.public() for t in tasks] for name, tasks in listed})
@@ -199,11 +224,23 @@ class Tasks:
         return None if self._make else self._lengths[split]
 
     def split(self, name: str) -> Iterator[Task]:
-        """Go through the tasks of one split, in order."""
+        """Go through the tasks of one split, in order. They are fetched when one is needed."""
         self._known(name)
-        if self._make is None:
-            return iter(self._listed()[name])
-        return EndlessSplit(self._make, name)
+        return SplitIterator(self, name)
+
+    def at(self, split: str, index: int) -> Task:
+        """Return the task at an index of a split.
+
+        Raises:
+            TaskError: There is no such split, or it is shorter.
+        """
+        self._known(split)
+        if self._make is not None:
+            return _made(self._make, split, index)
+        listed = self._listed()[split]
+        if index >= len(listed):
+            raise TaskError(f"Split {split!r} has {len(listed)} tasks, and none at {index}.")
+        return listed[index]
 
     def __call__(self, split: str) -> Iterator[Task]:
         """Go through the tasks of one split: `tasks("train")` is `tasks.split("train")`."""
@@ -216,29 +253,22 @@ class Tasks:
             TaskError: There is no such task.
         """
         if self._make is not None:
-            split, _, index = task_id.rpartition("-")
-            if split in self._splits and index.isdecimal() and index == str(int(index)):
-                return _made(self._make, split, int(index))
+            found = position_of(task_id, self._splits)
+            if found is not None:
+                return _made(self._make, *found)
         elif self._listed() and task_id in self._by_id:
             return self._by_id[task_id]
-        raise TaskError(f"There is no task {task_id!r}.{suggest(task_id, self._by_id)}")
+        raise unknown_task(task_id, self._by_id)
 
     def draw(self, seed: int | None, split: str | None = None) -> Task:
         """Draw a task from `split` (the first one by default); the same seed draws the same."""
         name = self.splits[0] if split is None else split
-        self._known(name)
-        rng = random.Random(seed)  # noqa: S311 - a draw, not a secret
-        if self._make is not None:
-            return _made(self._make, name, rng.getrandbits(31))
-        listed = self._listed()[name]
-        if not listed:
-            raise TaskError(f"Split {name!r} is empty, so no task can be drawn from it.")
-        return rng.choice(listed)
+        return self.at(name, draw_index(seed, name, self.length(name)))
 
     def _listed(self) -> dict[str, list[Task]]:
         if self._fetch is not None:
             self._take(self._fetch())
-            self._fetch = None
+            self._fetch = self.reader = None
         return self._splits
 
     def _known(self, split: str) -> None:
@@ -250,16 +280,68 @@ class Tasks:
 
 
 @final
-class EndlessSplit(Iterator[Task]):
-    """Goes through the tasks of a split that has no end."""
+class SplitIterator(Iterator[Task]):
+    """Goes through the tasks of a split. One that could not be had is asked for again.
 
-    def __init__(self, make: Callable[[str, int], Task], split: str) -> None:
-        self._make = make
-        self._split = split
-        self._indices = count()
+    Attributes:
+        tasks: Whose split it is.
+        split: Which.
+        index: Of the next task.
+    """
+
+    def __init__(self, tasks: Tasks, split: str) -> None:
+        self.tasks = tasks
+        self.split = split
+        self.index = 0
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is always another one."""
+        return self.tasks.length(self.split) is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no other one."""
+        length = self.tasks.length(self.split)
+        return length is not None and self.index >= length
 
     def __next__(self) -> Task:
-        return _made(self._make, self._split, next(self._indices))
+        if self.is_over:
+            raise StopIteration
+        task = self.tasks.at(self.split, self.index)
+        self.index += 1
+        return task
+
+    def __length_hint__(self) -> int:
+        length = self.tasks.length(self.split)
+        return NotImplemented if length is None else max(0, length - self.index)
+
+
+def draw_index(seed: int | None, split: str, length: int | None) -> int:
+    """Draw the index of a task in a split; the same seed draws the same.
+
+    Raises:
+        TaskError: The split is empty.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a draw, not a secret
+    if length is None:
+        return rng.getrandbits(31)
+    if not length:
+        raise TaskError(f"Split {split!r} is empty, so no task can be drawn from it.")
+    return rng.randrange(length)
+
+
+def position_of(task_id: str, splits: Iterable[str]) -> tuple[str, int] | None:
+    """Return the split and the index that the id of an endless split's task stands for."""
+    split, _, index = task_id.rpartition("-")
+    if split in splits and index.isdecimal() and index == str(int(index)):
+        return split, int(index)
+    return None
+
+
+def unknown_task(task_id: str, known: Iterable[str]) -> TaskError:
+    """Return the error for an id that no task has."""
+    return TaskError(f"There is no task {task_id!r}.{suggest(task_id, known)}")
 
 
 @final

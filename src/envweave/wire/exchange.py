@@ -277,6 +277,10 @@ class Exchange:
             if call.session in self._buried
         ]
 
+    def is_buried(self, session: str) -> bool:
+        """Whether a session went with its server, which is gone for good."""
+        return session in self._buried
+
     def drop(self, session: str) -> None:
         """Forget a session that is closed, or gone."""
         self._disband()
