@@ -7,17 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from envweave.errors import ActionError, BadReturnError
+from envweave.errors import BadReturnError
 from envweave.types import Observation, ResetResult, StepResult
 
 _ALL = "__all__"
-
-
-class RefusedElsewhereError(ActionError):
-    """Raised by an async `step` whose environment runs elsewhere, and refused the action there.
-
-    Nothing was stepped, and the episode is unharmed.
-    """
 
 
 def read_reset(outcome: Any) -> ResetResult[Any]:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from envweave.errors import SpecError
 from envweave.types.equality import same
 from envweave.types.requests import (
+    REFUSED,
     AgentEnd,
     AutoResetReady,
     EpisodeEnd,
@@ -152,8 +153,18 @@ class StepResult(Generic[ObsT]):
 
     @property
     def valid(self) -> bool:
-        """Whether the step may be learnt from: no failure, or one the agent caused."""
-        return self.end is None or self.end.valid
+        """Whether the step may be learnt from: taken, and no failure, or one the agent caused."""
+        return (self.end is None or self.end.valid) and REFUSED not in self.info
+
+    @property
+    def refused(self) -> str | None:
+        """In the row of a batch, why the environment refused the action, if it did.
+
+        Nothing was stepped then: the observation, the episode and who is to act are as before.
+        A single environment raises `ActionError` instead.
+        """
+        refused: str | None = self.info.get(REFUSED)
+        return refused
 
     @property
     def current(self) -> ObsT:
