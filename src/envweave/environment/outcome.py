@@ -98,6 +98,11 @@ def read_agents_step(outcome: Any) -> StepResult[dict[str, Any]]:
         result.truncated = {agent: one.truncated for agent, one in outcome.items()}
         return result
     result = read_step(outcome)
+    if isinstance(outcome, StepResult):
+        # One flag of a result is about the whole episode.
+        for name in ("terminated", "truncated"):
+            if isinstance(getattr(result, name), bool):
+                setattr(result, name, {_ALL: getattr(result, name)})
     for name in ("observation", "reward", "terminated", "truncated", "info"):
         if not isinstance(getattr(result, name), dict):
             raise BadReturnError(

@@ -83,7 +83,7 @@ class StepResult(Generic[ObsT]):
         info: dict[str, Any] | None = None,
         requests: Iterable[Request] | None = None,
         *,
-        done: bool | None = None,
+        done: bool | Mapping[str, bool] | None = None,
         reward_parts: Mapping[str, float] | None = None,
         end: EpisodeEnd | None = None,
         episode_id: str | None = None,
@@ -91,6 +91,14 @@ class StepResult(Generic[ObsT]):
         task_id: str | None = None,
     ) -> None:
         is_plain = terminated is False and truncated is False
+        if done is not None and done is not True and done is not False:
+            done = _read_done(done)
+            if isinstance(done, dict):
+                if not is_plain:
+                    raise SpecError("done by agent contradicts terminated or truncated. Leave one.")
+                # As one bool does, it means terminated; `"__all__"` is for all.
+                terminated, truncated = done, dict.fromkeys(done, False)
+                is_plain, done = False, None
         if not is_plain:
             terminated, truncated = _flag(terminated), _flag(truncated)
         if done is False and (terminated is True or truncated is True):
@@ -275,6 +283,22 @@ class ResetResult(StepResult[ObsT]):
 
     def __len__(self) -> int:
         return 2
+
+
+def _read_done(done: Any) -> bool | dict[str, bool]:
+    """Return `done` as one bool, or as one for each agent.
+
+    Raises:
+        SpecError: It is neither.
+    """
+    by_agent = dict(done) if isinstance(done, Mapping) else {"": done}
+    read = {
+        agent: bool(one) if type(one) is int and one in (0, 1) else _flag(one)
+        for agent, one in by_agent.items()
+    }
+    if not all(isinstance(one, bool) for one in read.values()):
+        raise SpecError(f"done must be a bool, or a dict of bools by agent id, got {done!r}.")
+    return read if isinstance(done, Mapping) else bool(read[""])
 
 
 def _flag(value: Any) -> Any:
