@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 from envweave.codec import Spec
 from envweave.environment.base import Environment, MultiAgentEnvironment
-from envweave.environment.interface import item_hint, observed_hint
+from envweave.environment.interface import (
+    by_agent,
+    for_one,
+    item_hint,
+    observed_hint,
+    read_spec,
+)
 
 
 class Hints(NamedTuple):
@@ -56,3 +62,24 @@ def _state_hint(cls: type) -> Any:
         return None
     hint = typing.get_type_hints(found.fget, include_extras=True).get("return")
     return None if hint is Any else hint
+
+
+def refuse_types(factory: Any) -> None:
+    """Refuse a class of environments whose types cannot be kept, before one is made.
+
+    Raises:
+        DefinitionError: A type that cannot be meant, or a limit that cannot be kept.
+    """
+    hints = class_hints(factory)
+    several = isinstance(factory, type) and issubclass(factory, MultiAgentEnvironment)
+    listed = getattr(factory, "possible_agents", ())  # a property, where each has its own
+    agents = tuple(listed) if isinstance(listed, list | tuple) else ()
+    named = (("action_spec", hints.action), ("observation_spec", hints.observation))
+    for name, hint in named:
+        if hint is None:
+            continue
+        read = read_spec(hint, f"{factory.__name__}.{name}")
+        if not several:
+            for_one(read, f"{factory.__name__}.{name}")
+        elif agents:
+            by_agent(read, agents, name)
