@@ -84,6 +84,32 @@ class ShowsWhatItsHintsDeny(Sound):
         return shown
 
 
+@dataclass
+class Wait(ew.Action):
+    pass
+
+
+@dataclass
+class Jump(ew.Action):
+    height: int = 1
+
+
+class FailsOnOneKind(Sound):
+    """Takes two kinds of actions, and knows only one."""
+
+    def step(self, action: Wait | Jump) -> Shown:
+        if isinstance(action, Jump):
+            raise NotImplementedError("nobody can jump")
+        return super().step(action)  # type: ignore[arg-type]
+
+
+class RefusesOneKind(Sound):
+    def step(self, action: Wait | Jump) -> Shown:
+        if isinstance(action, Jump):
+            raise ActionError("nobody may jump")
+        return super().step(action)  # type: ignore[arg-type]
+
+
 class MiscountsItsState(Sound):
     @property
     def state(self) -> ew.State:
@@ -225,6 +251,29 @@ class HarmsTheEpisode(Spoilt):
             return self.inner.step(action)
         except ActionError:
             self.inner.step(CounterAction(delta=0))
+            raise
+
+
+class FailsOnRefusals(Spoilt):
+    """An action that the author's `step` refuses ends the episode."""
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.inner.step(action)
+        except ActionError as error:
+            if "not wanted" not in str(error):
+                raise
+            return self.inner.session.fail(error)
+
+
+class CountsRefusals(Spoilt):
+    """A refused action is counted as a step."""
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.inner.step(action)
+        except ActionError:
+            self.inner.session.step_index += 1
             raise
 
 

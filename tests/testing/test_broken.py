@@ -10,10 +10,13 @@ from broken import (
     BlamesNobody,
     ClosesOnce,
     CountsAnswersAsSteps,
+    CountsRefusals,
     CrashesOnOptions,
     DropsSeeds,
     DropsTheSeed,
     DropsWhatResetIsGiven,
+    FailsOnOneKind,
+    FailsOnRefusals,
     FlattensAgents,
     ForgetsWhoActs,
     GlobalNumpyRandomness,
@@ -29,6 +32,7 @@ from broken import (
     MiscountsItsState,
     PaysFailuresNothing,
     Raises,
+    RefusesOneKind,
     RemembersTheLastEpisode,
     RepeatsOneSeed,
     ResetsBehindYourBack,
@@ -120,6 +124,8 @@ BROKEN = [
     (10, turns, FlattensAgents, "results_are_keyed_by_agent"),
     (11, Sound, SpoilsParts, "reward_parts_sum_to_the_reward"),
     (0, ShowsWhatItsHintsDeny, Spoilt, "observations_fit_their_spec"),
+    (0, FailsOnOneKind, Spoilt, "each_kind_of_action_can_be_taken"),
+    (0, RefusesOneKind, Spoilt, "each_kind_of_action_can_be_taken"),
     (0, MiscountsItsState, Spoilt, "state_names_the_episode"),
 ]
 
@@ -144,6 +150,9 @@ BROKEN_BACKENDS = [
     (11, BlamesNobody, "wrong_reward_parts_are_the_environments_fault"),
     (11, ScoresWhatIsNotScored, "a_reward_of_none_means_not_scored_yet"),
     (12, HandsOutWholeTasks, "what_is_private_stays_with_the_environment"),
+    (13, FailsOnRefusals, "a_step_may_refuse_its_action"),
+    (13, CountsRefusals, "a_step_may_refuse_its_action"),
+    (13, FailsOnRefusals, "agents_may_have_their_actions_refused"),
 ]
 
 
@@ -189,7 +198,7 @@ def test_what_is_sound_passes_every_check(environment: Any, name: str) -> None:
 
 
 def test_every_promise_has_something_that_breaks_it() -> None:
-    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12}  # 8 is about connections
+    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13}  # 8 is about connections
 
     covered = {case[0] for case in (*BROKEN, *BROKEN_BACKENDS)}
 

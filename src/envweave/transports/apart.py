@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
-from envweave.errors import EnvWeaveError
+from envweave.errors import ActionError, EnvWeaveError
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State, Tasks
@@ -180,10 +180,14 @@ class ApartTransport:
         done = self._crew.done
         ids, results = [], []
         for number in numbers:
-            outcome = done[number]
-            if isinstance(outcome, BaseException):
+            outcome, session = done[number], self.sessions[self._steps[number]]
+            if isinstance(outcome, ActionError):
+                outcome = session.refused(outcome)
+            elif isinstance(outcome, BaseException):
                 # The others stay, for whoever receives next.
                 raise _named(self._steps.pop(number), outcome)
+            elif outcome.ready is None:
+                session.info = outcome.info
             ids.append(self._steps[number])
             results.append(outcome)
         shown = {i: result.current for i, result in zip(ids, results, strict=True)}

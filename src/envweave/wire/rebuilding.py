@@ -25,6 +25,7 @@ import numpy as np
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
 from envweave.codec.leaves import Array, Choice, Instance, Text
+from envweave.codec.structs import Struct
 from envweave.wire.fitting import best_of
 
 Rebuilder = Callable[[Any], Any]
@@ -100,7 +101,7 @@ class _Compiler:
                 return _reading(spec) if has_members else None
             case Text(binary=True):
                 return _binary
-            case Instance(cls=cls):
+            case Instance(cls=cls) | Struct(cls=cls):
                 return _instance(cls)
         return None
 

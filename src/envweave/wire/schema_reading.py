@@ -12,7 +12,7 @@ from typing import Any, final
 
 from envweave.codec import AnySpec, Mismatch, Spec, spec_from_hint
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.leaves import Boolean, Choice, Integer, Real, Text
+from envweave.codec.leaves import Boolean, Choice, Integer, Real
 from envweave.errors import EnvWeaveError, WireError
 from envweave.wire.encoding import JSON
 from envweave.wire.generated import (
@@ -24,7 +24,17 @@ from envweave.wire.generated import (
     is_all_of,
     make_class,
 )
-from envweave.wire.schema_leaves import array_of, bounds, choice, text_in, whole_bounds
+from envweave.wire.schema_leaves import (
+    array_of,
+    bounds,
+    choice,
+    length,
+    text,
+    text_in,
+    unit,
+    whole_bounds,
+    whole_unit,
+)
 from envweave.wire.schema_spaces import space_in
 
 MAX_DEPTH = 64
@@ -110,13 +120,13 @@ class _Reader:
     def _typed(self, kind: Any, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         match kind:
             case "integer":
-                return Integer(*whole_bounds(schema))
+                return Integer(*whole_bounds(schema), multiple_of=whole_unit(schema))
             case "number":
-                return Real(*bounds(schema))
+                return Real(*bounds(schema), multiple_of=unit(schema))
             case "boolean":
                 return Boolean()
             case "string":
-                return Text(binary=schema.get("contentEncoding") == "base64")
+                return text(schema)
             case "null":
                 return Choice([None])
             case "array":
@@ -137,7 +147,8 @@ class _Reader:
             return Fixed([])
         kind: type = set if schema.get("uniqueItems") is True else list
         kind = _KINDS.get(text_in(schema.get("x-kind")), kind)
-        return Listing(self.read(schema.get("items"), None, depth + 1), kind=kind)
+        item = self.read(schema.get("items"), None, depth + 1)
+        return Listing(item, kind=kind, length=length(schema, "minItems", "maxItems"))
 
     def _fixed(self, places: list[Any], schema: dict[str, Any], depth: int) -> Spec:
         items = [self.read(one, None, depth + 1) for one in places]
@@ -159,7 +170,9 @@ class _Reader:
             keys = schema.get("x-keys")
             key = None if keys is None else self.read(keys, None, depth + 1)
             return Dictionary(
-                self.read(schema.get("additionalProperties"), None, depth + 1), key=key
+                self.read(schema.get("additionalProperties"), None, depth + 1),
+                key=key,
+                length=length(schema, "minProperties", "maxProperties"),
             )
         if not all(isinstance(name, str) for name in properties):
             return AnySpec()

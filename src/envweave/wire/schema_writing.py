@@ -7,6 +7,7 @@ It is the schema of the codec with a few words more, which other readers ignore:
     "writeOnly"     a field that only the constructor takes
     "x-kind"        `tuple` or `frozenset`, where an array is no list and no set
     "x-names"       the names of a tuple's places
+    "x-bytes"       how many bytes there may be
     "x-keys"        what the keys of a dict are, where they are no texts
     "x-array"       dtype, shape and bounds of a numpy array
     "x-space"       a Gymnasium space that has no other form
@@ -19,11 +20,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec, to_plain
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
 from envweave.codec.leaves import Array
+from envweave.codec.structs import Struct
 from envweave.types.equality import same
 from envweave.wire.schema_spaces import words_for
 
@@ -57,7 +60,13 @@ class _Annotator:
                     schema["x-keys"] = schema_of(spec.key)
                 self.annotate(spec.item, schema["additionalProperties"])
             case Dictionary(fields=fields) if fields is not None:
-                self._each(fields, schema["properties"])
+                if (found := self._defined(schema)) is not None:
+                    self._each(fields, found["properties"])
+            case Struct(fields=fields, cls=cls):
+                if (found := self._defined(schema)) is not None:
+                    self._each(fields, found["properties"])
+                    for name, default in _struct_defaults(cls).items():
+                        found["properties"][name]["default"] = default
             case AgentsSpec(agents=agents):
                 self._each(agents, schema["properties"])
             case Either(options=options):
@@ -85,14 +94,22 @@ class _Annotator:
                 if name in spec.optional and _is_plain(spec.optional[name]):
                     place["default"] = to_plain(spec.optional[name])
 
+    def _defined(self, schema: dict[str, Any]) -> dict[str, Any] | None:
+        """The schema that one refers to, or itself; nothing if that was gone through before."""
+        if "$ref" not in schema:
+            return schema
+        name = schema["$ref"].removeprefix("#/$defs/")
+        if name in self._done:
+            return None
+        self._done.add(name)
+        definition: dict[str, Any] = self._definitions[name]
+        return definition
+
     def _record(self, spec: Record, schema: dict[str, Any]) -> None:
-        if "$ref" in schema:
-            name = schema["$ref"].removeprefix("#/$defs/")
-            if name in self._done:
-                return
-            self._done.add(name)
-            schema = self._definitions[name]
-        properties = schema["properties"]
+        found = self._defined(schema)
+        if found is None:
+            return
+        properties = found["properties"]
         self._each({**spec.fields, **spec.init_only, **spec.derived}, properties)
         for name in spec.init_only:
             properties[name]["writeOnly"] = True
@@ -112,6 +129,19 @@ def _defaults(cls: Any) -> dict[str, Any]:
             default = _made_alike(field.default_factory)
         if default is not dataclasses.MISSING and _is_plain(default):
             told[name] = to_plain(default)
+    return told
+
+
+def _struct_defaults(cls: Any) -> dict[str, Any]:
+    """The defaults of a struct that can be told, as plain data."""
+    told = {}
+    for field in msgspec.structs.fields(cls):
+        default = field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = _made_alike(field.default_factory)
+        is_known = default is not msgspec.NODEFAULT and default is not dataclasses.MISSING
+        if is_known and _is_plain(default):
+            told[field.name] = to_plain(default)
     return told
 
 
