@@ -332,3 +332,40 @@ def test_memory_is_hit_if_the_limit_was_met_and_a_process_was_killed(
     told = OldCgroup({"memory": tmp_path, "pids": tmp_path}).memory_hit()
 
     assert told is hit
+
+
+@pytest.mark.parametrize(
+    ("used", "failures", "kills", "members", "as_new"),
+    [
+        pytest.param(100_000, 0, 0, "", True, id="empty"),
+        pytest.param(100_000, 0, 0, "7\n", False, id="a process is in it"),
+        pytest.param(8 << 20, 0, 0, "", False, id="it holds memory"),
+        pytest.param(100_000, 3, 0, "", False, id="its limit was met"),
+        pytest.param(100_000, 0, 1, "", False, id="a process was killed"),
+    ],
+)
+def test_a_cgroup_is_as_new_if_it_is_empty_and_nothing_ever_happened_in_it(
+    tmp_path: Path, used: int, failures: int, kills: int, members: str, as_new: bool
+) -> None:
+    (tmp_path / "cgroup.procs").write_text(members)
+    (tmp_path / "memory.usage_in_bytes").write_text(f"{used}\n")
+    (tmp_path / "memory.failcnt").write_text(f"{failures}\n")
+    (tmp_path / "memory.oom_control").write_text(f"oom_kill {kills}\n")
+    (tmp_path / "memory.current").write_text(f"{used}\n")
+    (tmp_path / "memory.events").write_text(f"max {failures}\noom {kills}\noom_kill {kills}\n")
+
+    told = [
+        OldCgroup({"memory": tmp_path, "pids": tmp_path}).is_as_new(),
+        NewCgroup([tmp_path]).is_as_new(),
+    ]
+
+    assert told == [as_new, as_new]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cgroup_that_is_gone_is_not_as_new(tmp_path: Path, version: int) -> None:
+    folder = tmp_path / "gone"
+    group = NewCgroup([folder]) if version == 2 else OldCgroup({"memory": folder, "pids": folder})
+    assert group.try_remove()
+
+    assert group.is_as_new() is False

@@ -151,7 +151,8 @@ class Talking(RuleBasedStateMachine):
         before = self.results
         if number != self.number:
             self.hand_over(encode(kind(number)))
-            assert self.results == before
+            # After noise without a frame it is read as something else, which may end the session.
+            assert self.is_over or self.results == before
 
     @precondition(lambda self: not self.is_over)
     @rule(data=st.binary(max_size=40), is_framed=st.booleans())

@@ -17,8 +17,9 @@ from other_user import NoInterpreterError, other_user
 
 from envweave.sandbox import Sandbox
 from envweave.sandbox.belongings import Belongings
+from envweave.sandbox.families import Family
 from envweave.sandbox.messages import Birth
-from envweave.sandbox.processes import Family, SessionProcess
+from envweave.sandbox.processes import SessionProcess
 from envweave.sandbox.templates import WallDown
 from envweave.sandbox.walls.root import WORK
 
@@ -162,8 +163,8 @@ def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
         template = nursery._template(nursery._shards[0])
         birth = Birth(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
         born = template.spawn([birth])[0]
-        held = Belongings(None, None, None, lambda: None)
-        body = SessionProcess(template, born, held, Family(held.free))
+        held = Belongings(None, None, None, nursery._supplies)
+        body = SessionProcess(template, born, held, Family(), nursery._watcher)
 
         with pytest.raises(WallDown) as refusal:
             body.await_ready(time.monotonic() + 20)

@@ -138,6 +138,17 @@ def test_every_session_may_start_threads(session, flags):
 
 
 @pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("flag", [VM, FS, FILES, SIGHAND, THREAD])
+def test_a_thread_shares_all_that_threads_share(session, flag):
+    assert answers(session, "clone", GLIBC_THREAD & ~flag) == {refuse(errno.EPERM)}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_no_process_wakes_its_parent_by_its_end(session):
+    assert answers(session, "clone", int(signal.SIGCONT)) == {refuse(errno.EPERM)}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("base", [0, signal.SIGCHLD, GLIBC_FORK, GLIBC_THREAD, POSIX_SPAWN])
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_no_session_enters_a_namespace_by_clone(session, base, namespace):

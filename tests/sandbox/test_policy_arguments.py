@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import resource
 import signal
@@ -32,6 +33,7 @@ PYTHON = session()
 SHELL = session(shell=True)
 WITHOUT_NAMESPACES = session(pid=PID)
 SHARING_FILES = session(pid=PID, files_shared=True)
+NOT_COUNTED = session(memory_counted=False)
 LENGTHS_NOT_KEPT = session(pid=PID, lengths_kept=False)
 
 
@@ -229,12 +231,27 @@ def test_what_others_do_and_who_they_are_is_not_told(name, arguments, expected):
     assert answer(PYTHON, name, *arguments) == expected
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, EPERM),
+        (3 | mmap.MAP_ANONYMOUS, EPERM),  # MAP_SHARED_VALIDATE
+        (mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 1 << 32, EPERM),
+        (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, ALLOW),
+        (mmap.MAP_SHARED, ALLOW),
+        (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4_0000, EPERM),  # MAP_HUGETLB
+    ],
+)
+def test_where_nothing_counts_memory_none_is_shared_without_a_file(flags, expected):
+    assert answer(NOT_COUNTED, "mmap", 0, 4096, 3, flags, -1, 0) == expected
+
+
 @pytest.mark.parametrize("high", [0, 1 << 32, 1 << 63])
-def test_a_branch_cannot_wake_who_was_stopped(high):
+def test_nobody_inside_can_wake_who_was_stopped(high):
     waking = signal.SIGCONT | high
 
-    assert answer(BRANCHING, "kill", 1, waking) == EPERM
-    assert answer(BRANCHING, "tkill", 1, waking) == EPERM
-    assert answer(BRANCHING, "tgkill", 1, 1, waking) == EPERM
-    assert answer(BRANCHING, "kill", 1, signal.SIGTERM) == ALLOW
-    assert answer(SHELL, "kill", 1, signal.SIGCONT) == ALLOW
+    for filters in (BRANCHING, SHELL):
+        assert answer(filters, "kill", 1, waking) == EPERM
+        assert answer(filters, "tkill", 1, waking) == EPERM
+        assert answer(filters, "tgkill", 1, 1, waking) == EPERM
+        assert answer(filters, "kill", 1, signal.SIGTERM) == ALLOW

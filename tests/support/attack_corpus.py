@@ -37,6 +37,7 @@ class Attack:
         source: Where the technique is publicly known from.
         profile: `fork` where the session may start processes.
         timeout_s: How long each step may run.
+        pause_s: How long no run is open between two steps.
         must_hold: Some of `PROMISES`.
         steps: Pieces of code, with placeholders, for one fresh session.
         known: By tier, why it gets through there, and why that is borne. The docs say it too.
@@ -49,6 +50,7 @@ class Attack:
     timeout_s: float
     must_hold: tuple[str, ...]
     steps: tuple[str, ...]
+    pause_s: float = 0.0
     note: str = ""
     known: Mapping[str, str] = field(default_factory=dict)
 

@@ -230,6 +230,8 @@ def _need_health(session: Session) -> None:
 
 def _take_steps(attack: Attack, session: Session, place: Place, evidence: Evidence) -> None:
     for index, template in enumerate(attack.steps):
+        if index:
+            time.sleep(attack.pause_s)
         code = _filled(template, session, place)
         if "second_step_real" in attack.must_hold and index and index + 1 == len(attack.steps):
             evidence.nonce = secrets.token_hex(16)

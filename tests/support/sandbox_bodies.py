@@ -47,6 +47,14 @@ runner.serve()
 class ProcessBody:
     """Runs a session in a child process, with no walls around it."""
 
+    is_stopped = False
+
+    def watch(self, calls, in_use) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
     def __init__(self, limits: Limits, tools: Tools, seed: int | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.beyond: str | None = None
@@ -139,6 +147,14 @@ class Puppet:
 
 class PuppetBody:
     """A session that plays what a test tells it to, in a thread. It ends when the host hangs up."""
+
+    is_stopped = False
+
+    def watch(self, calls, in_use) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
 
     def __init__(self, play: Callable[[Puppet], None], *, death: Death | None = None) -> None:
         self.socket, self._theirs = socket.socketpair()

@@ -25,6 +25,8 @@ from envweave.sandbox.lifetimes import (
     forked,
     has_hung_up,
     standing,
+    wake,
+    wake_to_branch,
 )
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.patience import WATCH_S
@@ -86,6 +88,7 @@ class AsyncSession:
         self._lock = threading.Lock()  # held by the call under way, and while letting go
         self._closers: list[asyncio.Future[None]] = []  # who wait for that call to let go
         self._letting_go = LettingGo(body, on_close)
+        body.watch(self._talk, self._lock)
         self._unclosed = weakref.finalize(self, dropped, self._letting_go)
         self._unclosed.atexit = False
 
@@ -130,6 +133,7 @@ class AsyncSession:
         self._enter("branch")
         try:
             deadline_s = self._talk.prepare_branch(seed)
+            wake_to_branch(self._body, self._talk)
             body = await self._branch(seed, deadline_s)
         finally:
             self._leave()
@@ -248,6 +252,8 @@ class AsyncSession:
         self._look_s = self._talk.start_s + WATCH_S
         waiting = Waiting(asyncio.get_running_loop(), self._descriptor)
         try:
+            if self._body.is_stopped:
+                wake(self._body, self._talk)
             return await self._exchange(frame, waiting, self._answer)
         except EndingError as over:
             ending = over.ending

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import os
-from collections.abc import Callable
 
 from envweave.errors import IsolationError, OptionError
-from envweave.sandbox.cgroups import Cgroups, find_cgroups
+from envweave.sandbox.cgroup_stock import CgroupStock
+from envweave.sandbox.cgroups import FoundCgroups, find_cgroups
 from envweave.sandbox.folders import WorkFolder, remove_tree
 from envweave.sandbox.leftovers import new_folder, sweep_folders
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation
 from envweave.sandbox.planning import visible_paths
 from envweave.sandbox.session_cgroups import Cgroup, CgroupLimits
 from envweave.sandbox.users import UserRange, find_users, may_read, obstacle
 
+_BESIDE_MEMORY = 64 << 20
+"""What a session with one process has beside its memory and its work folder: output, page tables,
+what its sockets and pipes hold."""
+
 
 class Belongings:
-    """What one session holds, until its family is gone.
+    """What one session holds, until its process is gone.
 
     Attributes:
         inside: Its user id as its template has it; `None` where it has the template's own.
@@ -31,33 +36,43 @@ class Belongings:
         inside: int | None,
         folder: WorkFolder | None,
         cgroup: Cgroup | None,
-        give_back: Callable[[], None],
+        supplies: Supplies,
+        user: int | None = None,
     ) -> None:
         self.inside = inside
         self.folder = folder
         self.cgroup = cgroup
-        self._give_back = give_back
+        self._supplies = supplies
+        self._user = user
+
+    def for_branch(self) -> Belongings:
+        """Return what a branch of the session needs: a cgroup of its own, for memory of its own.
+
+        Raises:
+            SandboxError: The cgroup could not be made.
+        """
+        return Belongings(self.inside, None, self._supplies.take_cgroup(), self._supplies)
 
     def free(self) -> None:
-        """Give it all back. Called once, when no process of the session lives any more."""
-        if self.cgroup is not None:
-            self.cgroup.kill_all()
-            self.cgroup.remove()
-        if self.folder is not None:  # last: nobody is there any more to change it
+        """Give it all back. Called once, when every process of the session was killed."""
+        self._supplies.take_back(self.cgroup, self._user)
+        if self.folder is not None:
             self.folder.remove()
-        self._give_back()
 
 
 class Supplies:
-    """Where belongings come from. May be used by several threads."""
+    """Where belongings come from. May be used by several threads.
+
+    Attributes:
+        cgroups: Where their cgroups come from; `None` where none can be made.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._names = itertools.count()
         self._users: UserRange | None = None
         self._missing_users = ""
         self._strangers_may_read: bool | None = None
-        self._cgroups: Cgroups | None = None
+        self.cgroups: CgroupStock | None = None
         self._missing_cgroups = ""
         sweep_folders()
         self._folder = new_folder("sandbox")
@@ -86,23 +101,30 @@ class Supplies:
             user = users.take()
             inside = user - users.first if isolation == "namespace" else user
 
-        def give_back() -> None:
-            if users is not None and user is not None:
-                users.give_back(user)
-
-        held = Belongings(inside, None, None, give_back)
+        held = Belongings(inside, None, None, self, user)
         try:
             if isolation != "namespace":
                 held.folder = WorkFolder(self._folder, user, limits.disk_bytes, limits.files)
-            if self._cgroups is not None:
-                held.cgroup = self._cgroups.create(
-                    f"session-{next(self._names)}",
-                    CgroupLimits(memory_bytes=limits.memory_bytes, processes=limits.processes),
-                )
+            held.cgroup = self.take_cgroup()
         except BaseException:
             held.free()
             raise
         return held
+
+    def take_cgroup(self) -> Cgroup | None:
+        """Return a cgroup for a session or a branch; `None` where none can be made.
+
+        Raises:
+            SandboxError: The kernel refused to make one.
+        """
+        return None if self.cgroups is None else self.cgroups.take()
+
+    def take_back(self, cgroup: Cgroup | None, user: int | None) -> None:
+        """Take back what a session had, when every process of it was killed."""
+        if cgroup is not None and self.cgroups is not None:
+            self.cgroups.give_back(cgroup)
+        if self._users is not None and user is not None:
+            self._users.give_back(user)
 
     def users(self, isolation: Isolation) -> UserRange | None:
         """Return the ids that sessions of a tier have, each its own; `None` if they share one."""
@@ -121,9 +143,7 @@ class Supplies:
         """
         if not self._is_uncounted(isolation):
             return ""
-        if self._cgroups is None and self._options.cgroups == "auto":
-            self._cgroups = find_cgroups().cgroups
-        if self._cgroups is not None or self._options.profile != "shell":
+        if self.cgroups is not None or self._options.profile != "shell":
             return ""
         return "nothing here bounds how many processes a session of root's starts"
 
@@ -134,13 +154,18 @@ class Supplies:
     def missing(self, isolation: Isolation) -> list[str]:
         """Say what sessions of a tier have not got here, a sentence each."""
         lacks = [self._missing_users, self._missing_cgroups]
+        if self.cgroups is None and isolation != "none":
+            lacks.append(
+                "Shared memory without a file, such as mmap.mmap(-1, n), and /dev/zero are "
+                "refused: no cgroup counts them."
+            )
         alone = self.users(isolation) is not None
         if isolation == "landlock" and self._users is not None and not alone:
             lacks.append(
                 "Sessions keep this user's id: no other may read the interpreter, or pass to the "
                 "folder of temporary files."
             )
-        if isolation != "namespace" and self._cgroups is None and not alone:
+        if isolation != "namespace" and self.cgroups is None and not alone:
             lacks.append(
                 "Nothing counts the threads of a session: they are root's, and in no cgroup."
                 if self._is_uncounted(isolation)
@@ -150,6 +175,8 @@ class Supplies:
 
     def close(self) -> None:
         """Give back what no session has. Harmless twice."""
+        if self.cgroups is not None:
+            self.cgroups.close()
         if self._users is not None:
             self._users.close()
         remove_tree(self._folder)
@@ -176,10 +203,33 @@ class Supplies:
 
     def _find_cgroups(self) -> None:
         wanted = self._options.cgroups
-        if wanted == "never" or (wanted == "auto" and self._options.profile != "shell"):
+        if wanted == "never":
             return
-        found = find_cgroups()
+        found = _cgroups_of(os.getpid())
         if found.cgroups is None and wanted == "always":
             raise IsolationError(f"Sandbox(cgroups='always'): {found.reason}")
-        self._cgroups = found.cgroups
         self._missing_cgroups = found.reason
+        if found.cgroups is not None:
+            found.cgroups.sweep()
+            is_shell = self._options.profile == "shell"
+            limits = _cgroup_limits(self._options.limits, is_shell=is_shell)
+            self.cgroups = CgroupStock(found.cgroups, limits, is_reused=not is_shell)
+
+
+def _cgroup_limits(limits: Limits, *, is_shell: bool) -> CgroupLimits:
+    """Return what a session may use as a whole.
+
+    Many processes may use `memory_bytes` together, files of the work folder included. One process
+    has that limit to itself, and meets a `MemoryError` there: what it has beside that memory must
+    not have it killed before.
+    """
+    memory_bytes = limits.memory_bytes
+    if not is_shell:
+        memory_bytes += limits.disk_bytes + _BESIDE_MEMORY
+    return CgroupLimits(memory_bytes=memory_bytes, processes=limits.processes)
+
+
+@functools.lru_cache(maxsize=1)  # by the id, which a fork changes
+def _cgroups_of(_pid: int) -> FoundCgroups:
+    """Find out once in the life of this process: it takes the start of another."""
+    return find_cgroups()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from envweave.sandbox.watcher import Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +16,14 @@ class Death:
 
     Attributes:
         kind: `exit`, `signal`, `closed` (it lives, but closed its end) and `unknown` are the
-            code's own doing; `memory` is the kernel's, for the session's limit; `lost` is not
-            the code's: the template, or the session it was branched from.
+            code's own doing; `memory` is the kernel's or the host's, and `disk` the host's, for
+            the session's limit; `lost` is not the code's: the template, or the session it was
+            branched from.
         code: The exit status, or the number of the signal.
         why: More than the kind says, where more is known.
     """
 
-    kind: Literal["exit", "signal", "closed", "unknown", "memory", "lost"]
+    kind: Literal["exit", "signal", "closed", "unknown", "memory", "disk", "lost"]
     code: int = 0
     why: str = ""
 
@@ -35,7 +39,9 @@ class Death:
         if self.kind == "unknown":
             return "its process ended"
         if self.kind == "memory":
-            return "the kernel ended its process: it used more memory than it may"
+            return "it used more memory than it may"
+        if self.kind == "disk":
+            return "it wrote more to its work folder than it may"
         return "its process is gone, and not by its own doing"
 
 
@@ -56,6 +62,15 @@ class Body(Protocol):
 
     work: str | None
     """The work folder as the session sees it, where it is not the one that all have."""
+
+    is_stopped: bool
+    """Whether the host stopped it while no call was under way: `wake` comes before the next."""
+
+    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+        """Watch over it while it lives; `in_use` is held by the call under way."""
+
+    def wake(self) -> Literal["disk", "memory"] | None:
+        """Let it go on; or return the limit for which it was ended while no call was under way."""
 
     def interrupt(self) -> None:
         """Interrupt the code that runs, softly. Harmless when nothing runs or lives."""

@@ -13,6 +13,7 @@ Whether they can be made is found out by making one, with a process in it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import re
 import subprocess
@@ -75,6 +76,7 @@ class Cgroups:
 
         Raises:
             SandboxError: The kernel refused.
+            OSError: This process has no descriptors left.
         """
         if not _NAME.fullmatch(name):
             raise OptionError(
@@ -92,6 +94,8 @@ class Cgroups:
             group.limit(limits)
         except OSError as error:
             group.remove(0)
+            if error.errno == errno.EMFILE:  # whose way out is known where sessions are made
+                raise
             raise SandboxError(
                 f"A cgroup for the session {name!r} could not be made in "
                 f"{self._folders['memory']}: {error.strerror}."

@@ -72,6 +72,7 @@ class Conversation:
         start_s: When the call under way began, by the clock.
         deadline_s: When `due` must be asked.
         ending: Why the session is gone; `None` while it lives.
+        worked_on: Whether it worked while no run was open; the next result says so.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Conversation:
         self._is_open = False
         self._timeout_s = 0.0
         self._is_late = self._is_hurried = False
+        self.worked_on = False
 
     @property
     def is_open(self) -> bool:
@@ -213,7 +215,8 @@ class Conversation:
                 "branch() while a thread of the session calls a tool. End the thread, or run "
                 "something that waits for it."
             )
-        return self._clock() + max(self.limits.timeout_s, _LEAST_BRANCH_S)
+        self.start_s = self._clock()
+        return self.start_s + max(self.limits.timeout_s, _LEAST_BRANCH_S)
 
     def _start(self, call: str, message: Callable[[int], Any], reading: asking.Reading) -> bytes:
         if self.ending is not None:
@@ -281,7 +284,8 @@ class Conversation:
         self._is_open = False
         duration_s = self._clock() - self.start_s
         broker = self._broker
-        if is_plain_success(said, self.limits) and not (self._is_late or broker.is_overdrawn):
+        is_unusual = self._is_late or broker.is_overdrawn or self.worked_on
+        if is_plain_success(said, self.limits) and not is_unusual:
             return ExecutionResult(
                 success=True,
                 stdout=said.stdout,
@@ -291,6 +295,7 @@ class Conversation:
                 duration_s=duration_s,
                 tool_calls=broker.calls(),
             )
+        worked_on, self.worked_on = self.worked_on, False
         return result_of(
             said,
             self.limits,
@@ -299,6 +304,7 @@ class Conversation:
             is_late=self._is_late,
             is_hurried=self._is_hurried,
             overcalled=broker.is_overdrawn,
+            worked_on=worked_on,
         )
 
     def _replied(self, said: Replied, reading: asking.Reading) -> Reply:
@@ -371,6 +377,8 @@ class Conversation:
         limits_hit = ending.limits_hit
         if self._broker.is_overdrawn:
             limits_hit = (*limits_hit, "tool_calls")
+        if self.worked_on:
+            limits_hit = (*limits_hit, "idle")
         return ExecutionResult(
             success=False,
             exception_type=ending.type,

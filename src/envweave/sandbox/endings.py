@@ -46,7 +46,9 @@ def of_death(death: Death) -> Ending:
     if death.kind == "lost":
         return Ending("SessionLost", f"It was lost: {death}.", is_lost=True)
     if death.kind == "memory":
-        return Ending("MemoryLimit", f"It was ended: {death}.", ("memory",))
+        return Ending("MemoryLimit", f"It was killed: {death}.", ("memory",))
+    if death.kind == "disk":
+        return Ending("DiskLimit", f"It was killed: {death}.", ("disk",))
     if death.kind != "signal":
         return Ending("SessionEnded", f"Its code ended it: {death}.")
     import signal

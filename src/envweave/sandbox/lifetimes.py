@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import final
 
 from envweave.errors import CallOrderError, ClosedError
+from envweave.sandbox import endings
 from envweave.sandbox.bodies import Body
 from envweave.sandbox.conversation import Conversation
+from envweave.sandbox.endings import EndingError
 
 
 @final
@@ -61,6 +63,31 @@ def has_hung_up(line: socket.socket) -> bool:
     waiting = select.poll()
     waiting.register(line, 0)  # the end is told unasked
     return bool(waiting.poll(0))
+
+
+def wake(body: Body, talk: Conversation) -> None:
+    """Wake a session that was stopped while no call was under way.
+
+    Raises:
+        EndingError: It was ended then, for a limit that it passed.
+    """
+    excess = body.wake()
+    if excess is not None:
+        raise EndingError(endings.of_excess(excess, talk.limits))
+
+
+def wake_to_branch(body: Body, talk: Conversation) -> None:
+    """Wake a session, if it was stopped, so that it can be copied.
+
+    Raises:
+        SandboxError: It was ended while no call was under way.
+    """
+    try:
+        wake(body, talk)
+    except EndingError as over:
+        talk.ending = over.ending
+        body.kill()
+        raise over.ending.error("branch()") from None
 
 
 def forked(call: str) -> CallOrderError:

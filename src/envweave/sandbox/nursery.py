@@ -20,14 +20,16 @@ from envweave.errors import (
     SessionLostError,
 )
 from envweave.sandbox.belongings import Belongings, Supplies
+from envweave.sandbox.families import Family
 from envweave.sandbox.messages import Birth, ToolFace
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation
 from envweave.sandbox.planning import make_plan
-from envweave.sandbox.processes import Family, SessionProcess
+from envweave.sandbox.processes import SessionProcess
 from envweave.sandbox.templates import MOST_AT_ONCE, Template, WallDown, refuse_elsewhere
 from envweave.sandbox.tiers import Tier, missing_of
 from envweave.sandbox.walls.root import WORK
+from envweave.sandbox.watcher import Watcher
 
 _BIRTH_S = 30.0
 
@@ -61,6 +63,7 @@ class Nursery:
         self._shards = [Shard(cpus[at] if pinned else None) for at in range(options.shards)]
         self._turns = itertools.cycle(self._shards)
         self._supplies = Supplies(options)
+        self._watcher = Watcher(self._supplies.cgroups)
         try:
             self.tier = self._choose()
         except BaseException:
@@ -115,6 +118,7 @@ class Nursery:
         for body in bodies:
             body.release()
         self._forget_templates()
+        self._watcher.close()
         self._supplies.close()
 
     @property
@@ -218,7 +222,7 @@ class Nursery:
             held.extend(self._supplies.take(self._isolation) for _ in seeds)
             births = [self._birth(seed, one) for seed, one in zip(seeds, held, strict=True)]
             for one, born in zip(held, template.spawn(births), strict=True):
-                bodies.append(SessionProcess(template, born, one, Family(one.free)))
+                bodies.append(SessionProcess(template, born, one, Family(), self._watcher))
                 if one.cgroup is not None:
                     with contextlib.suppress(ProcessLookupError):  # it says itself why it ended
                         one.cgroup.add(born.pid)
@@ -253,10 +257,14 @@ class Nursery:
             if shard.template is None or not shard.template.alive:
                 if shard.template is not None:
                     shard.template.close()
-                users = self._supplies.users(self._isolation)
-                shard.template = Template.start(
-                    make_plan(self._isolation, self.options, cpu=shard.cpu, users=users)
+                plan = make_plan(
+                    self._isolation,
+                    self.options,
+                    cpu=shard.cpu,
+                    users=self._supplies.users(self._isolation),
+                    memory_counted=self._supplies.cgroups is not None,
                 )
+                shard.template = Template.start(plan)
             return shard.template
 
     def _forget_templates(self) -> None:

@@ -31,6 +31,7 @@ class Plan(msgspec.Struct, frozen=True):
         users: How many user ids the host gives away to sessions; 0 where it may not.
         first_user: The first of them in the host's namespace.
         native: Whether the compiled extension may be used.
+        memory_counted: Whether the host puts each session into a cgroup that counts its memory.
         memory_bytes: As in `Limits`, as all that follow.
     """
 
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     users: int
     first_user: int
     native: bool
+    memory_counted: bool
     memory_bytes: int
     disk_bytes: int
     files: int

@@ -46,7 +46,12 @@ def visible_paths(*, shell: bool, more: Sequence[str]) -> list[str]:
 
 
 def make_plan(
-    isolation: Isolation, options: Options, *, cpu: int | None, users: UserRange | None
+    isolation: Isolation,
+    options: Options,
+    *,
+    cpu: int | None,
+    users: UserRange | None,
+    memory_counted: bool,
 ) -> Plan:
     """Return the plan of one template, with an empty folder made for it."""
     limits = options.limits
@@ -63,6 +68,7 @@ def make_plan(
         users=0 if users is None else users.count,
         first_user=0 if users is None else users.first,
         native=options.native,
+        memory_counted=memory_counted,
         memory_bytes=limits.memory_bytes,
         disk_bytes=limits.disk_bytes,
         files=limits.files,

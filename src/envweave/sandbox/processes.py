@@ -10,13 +10,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from envweave.errors import BranchError, SandboxError, SessionLostError
-from envweave.sandbox import plain
+from envweave.sandbox import members, plain
 from envweave.sandbox.belongings import Belongings
 from envweave.sandbox.bodies import Death
+from envweave.sandbox.families import Family
 from envweave.sandbox.messages import (
     HEADER_BYTES,
     INTERRUPT,
@@ -34,53 +35,9 @@ from envweave.sandbox.small_talk import SMALL_BYTES, decoded, read_exactly, read
 from envweave.sandbox.strays import end_strays
 from envweave.sandbox.templates import Newborn, Template, WallDown
 from envweave.sandbox.walls.namespaces import USER
+from envweave.sandbox.watcher import Calls, Watched, Watcher
 
 _LAST_BREATH_MS = 200
-
-
-class Family:
-    """A session and its branches, which live in one PID namespace whose first process it is.
-
-    The kernel ends them all with the first. So one that is closed while branches of it live is
-    stopped instead, for good, and ended with the last of them.
-    """
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free = free
-        # Protects who lives. A finalizer may come in while this thread holds it.
-        self._lock = threading.RLock()
-        self._living: dict[int, int] = {}
-        self.first: SessionProcess | None = None
-        self.copying = threading.Lock()  # held while one of them is copied
-
-    def join(self, member: SessionProcess) -> None:
-        """Count a member in."""
-        with self._lock:
-            self._living[id(member)] = member.pid
-            if self.first is None:
-                self.first = member
-
-    def must_wait(self, member: SessionProcess) -> bool:
-        """Say whether this member may not die yet."""
-        with self._lock:
-            return member is self.first and len(self._living.keys() - {id(member)}) > 0
-
-    def pids(self) -> set[int]:
-        """Return the process ids of those that live, or are stopped for good."""
-        with self._lock:
-            first = set() if self.first is None else {self.first.pid}
-            return first.union(self._living.values())
-
-    def leave(self, member: SessionProcess) -> None:
-        """Count a member out, and end what is left of the family with the last one."""
-        with self._lock:
-            self._living.pop(id(member), None)
-            if self._living:
-                return
-            first, self.first = self.first, None
-        if first is not None:
-            first.finish()
-            self._free()
 
 
 class SessionProcess:
@@ -92,6 +49,7 @@ class SessionProcess:
         born: Newborn,
         held: Belongings,
         family: Family,
+        watcher: Watcher,
     ) -> None:
         self.socket: socket.socket = born.socket
         self.pid = born.pid
@@ -100,8 +58,12 @@ class SessionProcess:
         self._process = born.process
         self._held = held
         self._family = family
-        # Protects `_process` from a signal after its close. A signal handler that interrupts the
-        # session may come in while this thread holds it.
+        self.is_stopped = False
+        self._watcher = watcher
+        self._watched: Watched | None = None
+        self._excess: Literal["disk", "memory"] | None = None
+        # Protects `_process` from a signal after its close, and `is_stopped`. A signal handler that
+        # interrupts the session may come in while this thread holds it.
         self._lock = threading.RLock()
         self._released = False
         self._killed = False
@@ -145,6 +107,56 @@ class SessionProcess:
         """Say whether the process has ended."""
         return self._is_gone(0)
 
+    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+        """Have it watched until it is released."""
+        self._watched = Watched(self, calls, in_use)
+        self._watcher.add(self._watched)
+
+    def cpu_s(self) -> float | None:
+        """Return the processor time that it has used. See `Watchable`, as for the next two."""
+        try:
+            used_s = members.cpu_s(self.pid)
+        except OSError:
+            return None
+        if self._template.plan.shell:
+            for pid in self._programs():
+                with contextlib.suppress(OSError):
+                    used_s += members.cpu_s(pid)
+        return used_s
+
+    def check(self) -> bool:
+        """End it if it is beyond a limit."""
+        excess = self.excess()
+        if excess is None or self._killed or self._is_gone(0):  # its number may be another's
+            return False
+        with self._lock:
+            self._excess = excess
+            self.is_stopped = True
+        self.kill()
+        return True
+
+    def stop(self, in_use: threading.Lock) -> bool:
+        """Stop it, unless a call is under way."""
+        with self._lock:
+            # A call takes `in_use` and then looks at `is_stopped`; this comes the other way.
+            self.is_stopped = True
+            if in_use.locked():
+                self.is_stopped = False
+                return False
+            self._signal_all(signal.SIGSTOP)
+            # What one of several processes does before it stops may wake another.
+            return members.are_stopped(self._programs())
+
+    def wake(self) -> Literal["disk", "memory"] | None:
+        """Let it go on, and have it watched again."""
+        with self._lock:
+            if self._excess is None and self.is_stopped and not self._killed:
+                self.is_stopped = False
+                self._signal_all(signal.SIGCONT)
+                if self._watched is not None:
+                    self._watcher.add(self._watched)
+        return self._excess
+
     def interrupt(self) -> None:
         """Interrupt the code. See `Body`, as for all that follow."""
         self._signal(INTERRUPT)
@@ -161,9 +173,14 @@ class SessionProcess:
         """Say why it is gone."""
         if not self._template.alive:
             return Death("lost")
+        if self._excess is not None:
+            return Death(self._excess)
         if not self._is_gone(_LAST_BREATH_MS):
             self.kill()
-            return Death("closed")
+            return Death("memory" if self._used_its_memory() else "closed")
+        if self._used_its_memory():
+            self._end()
+            return Death("memory")
         first = self._family.first
         try:
             status = self._template.ended(self.pid)
@@ -173,17 +190,20 @@ class SessionProcess:
             taken_along = first is None or (first is not self and first.is_gone())
             return Death("lost" if taken_along else "unknown")
         self._end()
-        if self._used_its_memory():
-            return Death("memory")
         if os.WIFSIGNALED(status):
             return Death("signal", os.WTERMSIG(status))
         return Death("exit", os.waitstatus_to_exitcode(status))
 
     def excess(self) -> Literal["disk", "memory"] | None:
         """Say which limit it is beyond."""
+        if self._excess is not None:
+            return self._excess
         if self._held.folder is not None and self._held.folder.is_over():
             return "disk"
-        return "memory" if self._used_its_memory() else None
+        if self._held.cgroup is not None:
+            return "memory" if self._used_its_memory() else None
+        pids = (self.pid, *self._programs())
+        return "memory" if members.hold_more(pids, self._template.plan.memory_bytes) else None
 
     def branch(self, seed: int | None, deadline: float) -> SessionProcess:
         """Copy it, file by file and page by page."""
@@ -238,8 +258,15 @@ class SessionProcess:
             os.close(process)
             raise BranchError("The copy is gone.")
         born = Newborn(line, pid, process)
-        copy = SessionProcess(self._template, born, self._held, self._family)
         try:
+            held = self._held.for_branch()
+        except BaseException:
+            os.close(process)
+            raise
+        copy = SessionProcess(self._template, born, held, self._family, self._watcher)
+        try:
+            if held.cgroup is not None:
+                held.cgroup.add(pid)
             inodes = _inodes(decoded(data), number)
             gate.allow(pid, "unshare")
             send(line, b"g", deadline)
@@ -275,19 +302,23 @@ class SessionProcess:
             if self._released:
                 return
             self._released = True
+        if self._watched is not None:
+            self._watcher.forget(self._watched)
         self.kill()
         self._family.leave(self)
         if self._family.first is not self:
             self.finish()
 
     def finish(self) -> None:
-        """End the process and give back its descriptors."""
+        """End the process and give back what it has. Harmless twice."""
         self._end()
         with self._lock:
             self.socket.close()
-            if self._process >= 0:
-                os.close(self._process)
-                self._process = -1
+            if self._process < 0:
+                return
+            os.close(self._process)
+            self._process = -1
+        self._held.free()
 
     def _end(self) -> None:
         plan = self._template.plan
@@ -305,6 +336,25 @@ class SessionProcess:
             if self._process >= 0:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._process, number)
+
+    def _programs(self) -> list[int]:
+        """Return the ids of the processes that the session started, if it may start any."""
+        if not self._template.plan.shell:
+            return []
+        if self._held.cgroup is None:
+            return members.descendants(self.pid)
+        return [pid for pid in self._held.cgroup.pids() if pid != self.pid]
+
+    def _signal_all(self, number: int) -> None:
+        """Signal the session and the processes that it started."""
+        self._signal(number)
+        if not self._template.plan.shell:
+            return
+        members.signal_each(self._programs, number)
+        if self._template.plan.isolation != "namespace" and not self._is_gone(0):
+            # Orphans are no descendants any more, and cannot leave the group.
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, number)
 
     def _used_its_memory(self) -> bool:
         return self._held.cgroup is not None and self._held.cgroup.memory_hit()

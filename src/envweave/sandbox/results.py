@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-Limit = Literal["time", "memory", "disk", "output", "message", "tool_calls"]
-"""The limits that a result names: see `Limits`."""
+Limit = Literal["time", "memory", "disk", "output", "message", "tool_calls", "idle"]
+"""The limits that a result names: see `Limits`. `idle` says that the session worked on after the
+run before, while no run was open, and was stopped until this one."""
 
 
 def _shown(record: Any) -> str:
@@ -51,8 +52,8 @@ class ToolCall:
 class ExecutionResult:
     """What one `run` came to.
 
-    All but `duration_s`, `session_ended`, `tool_calls` and the limit "time" is the word of the
-    code that ran: whoever can run code can also lie about it.
+    All but `duration_s`, `session_ended`, `tool_calls` and the limits "time" and "idle" is the word
+    of the code that ran: whoever can run code can also lie about it.
 
     Attributes:
         success: Whether the code came to its end without an exception.
@@ -66,7 +67,8 @@ class ExecutionResult:
         exception_message: What the exception says.
         traceback: The traceback as text, without frames of the sandbox.
         duration_s: How long the caller waited; two results are equal whatever it is.
-        limits_hit: The limits that the code ran into, or none.
+        limits_hit: The limits that the code ran into, or none. Also those that it passed after the
+            run before had ended.
         session_ended: Whether the session is gone: its variables and files with it.
         tool_calls: The tools that the code called, in order.
     """

@@ -209,8 +209,8 @@ class Sandbox(AnySandbox):
         shards: How many templates to spread sessions over, each with its sessions on one core.
             With one, the kernel spreads them over the cores that this process may use.
         warm: How many sessions to keep ready.
-        cgroups: Whether to bound the processes of a session together by a control group:
-            `"auto"` does it for the profile `"shell"` where this process may.
+        cgroups: Whether to bound what a session uses as a whole by a control group: `"auto"` does
+            it wherever this process may make one, `"always"` raises where it may not.
         native: Whether to use the compiled extension, where it was built.
 
     Raises:

@@ -24,6 +24,8 @@ from envweave.sandbox.lifetimes import (
     forked,
     has_hung_up,
     standing,
+    wake,
+    wake_to_branch,
 )
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.patience import WATCH_S, Patience
@@ -78,6 +80,7 @@ class Session:
         self._thread = 0
         self._is_closed = False
         self._letting_go = LettingGo(body, on_close)
+        body.watch(self._talk, self._lock)
         self._unclosed = weakref.finalize(self, dropped, self._letting_go)
         self._unclosed.atexit = False
 
@@ -167,6 +170,7 @@ class Session:
         self._enter("branch")
         try:
             deadline_s = self._talk.prepare_branch(seed)
+            wake_to_branch(self._body, self._talk)
             self._patience.lend()
             try:
                 body = self._body.branch(seed, deadline_s)
@@ -275,6 +279,8 @@ class Session:
         talk = self._talk
         self._look_s = talk.start_s + WATCH_S
         try:
+            if self._body.is_stopped:
+                wake(self._body, self._talk)
             self._send(frame)
             move = talk.next()  # what came between the calls
             while True:

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envweave.errors import OptionError
+from envweave.sandbox.members import signal_each
 
 _PERIOD_US = 100_000
 _BATCH_BYTES = 1 << 20  # the kernel charges for several pages at once
+_LEFT_BYTES = 1 << 20  # the kernel keeps some of its own memory for a while
+_MOST_BYTES = 64 << 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
@@ -76,6 +79,10 @@ class Cgroup(abc.ABC):
     def kill_all(self) -> None:
         """Kill every process in it, however fast they fork. Harmless when it is empty or gone."""
 
+    @abc.abstractmethod
+    def is_as_new(self) -> bool:
+        """Say whether it is empty, holds next to no memory, and never met its limit."""
+
     def add(self, pid: int) -> None:
         """Put a process in it. What that process starts from then on is in it too.
 
@@ -91,8 +98,13 @@ class Cgroup(abc.ABC):
         found: set[int] = set()
         for folder in self._folders:
             with contextlib.suppress(OSError):
-                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+                found.update(map(int, _read(folder / "cgroup.procs").split()))
         return sorted(found - {0})
+
+    def try_remove(self) -> bool:
+        """Remove it if it is empty, and return whether it is gone."""
+        self._folders = [folder for folder in self._folders if not _removed(folder)]
+        return not self._folders
 
     def remove(self, timeout_s: float = 2.0) -> bool:
         """Kill what is left in it, and remove it as soon as it is empty.
@@ -103,8 +115,7 @@ class Cgroup(abc.ABC):
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while True:
-            self._folders = [folder for folder in self._folders if not _removed(folder)]
-            if not self._folders:
+            if self.try_remove():
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -129,6 +140,16 @@ class NewCgroup(Cgroup):
     def memory_hit(self) -> bool:
         """Say whether its own limit, and no other, was met in vain."""
         return any(_counters(one / "memory.events").get("oom", 0) > 0 for one in self._folders)
+
+    def is_as_new(self) -> bool:
+        """Say whether nothing is left in it."""
+        if not self._folders:
+            return False
+        (folder,) = self._folders
+        events = _counters(folder / "memory.events")
+        met = any(events.get(name, 1) for name in ("max", "oom", "oom_kill"))
+        used = _number(folder / "memory.current")
+        return not met and 0 <= used < _LEFT_BYTES and not self.pids()
 
     def kill_all(self) -> None:
         """Kill every process in it at once."""
@@ -161,15 +182,23 @@ class OldCgroup(Cgroup):
     def memory_hit(self) -> bool:
         """Say whether its own limit was met, and a process was killed."""
         memory = self._by_controller["memory"]
+        # A limit that is met may be kept by reclaim; a kill may be for the whole machine's sake.
+        if _counters(memory / "memory.oom_control").get("oom_kill") == 0:
+            return False
         counters = ("memory.failcnt", "memory.memsw.failcnt")
         # Kernels differ in what they count as a failure; none lets the peak pass the limit.
         peak = _number(memory / "memory.max_usage_in_bytes")
         limit = _number(memory / "memory.limit_in_bytes")
         at_limit = 0 < limit < peak + _BATCH_BYTES
-        met = at_limit or any(_number(memory / one) for one in counters)
-        # A limit that is met may be kept by reclaim; a kill may be for the whole machine's sake.
-        kills = _counters(memory / "memory.oom_control").get("oom_kill")
-        return met and kills != 0
+        return at_limit or any(_number(memory / one) for one in counters)
+
+    def is_as_new(self) -> bool:
+        """Say whether nothing is left in it."""
+        memory = self._by_controller["memory"]
+        if _number(memory / "memory.usage_in_bytes") >= _LEFT_BYTES or self.pids():
+            return False
+        met = _number(memory / "memory.failcnt")
+        return not met and _counters(memory / "memory.oom_control").get("oom_kill", 1) == 0
 
     def kill_all(self) -> None:
         """Kill every process in it, once none can fork."""
@@ -180,22 +209,7 @@ def _kill_each(group: Cgroup, most: Path) -> None:
     """Forbid `group` to fork, then kill its processes one by one, until no other appears."""
     with contextlib.suppress(OSError):
         write(most, "0")
-    killed: set[int] = set()
-    while True:
-        handles: dict[int, int] = {}
-        for pid in set(group.pids()) - killed:
-            with contextlib.suppress(OSError):
-                handles[pid] = os.pidfd_open(pid)
-        # One that is a member now has its descriptor from before: no reused id is killed.
-        members = set(group.pids())
-        for pid, handle in handles.items():
-            if pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-            os.close(handle)
-        killed |= set(handles)
-        if not handles:
-            return
+    signal_each(group.pids, signal.SIGKILL)
 
 
 def write(path: Path, text: str) -> None:
@@ -203,6 +217,15 @@ def write(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> str:
+    """Read a small file of the kernel's, quicker than `Path.read_text` does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode()
     finally:
         os.close(descriptor)
 
@@ -219,7 +242,7 @@ def _removed(folder: Path) -> bool:
 
 def _counters(path: Path) -> dict[str, int]:
     try:
-        rows = [line.split() for line in path.read_text().splitlines()]
+        rows = [line.split() for line in _read(path).splitlines()]
     except OSError:
         return {}
     return {name: int(value) for name, value in rows}
@@ -227,6 +250,6 @@ def _counters(path: Path) -> dict[str, int]:
 
 def _number(path: Path) -> int:
     try:
-        return int(path.read_text())
+        return int(_read(path))
     except OSError:
         return 0

@@ -25,6 +25,7 @@ def result_of(
     is_late: bool,
     is_hurried: bool,
     overcalled: bool,
+    worked_on: bool,
 ) -> ExecutionResult:
     """Return the result of a run. Texts longer than the limits allow are cut here too."""
     most = limits.output_bytes + _SLACK_BYTES
@@ -40,6 +41,8 @@ def result_of(
         limits_hit.append("output")
     if overcalled:
         limits_hit.append("tool_calls")
+    if worked_on:
+        limits_hit.append("idle")
     return ExecutionResult(
         success=failure is None,
         stdout=stdout,

@@ -9,8 +9,9 @@ from envweave.sandbox.orders import Isolation
 
 _WITHOUT_NAMESPACES = (
     "No namespaces: Landlock keeps files outside, seccomp other processes and the network.",
-    "The work folder is on the host's disk: its size is watched while code runs, not enforced, and "
-    "files that are deleted but open are not seen.",
+    "The work folder is on the host's disk: its size is watched, not enforced, and files that are "
+    "deleted but open are not seen.",
+    "`stat` tells names, sizes and times of files outside: Landlock has no right for it.",
     "Code can load libraries that it wrote to the work folder, since nothing is mounted there.",
     "Sessions cannot be branched.",
 )

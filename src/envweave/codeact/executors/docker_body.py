@@ -13,6 +13,7 @@ from typing import Literal, NoReturn, final
 from envweave.codeact.executors.docker_words import Interrupt, Kill, Look, ToBox
 from envweave.errors import BranchError
 from envweave.sandbox.bodies import Death
+from envweave.sandbox.watcher import Calls
 
 _DEATH_S = 30.0
 
@@ -46,6 +47,14 @@ class BoxedBody:
         self._is_over = threading.Event()
 
     # Called by whoever runs code. See `Body`.
+
+    is_stopped = False
+
+    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+        """Do nothing: the limits of its container hold while no run is open too."""
+
+    def wake(self) -> None:
+        """Do nothing: it is never stopped."""
 
     def interrupt(self) -> None:
         """Interrupt the code."""

@@ -122,7 +122,7 @@ class Ended(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """
 
     number: int
-    kind: Literal["exit", "signal", "closed", "unknown", "memory"]
+    kind: Literal["exit", "signal", "closed", "unknown", "memory", "disk"]
     code: int
 
 

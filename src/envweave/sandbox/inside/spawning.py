@@ -155,7 +155,7 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
     buffer = ctypes.create_string_buffer(program, len(program))
     ruleset = -1
     if namespace and abi > 0:
-        ruleset = _rules(["/"], root.HOME, shell=plan.shell)
+        ruleset = _rules(plan, ["/"], root.HOME)
     life, template_end = os.pipe()
     processes = _moved_up(processes)
     kept = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
@@ -256,6 +256,7 @@ def _assemble(plan: Plan, abi: int) -> bytes:
             pid=None if namespace else _ANY_PID,
             signals_scoped=abi >= landlock.SCOPES_SIGNALS,
             branching=namespace and not plan.shell,
+            memory_counted=plan.memory_counted,
             files_shared=not namespace and not plan.users,
             lengths_kept=namespace or abi >= landlock.KEEPS_LENGTHS,
         ),
@@ -263,13 +264,13 @@ def _assemble(plan: Plan, abi: int) -> bytes:
     )
 
 
-def _rules(visible: list[str], work: str, *, shell: bool) -> int:
+def _rules(plan: Plan, visible: list[str], work: str) -> int:
     with (
         landlock.opened(visible) as read,
         landlock.opened([work]) as write,
-        landlock.opened([f"/dev/{name}" for name in root.DEVICES]) as devices,
+        landlock.opened(root.devices(memory_counted=plan.memory_counted)) as devices,
     ):
-        return landlock.ruleset(read=read, write=write, devices=devices, shell=shell)
+        return landlock.ruleset(read=read, write=write, devices=devices, shell=plan.shell)
 
 
 def _count_threads(processes: int) -> int:
@@ -361,7 +362,7 @@ def _finish(walls: Walls) -> None:
     plan = walls.plan
     wall = "landlock"
     try:
-        own = _rules(plan.visible, ".", shell=plan.shell)
+        own = _rules(plan, plan.visible, ".")
         landlock.restrict_self(own)
         os.close(own)
         wall = "seccomp"

@@ -137,7 +137,7 @@ class Template:
             with _wall("namespaces"):
                 namespaces.enter_as_root()
             with _wall("root folder"):
-                root.build(plan.place, plan.visible, shell=plan.shell)
+                self._build_root()
             with _wall("user"):
                 os.setgroups([])
                 spawning.take_user(plan.first_user)
@@ -152,7 +152,11 @@ class Template:
             with _wall("namespaces"):
                 namespaces.enter((os.getuid(), os.getgid()))
             with _wall("root folder"):
-                root.build(plan.place, plan.visible, shell=plan.shell)
+                self._build_root()
+
+    def _build_root(self) -> None:
+        plan = self._plan
+        root.build(plan.place, plan.visible, shell=plan.shell, memory_counted=plan.memory_counted)
 
     def _serve(self, walls: spawning.Walls) -> NoReturn:
         gc.collect()

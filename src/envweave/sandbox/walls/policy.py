@@ -91,8 +91,9 @@ setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
 
 _SHELL = "fork vfork execve execveat"
 
-_THREAD = 0x0001_0100
-"""CLONE_VM and CLONE_THREAD."""
+_THREAD = 0x0001_0F00
+"""CLONE_VM, FS, FILES, SIGHAND and THREAD, which every thread library passes. Without FILES each
+thread would have a table of descriptors, and with it a limit on open files, of its own."""
 _THREAD_FLAGS = 0x007D_0F00
 """What thread libraries pass: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, both TIDs, and
 DETACHED, which has no meaning any more."""
@@ -101,6 +102,8 @@ _FORK_FLAGS = 0x0130_0000
 _SPAWN_FLAGS = 0x0000_4100
 """VM and VFORK, as in `posix_spawn`."""
 _EXIT_SIGNAL = 0xFF
+_SHARED_ANONYMOUS = 0x21
+"""MAP_SHARED and MAP_ANONYMOUS. MAP_SHARED_VALIDATE has the bit of MAP_SHARED too."""
 _INT = 0xFFFF_FFFF
 """Where the kernel takes an `int`, the upper half of the register means nothing."""
 _BRANCH_NAMESPACES = kernel.NEW_USERS | kernel.NEW_MOUNTS
@@ -118,9 +121,16 @@ def _with(argument: int, bits: int) -> Check:
     return Check(argument, (bits,), bits)
 
 
-def _without_continuing(signal_at: int) -> Rule:
-    continuing = Check(signal_at, (int(signal.SIGCONT),), _INT)
-    return Rule(ALLOW, (Case((continuing,), _EPERM),))
+def _sending(signal_at: int, target: Check | None) -> Rule:
+    """Return the rule of a call that sends a signal, by the place of its number.
+
+    Never SIGCONT: the host stops a session that works while no run is open, and one that was closed
+    before its branches, and only the host may wake them.
+    """
+    continuing = Case((Check(signal_at, (int(signal.SIGCONT),), _INT),), _EPERM)
+    if target is None:
+        return Rule(ALLOW, (continuing,))
+    return Rule(_EPERM, (continuing, Case((target,), ALLOW)))
 
 
 def _only_if(*checks: Check, otherwise: int = _EPERM) -> Rule:
@@ -130,7 +140,14 @@ def _only_if(*checks: Check, otherwise: int = _EPERM) -> Rule:
 # With any flag beside those that the libraries pass (a namespace, a parent of one's choice, a
 # tracer) it is no thread and no fork.
 _NEW_THREAD = Case((_with(0, _THREAD), _without(0, ALL_BITS & ~_THREAD_FLAGS)), ALLOW)
-_NEW_PROCESS = Case((_without(0, ALL_BITS & ~(_FORK_FLAGS | _SPAWN_FLAGS | _EXIT_SIGNAL)),), ALLOW)
+# A process tells its parent of its end by SIGCHLD or not at all, never by SIGCONT.
+_NEW_PROCESS = Case(
+    (
+        _without(0, ALL_BITS & ~(_FORK_FLAGS | _SPAWN_FLAGS | _EXIT_SIGNAL)),
+        _one_of(0, 0, int(signal.SIGCHLD), mask=_EXIT_SIGNAL),
+    ),
+    ALLOW,
+)
 _NEW_BRANCH = Case((_one_of(0, signal.SIGCHLD, mask=ALL_BITS & ~_FORK_FLAGS),), ALLOW)
 
 _O_ACCMODE, _O_WRONLY, _O_RDWR, _O_TRUNC = 0o3, 0o1, 0o2, 0o1000
@@ -237,6 +254,7 @@ def session_policy(
     pid: int | None,
     signals_scoped: bool,
     branching: bool,
+    memory_counted: bool = True,
     files_shared: bool = False,
     lengths_kept: bool = True,
 ) -> Policy:
@@ -247,6 +265,9 @@ def session_policy(
         pid: Its process id where it shares the process ids of the host, else `None`.
         signals_scoped: Whether Landlock keeps its signals inside.
         branching: Whether it may ask the host, by the gate, to branch.
+        memory_counted: Whether a cgroup counts its memory. If not, it may not have memory that is
+            shared and has no file: all pages stay while one of them is mapped, and no limit of a
+            process counts them.
         files_shared: Whether files outside that it can name have its own user id. Then to change
             the mode or the times of a file does nothing, and seems done.
         lengths_kept: Whether mounts or Landlock keep it from cutting files outside short.
@@ -256,12 +277,12 @@ def session_policy(
     modes = Rule(_SEEMS_DONE if files_shared else ALLOW)
     rules.update(dict.fromkeys(_MODES_AND_TIMES.split(), modes))
     rules["truncate"] = Rule(ALLOW if lengths_kept else _EPERM)
-    sending = Rule(ALLOW) if pid is None or signals_scoped else _only_if(_one_of(0, pid))
-    rules.update(dict.fromkeys(("kill", "tgkill", "tkill"), sending))
-    if branching:
-        # One that was closed before its branches is stopped for good, and they could wake it.
-        rules["kill"] = rules["tkill"] = _without_continuing(1)
-        rules["tgkill"] = _without_continuing(2)
+    target = None if pid is None or signals_scoped else _one_of(0, pid)
+    rules["kill"] = rules["tkill"] = _sending(1, target)
+    rules["tgkill"] = _sending(2, target)
+    if not memory_counted:
+        shared = Case((_with(3, _SHARED_ANONYMOUS),), _EPERM)
+        rules["mmap"] = Rule(_EPERM, (shared, *rules["mmap"].cases))
     births = [_NEW_THREAD]
     if shell:
         births.append(_NEW_PROCESS)

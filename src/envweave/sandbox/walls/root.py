@@ -1,8 +1,9 @@
 """The root folder: the interpreter and its libraries, read-only, and nothing else of the host.
 
-It stops every look at and change of the host's files. There is no `/proc` and no `/sys`; three
-device nodes give zeros, random bytes and a hole. The work folder is a file system in memory that
-each session mounts for itself, with room for so many bytes and files and no more.
+It stops every look at and change of the host's files. There is no `/proc` and no `/sys`; device
+nodes give random bytes, a hole and, where a cgroup counts memory, zeros. The work folder is a file
+system in memory that each session mounts for itself, with room for so many bytes and files and no
+more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NOBODY = 65534
 
 _TEMPORARY = "/tmp"  # noqa: S108 - a link into the session's own folder
 
-DEVICES = ("null", "zero", "urandom")
+_DEVICES = ("null", "urandom")
 
 _READ_ONLY = 1
 _NO_SETUID = 2
@@ -54,7 +55,16 @@ def _pointer(value: bytes | None) -> bytes | int:
     return 0 if value is None else value
 
 
-def build(place: str, visible: Iterable[str], *, shell: bool) -> None:
+def devices(*, memory_counted: bool) -> list[str]:
+    """Return the device nodes of a session.
+
+    Memory that `/dev/zero` is mapped to as shared is counted by a cgroup and by nothing else.
+    """
+    names = (*_DEVICES, "zero") if memory_counted else _DEVICES
+    return [f"/dev/{name}" for name in names]
+
+
+def build(place: str, visible: Iterable[str], *, shell: bool, memory_counted: bool) -> None:
     """Make the read-only root at `place`, an empty folder, and make it this process's root.
 
     Args:
@@ -62,6 +72,7 @@ def build(place: str, visible: Iterable[str], *, shell: bool) -> None:
         visible: What of the host is shown, at its own path. What is missing is left out; a
             symbolic link is shown as one.
         shell: Whether there are programs to start, which want a few files in `/etc`.
+        memory_counted: Whether a cgroup counts the memory of a session.
     """
     mount(None, "/", None, _RECURSIVE | _PRIVATE)
     mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,mode=755")
@@ -72,8 +83,8 @@ def build(place: str, visible: Iterable[str], *, shell: bool) -> None:
     if not os.path.lexists(place + _TEMPORARY):  # else something below it is visible
         os.symlink(WORK + _TEMPORARY, place + _TEMPORARY)
     os.symlink(f"{WORK}/tmp", place + "/dev/shm")  # noqa: S108 - semaphores want a place
-    for name in DEVICES:
-        _show(place, f"/dev/{name}")
+    for device in devices(memory_counted=memory_counted):
+        _show(place, device)
     _write(f"{place}/etc/passwd", f"agent:x:{_NOBODY}:{_NOBODY}::{WORK}:/bin/bash\n")
     _write(f"{place}/etc/group", f"agent:x:{_NOBODY}:\n")
     _write(f"{place}/etc/hostname", "sandbox\n")

@@ -21,6 +21,7 @@ from envweave.errors import BranchError
 from envweave.sandbox.bodies import Body, Death
 from envweave.sandbox.folders import WorkFolder, remove_tree
 from envweave.sandbox.limits import Limits
+from envweave.sandbox.watcher import Calls
 
 logger = logging.getLogger("envweave.codeact")
 
@@ -58,6 +59,14 @@ class ThreadBody:
             target=_serve, args=(runner, self._folder), name="envweave-code", daemon=True
         )
         self._thread.start()
+
+    is_stopped = False
+
+    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+        """Do nothing: a thread has no walls, and cannot be stopped."""
+
+    def wake(self) -> None:
+        """Do nothing: it is never stopped."""
 
     def interrupt(self) -> None:
         """Interrupt the code."""
