@@ -335,3 +335,70 @@ def test_a_pool_that_returns_only_what_was_reset_is_understood():
     assert [b.successor.tolist() for b in batches] == [[1, 1, 1], [1, 2, 2]]
     assert [b.current.tolist() for b in batches] == [[0, 1, 1], [0, 0, 2]]
     assert batches[1][1].ready.initial_info == {"env_id": 1, "version": np.array(5)}
+
+
+SHOWN = {
+    "tuple": spaces.Tuple([spaces.Discrete(9), spaces.Box(0, 9, (2,)), spaces.Discrete(2)]),
+    "tuple in tuple": spaces.Tuple([spaces.Tuple([spaces.Discrete(9)]), spaces.Discrete(9)]),
+    "dict in tuple": spaces.Tuple([spaces.Dict(deep=spaces.Box(0, 9, (2,))), spaces.Discrete(9)]),
+    "tuple in dict": spaces.Dict(a=spaces.Tuple([spaces.Discrete(9), spaces.MultiBinary(3)])),
+    "dict": spaces.Dict(a=spaces.Discrete(9), b=spaces.Dict(c=spaces.Box(0, 9, (2,)))),
+    "text": spaces.Text(8),
+    "text in tuple": spaces.Tuple([spaces.Text(8), spaces.Discrete(9)]),
+    "text in dict": spaces.Dict(said=spaces.Text(8), count=spaces.Discrete(9)),
+    "sequence": spaces.Sequence(spaces.Discrete(9)),
+    "graph": spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
+    "one of": spaces.OneOf([spaces.Discrete(9), spaces.Box(0, 9, (2,))]),
+}
+
+
+class Shows(Walk):
+    """A walk that shows samples of a space: the same ones for the same seed."""
+
+    def __init__(self, space, lengths):
+        super().__init__(lengths)
+        self.observation_space = space
+
+    def show(self):
+        self.observation_space.seed(round(self.drawn * 1e6) + self.steps)
+        return self.observation_space.sample()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shown", SHOWN)
+def test_observations_of_any_space_begin_anew_as_they_do_apart(shown, mode):
+    lengths, is_told_seeds = [(2,), (3,), (1,), (4,)], mode is not AutoresetMode.SAME_STEP
+    makers = [lambda one=one: Shows(SHOWN[shown], one) for one in lengths]
+    turn = iter(makers)
+    whole = ew.make_vector(SyncVectorEnv(makers, autoreset_mode=mode), autoreset=True)
+    apart = ew.make_vector(lambda: next(turn)(), num_envs=len(lengths), autoreset=True)
+
+    whole.reset(seed=5), apart.reset(seed=5)
+    steps = [(whole.step([0] * 4), apart.step([0] * 4)) for _ in range(7)]
+
+    for one, other in steps:
+        assert one.valid.all()
+        assert not one.needs_reset.any()
+        assert one.terminated.tolist() == other.terminated.tolist()
+        if is_told_seeds:
+            assert repr(one.current) == repr(other.current)
+            assert repr(list(map(observed, one))) == repr(list(map(observed, other)))
+    if not is_told_seeds:  # the vector draws on by itself after the first episode of each
+        assert repr(observed(steps[0][0][2])) == repr(observed(steps[0][1][2]))
+
+
+def observed(row):
+    return row.observation
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_vector_of_blackjack_tables_deals_again_where_a_game_ended(kind):
+    inner = gym.make_vec("Blackjack-v1", num_envs=4, vectorization_mode=kind)
+
+    with ew.make_vector(inner, autoreset=True) as venv:
+        venv.reset(seed=0)
+        batches = [venv.step([0, 1, 0, 1]) for _ in range(6)]
+
+    assert all(batch.valid.all() and not batch.needs_reset.any() for batch in batches)
+    assert all(batch.terminated[0] and batch[0].ready is not None for batch in batches)
+    assert [len(hand) for hand in batches[-1].current] == [3, 3, 3, 3]
