@@ -115,8 +115,8 @@ def length_of(batch: Any, space: Any) -> int:
     """Return how many rows a batch of this single space has."""
     while isinstance(space, spaces.Dict | spaces.Tuple):
         # Neither is a sequence of rows: they hold one batch a part.
-        key = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
-        batch, space = batch[key], space.spaces[key]
+        key: Any = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+        batch, space = batch[key], space[key]
     return len(batch)
 
 
