@@ -54,6 +54,18 @@ class Mcp:
             return Response(status_code=202)
         return Response(PLAIN_JSON.encode(reply), media_type="application/json")
 
+    def refuse(self, body: bytes, message: str) -> Response:
+        """Return the refusal of whatever a body asks for; nothing to a mere notification."""
+        try:
+            plain = PLAIN_JSON.decode(body)
+        except WireError:
+            plain = None
+        number = plain.get("id") if isinstance(plain, dict) else None
+        if isinstance(plain, dict) and "id" not in plain:
+            return Response(status_code=202)
+        reply = _failed(number, SERVER_ERROR, message)
+        return Response(PLAIN_JSON.encode(reply), media_type="application/json")
+
     async def answer(self, plain: Any) -> dict[str, Any] | None:
         """Return the response to a request that was decoded; `None` to a notification."""
         number = plain.get("id") if isinstance(plain, dict) else None
