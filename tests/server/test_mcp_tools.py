@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ from typing import Any, Literal
 
 import mcp
 import pytest
+from mcp_worlds import SUPPORT, need_real_servers
 from serving import app_served, served
 
 import envweave as ew
@@ -335,3 +339,48 @@ def raw(url: str, headers: dict[str, str]) -> tuple[int, Any]:
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+@pytest.fixture(scope="module")
+def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with version 1 of the SDK, in a process of its own."""
+    python = need_real_servers() / "sdk1/bin/python"
+    # envweave is not installed there, and a server tells its version.
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "envweave-0.dist-info").mkdir()
+    (installed / "envweave-0.dist-info/METADATA").write_text("Name: envweave\nVersion: 0\n")
+    process = subprocess.Popen(
+        [python, "-W", "error", SUPPORT / "mcp_env_server.py"],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        yield re.search(r"http://\S+:\d+", said)[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", GENERATIONS)
+def test_with_version_1_of_the_sdk_a_server_is_played_the_same(old_server: str, mode: str) -> None:
+    async def episode() -> Any:
+        async with player(old_server, mode) as play:
+            names = [one.name for one in (await play.client.list_tools()).tools]
+            wrong = await play("step", delta=1)
+            told = [await play("reset"), await play("step", delta=1), await play("step", delta=9)]
+            refused = await play("step", delta=1)
+            return play.client.protocol_version, names, wrong, told, refused
+
+    version, names, wrong, told, refused = asyncio.run(episode())
+
+    # It knows no revision without a handshake, so that a newer client falls back on one.
+    assert version == "2025-11-25"
+    assert names == ["reset", "step", "state"]
+    assert wrong[1]["code"] == refused[1]["code"] == "reset_needed"
+    assert [one["observation"]["value"] for one in told] == [0, 1, 10]
+    assert told[-1]["done"]
