@@ -1,6 +1,7 @@
-"""`POST /mcp`: JSON-RPC, as MCP clients and OpenEnv's tool client speak it.
+"""Bare JSON-RPC at `POST /mcp` and inside OpenEnv's WebSocket, as OpenEnv's tool client speaks it.
 
-No environment has tools yet, and this says so: an empty list, and a clear error for a call.
+To that client an environment has no tools, since it takes steps in other ways: an empty list, and
+a clear error for a call. MCP clients are answered by `mcp_endpoint.py`.
 """
 
 from __future__ import annotations

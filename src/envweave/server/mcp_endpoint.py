@@ -19,7 +19,6 @@ from envweave.server.bodies import read_body
 from envweave.server.mcp import Mcp
 from envweave.server.mcp_tools import EnvTool, McpTools, ToolOutcome
 from envweave.server.service import Service
-from envweave.tools.mcp_sdk import need_sdk
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -49,6 +48,9 @@ class McpEndpoint:
             response = await self._openenv.post(request)
             await response(scope, receive, send)
             return
+        # Here, since most servers start without it.
+        from envweave.tools.mcp_sdk import need_sdk
+
         body = await read_body(request)
         try:
             need_sdk()

@@ -11,6 +11,7 @@ since 2026-07-28, names it in each call: `reset` returns a `session_id`, and `cl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -123,12 +124,12 @@ class McpTools:
         """Carry out a tool call. What is refused is told in the outcome."""
         try:
             told = await self._call(name, dict(arguments), mcp_session)
+            # What an author's code returned becomes plain data here, and only once.
+            return ToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
         except Exception as error:  # noqa: BLE001 - told to the caller
             fault = self._service.table.told(name, error)
             problem = {"error": {"code": fault.code, "message": fault.message}}
             return ToolOutcome(problem, is_error=True)
-        # What an author's code returned becomes plain data here, and only once.
-        return ToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
 
     async def forget(self, mcp_session: str) -> None:
         """Close the session of an MCP session that has ended."""
@@ -136,8 +137,9 @@ class McpTools:
         if owner is None:
             return
         async with owner.lock:
-            if owner.session is not None and owner.session.is_there:
-                await self._sessions.close(owner.session.id)
+            if owner.session is not None:
+                with contextlib.suppress(SessionGoneError):  # its time was up
+                    await self._sessions.close(owner.session.id)
 
     async def _call(self, name: str, arguments: dict[str, Any], mcp_session: str | None) -> Any:
         tools = _tools_of(await self.describe())
