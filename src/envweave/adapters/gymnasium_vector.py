@@ -78,9 +78,8 @@ class GymnasiumBatch:
         self._name = name = type(env.unwrapped).__name__
         abilities = read_abilities(env, name, autoreset=autoreset)
         self._env, self._autoreset, self._abilities = env, autoreset, abilities
-        self.num_envs = count = int(env.num_envs)
+        self._single, self.num_envs = env.single_observation_space, (count := int(env.num_envs))
         self._actions = BatchActions(env.single_action_space, count)
-        self._single = env.single_observation_space
         self._space = batched(self._single, count)
         spec = getattr(env, "spec", None)
         self.interface = Interface(
