@@ -86,6 +86,26 @@ def test_a_batch_of_final_observations_is_understood():
     assert batch.current.tolist() == [[0.0], [2.0]]
 
 
+def test_a_batch_of_final_tuples_is_understood():
+    class Pairs(Tides):
+        def __init__(self):
+            super().__init__()
+            one = self.single_observation_space
+            self.single_observation_space = spaces.Tuple([one, spaces.Discrete(9)])
+
+        def show(self):
+            return super().show(), self.steps.copy()
+
+    venv = ew.make_vector(Pairs(), autoreset=True)
+    venv.reset()
+    venv.step(STILL)
+
+    batch = venv.step(STILL)
+
+    assert [(depth.tolist(), count) for depth, count in batch.successor] == [([2.0], 2)] * 2
+    assert [(depth.tolist(), count) for depth, count in batch.current] == [([0.0], 0), ([2.0], 2)]
+
+
 def test_a_step_that_raises_ends_every_episode_and_all_begin_anew(caplog):
     def breaks(returned, taken):
         if taken == 2:

@@ -101,12 +101,24 @@ def test_spaces_come_from_the_hints():
     env.close()
 
 
-@pytest.mark.parametrize("env", [Radio, "lineworld-v0", "counter-v0"])
-def test_the_official_checker_has_nothing_to_say(env):
-    adapted = ew.to_gymnasium(env)
+@pytest.mark.parametrize(
+    ("env", "flatten"), [(Radio, False), ("lineworld-v0", False), ("lineworld-v0", True)]
+)
+def test_the_official_checker_has_nothing_to_say(env, flatten):
+    adapted = ew.to_gymnasium(env, flatten=flatten)
 
     check_env(adapted)
 
+    adapted.close()
+
+
+def test_the_official_checker_says_of_an_unbounded_action_only_that():
+    adapted = ew.to_gymnasium("counter-v0")
+
+    with pytest.warns(UserWarning, match="normalized space") as said:
+        check_env(adapted)
+
+    assert len(said) == 1
     adapted.close()
 
 

@@ -248,9 +248,9 @@ def test_a_dataclass_becomes_a_dict_of_the_authors_own_fields():
         {
             "point": spaces.Dict(
                 {
-                    "x": spaces.Box(-1.0, 1.0, (), np.float64),
+                    "x": spaces.Box(-1.0, 1.0, (1,), np.float64),
                     "reward": spaces.Box(
-                        np.iinfo(np.int64).min, np.iinfo(np.int64).max, (), np.int64
+                        np.iinfo(np.int64).min, np.iinfo(np.int64).max, (1,), np.int64
                     ),
                 }
             ),

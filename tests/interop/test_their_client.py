@@ -178,12 +178,18 @@ def test_their_tool_client_finds_a_session_and_no_tools(peer: Any) -> None:
     assert "There is no session" in told["gone"]["error"]["message"]
 
 
-def test_a_stock_mcp_client_connects(peer: Any) -> None:
+def test_a_stock_mcp_client_of_the_first_generation_plays_an_episode(peer: Any) -> None:
     with served(CounterEnv) as url:
         told = peer("speak_mcp", url)
 
-    assert (told["name"], told["tools"]) == ("CounterEnv", [])
-    assert "There is no tool 'hammer'" in told["called"]["error"]
+    assert (told["name"], told["version"]) == ("CounterEnv", "2025-11-25")
+    assert told["tools"] == ["reset", "step", "state"]
+    (no_tool, hammer), (_, begun), (is_refused, refused), (_, first), (_, last) = told["results"]
+    assert (no_tool, is_refused) == (True, True)
+    assert "There is no tool 'hammer'" in hammer["error"]["message"]
+    assert refused["error"]["message"].startswith("action.delta")
+    assert [one["observation"]["value"] for one in (begun, first, last)] == [0, 1, 10]
+    assert (first["step_index"], last["done"]) == (1, True)
 
 
 def test_their_client_shows_a_token_and_is_refused_without(peer: Any) -> None:

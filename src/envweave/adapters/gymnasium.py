@@ -85,25 +85,30 @@ class FromGymnasium(Environment):
 
 
 def to_gymnasium(
-    env: Any, *, render_mode: str | None = None, **kwargs: Any
+    env: Any, *, render_mode: str | None = None, flatten: bool = False, **kwargs: Any
 ) -> gymnasium.Env[Any, Any]:
     """Return an environment of ours as a `gymnasium.Env`.
 
     The spaces come from the specs (see `Spec.to_space`): a dataclass becomes a `Dict` of the
     author's own fields, without `reward`, `done`, `truncated` and `metadata`; an `Action` of one
-    field that field's space; and a `Literal` the index of its value. A reward that is not scored
-    yet becomes NaN. A seed that the environment cannot honour is refused, and so are options,
-    unless they are empty.
+    field that field's space; and a `Literal` the index of its value. A number is a `Box` of one
+    item, unless it is a whole one with both bounds. A reward that is not scored yet becomes NaN.
+    A seed that the environment cannot honour is refused, and so are options, unless they are
+    empty.
 
     Args:
         env: An ID, an environment object, a class, or an `Env` made without `autoreset`.
             From an ID or a class it can be made again, so that it has a `spec`.
         render_mode: `"ansi"`, to let `render` return the last observation as text.
+        flatten: Whether to show one flat `Box`, in which a choice is one-hot, and to take actions
+            as `Discrete`, `MultiDiscrete` (both from 0) or a flat `Box`, as
+            stable-baselines3 does.
         **kwargs: Passed to `make`.
 
     Raises:
         MissingExtraError: Gymnasium is not installed.
-        SpecError: Gymnasium has no space for a part of an action or observation.
+        SpecError: Gymnasium has no space for a part of an action or observation, or with
+            `flatten` no flat one.
         DefinitionError: It has several agents.
         OptionError: A render mode or a keyword that nobody knows.
 
@@ -115,13 +120,14 @@ def to_gymnasium(
 
     opened = open_env(env, kwargs)
     try:
-        adapted = AsGymnasium(opened, render_mode)
+        adapted = AsGymnasium(opened, render_mode, flatten=flatten)
     except Exception:
         if opened is not env:
             opened.close()
         raise
     if isinstance(env, str | type):
-        adapted.spec = spec_of(opened, lambda **more: to_gymnasium(env, **{**kwargs, **more}))
+        again = {**kwargs, "flatten": flatten}
+        adapted.spec = spec_of(opened, lambda **more: to_gymnasium(env, **{**again, **more}))
     return adapted
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final, overload
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
@@ -101,17 +102,21 @@ def fitted(layout: Layout, value: Any) -> Any:
     return row[()] if isinstance(layout, Numbers) else row
 
 
-def final_row(finals: Any, i: int, layout: Layout) -> Any:
+def final_row(finals: Any, i: int, space: Any) -> Any:
     """Return one environment's own last observation: from an array of objects, or of a batch."""
-    if isinstance(layout, Fields) and isinstance(finals, Mapping):
-        return {name: final_row(finals[name], i, one) for name, one in layout.columns.items()}
+    if isinstance(space, spaces.Dict) and isinstance(finals, Mapping):
+        return {name: final_row(finals[name], i, one) for name, one in space.spaces.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(finals, tuple):
+        return tuple(final_row(finals[k], i, one) for k, one in enumerate(space.spaces))
     return finals[i]
 
 
-def length_of(batch: Any) -> int:
-    """Return how many rows a batch has."""
-    while isinstance(batch, Mapping):
-        batch = next(iter(batch.values()))
+def length_of(batch: Any, space: Any) -> int:
+    """Return how many rows a batch of this single space has."""
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        # Neither is a sequence of rows: they hold one batch a part.
+        key: Any = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+        batch, space = batch[key], space[key]
     return len(batch)
 
 

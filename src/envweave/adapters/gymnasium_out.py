@@ -17,6 +17,7 @@ from envweave.adapters.outward import (
     to_reward,
     with_mask,
 )
+from envweave.codec.flat_spaces import flatten_actions, flatten_observations
 from envweave.codec.space_values import bridge
 from envweave.errors import DefinitionError, OptionError
 
@@ -27,7 +28,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}  # type: ignore[misc] # theirs is an instance variable
 
-    def __init__(self, env: Any, render_mode: str | None) -> None:
+    def __init__(self, env: Any, render_mode: str | None, *, flatten: bool) -> None:
         if env.possible_agents is not None:
             raise DefinitionError(
                 f"{env.id!r} has several agents, a gymnasium.Env has one. Use to_pettingzoo()."
@@ -40,6 +41,9 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
         self._env = env
         self._actions = bridge(env.action_spec, "action")
         self._observations = bridge(env.observation_spec, "observation")
+        if flatten:
+            self._actions = flatten_actions(self._actions, "action")
+            self._observations = flatten_observations(self._observations, "observation")
         self.action_space = self._actions.space
         self.observation_space = self._observations.space
         self._number_of_actions = number_of_actions(self.action_space)

@@ -78,15 +78,15 @@ class GymnasiumBatch:
         self._name = name = type(env.unwrapped).__name__
         abilities = read_abilities(env, name, autoreset=autoreset)
         self._env, self._autoreset, self._abilities = env, autoreset, abilities
-        self.num_envs = count = int(env.num_envs)
+        self._single, self.num_envs = env.single_observation_space, (count := int(env.num_envs))
         self._actions = BatchActions(env.single_action_space, count)
-        self._space = batched(env.single_observation_space, count)
+        self._space = batched(self._single, count)
         spec = getattr(env, "spec", None)
         self.interface = Interface(
             abilities.reset_takes,
             frozenset(),
             self._actions.spec,
-            from_space(env.single_observation_space),
+            from_space(self._single),
             deterministic=not getattr(spec, "nondeterministic", False),
             name=name,
         )
@@ -150,7 +150,7 @@ class GymnasiumBatch:
             raise BadReturnError("reset() did not return a tuple of observations and info.")
         shown, infos = outcome[0], kept(outcome[1])
         # EnvPool returns the rows that were reset; Gymnasium returns all of them.
-        count = self.num_envs if self._columns is None else length_of(shown)
+        count = self.num_envs if self._columns is None else length_of(shown, self._single)
         places = ids if count == self.num_envs else range(len(ids))
         if self._columns is None:
             rows = rows_of(self._space, shown)
@@ -293,7 +293,7 @@ class GymnasiumBatch:
             try:
                 if finals is None or (masks is not None and not masks[i]):
                     raise BadReturnError("the step that ended the episode gave no final_obs.")
-                last = fitted(self._layout, final_row(finals, i, self._layout))
+                last = fitted(self._layout, final_row(finals, i, self._single))
             except BadReturnError as error:
                 failures.setdefault(i, error)
                 continue

@@ -47,6 +47,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._number_of_actions = number_of_actions(self.single_action_space)
         self._takes_arrays = _takes_arrays(venv.action_spec)
+        self._drops_axis = _is_number(venv.action_spec)
         self._encode = column_encoder(venv.observation_spec, self.num_envs)
 
     def reset(
@@ -76,7 +77,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _decode(self, actions: Any) -> Any:
         if self._takes_arrays and isinstance(actions, np.ndarray):
-            return actions
+            return actions[:, 0] if self._drops_axis and actions.shape[1:] == (1,) else actions
         rows = enumerate(iterate(self.action_space, actions))
         return [decode_action(self._actions.decode, one, f"actions[{i}]") for i, one in rows]
 
@@ -153,11 +154,11 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
 
         return by_field
     if isinstance(spec, Array | Integer | Real | Boolean):
-        dtype = batch_space(one.space, count).dtype
+        batch = batch_space(one.space, count)
 
         def by_array(column: Any) -> Any:
             if isinstance(column, np.ndarray) and _is_within(spec, column):
-                return column.astype(dtype, copy=False)
+                return column.astype(batch.dtype, copy=False).reshape(batch.shape)
             return by_value(column)
 
         return by_array
@@ -180,8 +181,20 @@ def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, A
 def _takes_arrays(spec: Spec) -> bool:
     """Whether one array of a space's values is an array of actions as it is."""
     if isinstance(spec, Record):
-        fields = [one for name, one in spec.fields.items() if name != "metadata"]
+        fields = _own_fields(spec)
         return len(fields) == 1 and not isinstance(fields[0], Record) and _takes_arrays(fields[0])
     if isinstance(spec, Array):
         return spec.dtype is not None and spec.dtype.kind != "b"
     return isinstance(spec, Integer | Real)
+
+
+def _is_number(spec: Spec) -> bool:
+    """Whether an action is one number, for which the space may have an array of one item."""
+    if isinstance(spec, Record):
+        fields = _own_fields(spec)
+        return len(fields) == 1 and _is_number(fields[0])
+    return isinstance(spec, Integer | Real)
+
+
+def _own_fields(spec: Record) -> list[Spec]:
+    return [one for name, one in spec.fields.items() if name != "metadata"]

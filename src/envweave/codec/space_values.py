@@ -115,14 +115,25 @@ def _integer(spec: Integer, name: str) -> Bridge:
         read = spec.read(value)
         if not _INT64.min <= read <= _INT64.max:
             raise Mismatch(f"{read!r} does not fit into int64")
-        return np.array(read, np.int64)
+        return np.array([read], np.int64)
 
-    return Bridge(_box(low, high, (), np.dtype(np.int64)), encode, spec.read)
+    box = _box(low, high, (1,), np.dtype(np.int64))
+    return Bridge(box, encode, lambda value: spec.read(_only_item(value)))
 
 
 def _real(spec: Real) -> Bridge:
-    box = _box(spec.low, spec.high, (), np.dtype(np.float64))
-    return Bridge(box, lambda value: np.array(spec.read(value), np.float64), spec.read)
+    # One item rather than no dimension, which few trainers take.
+    box = _box(spec.low, spec.high, (1,), np.dtype(np.float64))
+    return Bridge(
+        box,
+        lambda value: np.array([spec.read(value)], np.float64),
+        lambda value: spec.read(_only_item(value)),
+    )
+
+
+def _only_item(value: Any) -> Any:
+    is_one = isinstance(value, np.ndarray) and value.shape == (1,)
+    return value[0] if is_one else value
 
 
 def _box(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box[Any]:

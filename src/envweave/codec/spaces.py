@@ -39,7 +39,7 @@ def to_space(spec: Spec) -> Any:
     """Return the Gymnasium space of the values that `spec` allows.
 
     A choice and a bool become `Discrete` by index, a bounded int `Discrete` with a start, other
-    numbers a `Box` of no dimension. Arrays become `MultiBinary` (bools, and int8 of 0 and 1),
+    numbers a `Box` of one item. Arrays become `MultiBinary` (bools, and int8 of 0 and 1),
     `MultiDiscrete` (int64 with both bounds) or `Box`. A list becomes a `Sequence`, a union
     `OneOf`. A dataclass becomes a `Dict` of the author's own fields, also where it has only one;
     but an `Action` of one field becomes that field's space, since few trainers act with a `Dict`.

@@ -23,6 +23,7 @@ from envweave.server.guard import Guard
 from envweave.server.http_routes import http_routes, told
 from envweave.server.logs import SessionLog
 from envweave.server.mcp import Mcp
+from envweave.server.mcp_endpoint import McpEndpoint
 from envweave.server.metrics import Meter, Metrics
 from envweave.server.openapi import VERSION, openapi
 from envweave.server.openenv import OpenEnv
@@ -69,7 +70,7 @@ class Site:
         return [
             WebSocketRoute("/ws", _Door(self.service, self._metrics, openenv)),
             *http_routes(self.service),
-            Route("/mcp", mcp.post, methods=["POST"]),
+            Route("/mcp", McpEndpoint(self.service, mcp), methods=["POST", "DELETE"]),
             *probe_routes(self.service, self._metrics),
         ]
 
@@ -87,6 +88,7 @@ class Site:
                     allow_origins=origins,
                     allow_methods=["GET", "POST", "DELETE"],
                     allow_headers=["*"],
+                    expose_headers=["Mcp-Session-Id"],
                 )
             ]
         return [

@@ -1,6 +1,7 @@
-"""`POST /mcp`: JSON-RPC, as MCP clients and OpenEnv's tool client speak it.
+"""Bare JSON-RPC at `POST /mcp` and inside OpenEnv's WebSocket, as OpenEnv's tool client speaks it.
 
-No environment has tools yet, and this says so: an empty list, and a clear error for a call.
+To that client an environment has no tools, since it takes steps in other ways: an empty list, and
+a clear error for a call. MCP clients are answered by `mcp_endpoint.py`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,18 @@ class Mcp:
             reply = await self.answer(plain)
         if reply is None:
             return Response(status_code=202)
+        return Response(PLAIN_JSON.encode(reply), media_type="application/json")
+
+    def refuse(self, body: bytes, message: str) -> Response:
+        """Return the refusal of whatever a body asks for; nothing to a mere notification."""
+        try:
+            plain = PLAIN_JSON.decode(body)
+        except WireError:
+            plain = None
+        number = plain.get("id") if isinstance(plain, dict) else None
+        if isinstance(plain, dict) and "id" not in plain:
+            return Response(status_code=202)
+        reply = _failed(number, SERVER_ERROR, message)
         return Response(PLAIN_JSON.encode(reply), media_type="application/json")
 
     async def answer(self, plain: Any) -> dict[str, Any] | None:

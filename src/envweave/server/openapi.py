@@ -188,7 +188,7 @@ def _mcp() -> dict[str, Any]:
         "/mcp": {
             "post": {
                 "operationId": "mcp",
-                "summary": "Speak MCP: JSON-RPC 2.0.",
+                "summary": "Call the environment's tools over MCP: JSON-RPC 2.0.",
                 "requestBody": {"required": False, "content": _json({})},
                 "responses": responses,
             }

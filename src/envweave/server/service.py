@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, final
 
 import msgspec
@@ -48,6 +48,7 @@ class Service:
         self.options = options
         self._make_place = make_place
         self._watchers: list[Watcher] = []
+        self._stoppers: list[Callable[[], Awaitable[None]]] = []
         self.renew()
 
     def renew(self) -> None:
@@ -62,6 +63,10 @@ class Service:
     def watch(self, watcher: Watcher) -> None:
         """Tell somebody what happens, from now on."""
         self._watchers.append(watcher)
+
+    def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Call somebody whenever it stops, after its sessions are closed."""
+        self._stoppers.append(stop)
 
     async def start(self) -> None:
         """Make ready; who comes meanwhile waits too. May be called twice.
@@ -91,6 +96,8 @@ class Service:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeping
+        for stop in self._stoppers:
+            await stop()
         await self.place.close()
 
     @property
