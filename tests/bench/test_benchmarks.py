@@ -148,6 +148,7 @@ def test_the_page_shows_the_figures_that_are_written_down():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # measures for a while
 def test_what_a_peer_leaves_running_is_ended():
     code = (
         "import subprocess; from contenders import end_leftovers; "

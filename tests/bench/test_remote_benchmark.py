@@ -93,6 +93,7 @@ def test_the_target_is_for_the_best_of_the_others(unit, ours, theirs):
     ]
 
 
+@pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -136,6 +137,7 @@ def test_steps_that_the_environment_did_not_take_are_no_figure():
     assert "ValueError: after 4 steps the environment shows 3" in done.stderr
 
 
+@pytest.mark.slow  # measures for a while
 def test_a_server_that_does_not_start_is_told_of_with_its_last_words():
     code = (
         "import remote_sides as sides\n"

@@ -134,6 +134,7 @@ def test_a_library_that_is_not_there_is_told_of_and_the_next_order_is_taken():
     ]
 
 
+@pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

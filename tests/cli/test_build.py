@@ -115,6 +115,7 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
     assert "FROM $BASE" in ran.text
 
 
+@pytest.mark.slow  # starts the command line anew
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

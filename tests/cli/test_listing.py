@@ -50,6 +50,7 @@ def test_the_json_list_names_environments_schemes_and_backends(envweave):
     assert "inproc" in [one["name"] for one in listed["backends"]]
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_broken_plugin_is_listed_with_its_error_beside_the_sound_ones(process, here):
     announce(
         here,

@@ -70,12 +70,14 @@ def test_without_its_extra_the_command_says_how_to_install_it(process, name):
     )
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_help_imports_nothing_heavy(process):
     ran = process(code=IMPORTED)
 
     assert (ran.code, ran.stderr) == (0, "")
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_the_installed_script_finds_modules_of_the_current_directory(here):
     (here / "talkative_env.py").write_text(TALKATIVE)
     script = [sys.executable, "-c", "import sys; sys.path.remove(''); from envweave.cli import "]
@@ -92,6 +94,7 @@ def test_the_installed_script_finds_modules_of_the_current_directory(here):
     assert json.loads(ran.stdout)["summary"]["mean_return"] == 1.0
 
 
+@pytest.mark.slow  # starts the command line anew
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupt_ends_it_quietly_and_closes_the_environment(here):
     (here / "waiting_env.py").write_text(WAITING)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 
 def test_train_alone_lists_what_can_be_trained(envweave):
     ran = envweave("train")
@@ -12,6 +14,7 @@ def test_train_alone_lists_what_can_be_trained(envweave):
     assert "lineworld" in ran.text
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_options_reach_the_training_program(envweave, here):
     ran = envweave(
         *("train", "lineworld", "--episodes", "8", "--num-envs", "4", "--seed", "3"),

@@ -196,6 +196,7 @@ def test_a_second_thread_on_one_environment_is_refused_and_neither_hangs() -> No
         assert env.step({"do": "step"}).observation.at == 2
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_process_that_ends_with_open_environments_frees_their_places() -> None:
     code = (
         "import asyncio, sys, envweave as ew\n"

@@ -286,6 +286,7 @@ def test_a_message_too_large_for_the_server_refuses_the_action_and_nothing_else(
         assert env.step({"do": "step"}).observation.at == 1
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_process_is_started_and_stopped_for_who_names_none():
     env = ew.make("counter-v0", backend="http")
     path = env._transport._connection.address.socket_path

@@ -15,6 +15,7 @@ from envweave.errors import AccessError, CallOrderError, DefinitionError, Option
 from envweave.examples import CounterEnv
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_provider_that_is_in_use_is_refused_and_its_server_lives_on() -> None:
     provider = ew.SubprocessProvider()
     with ew.make("echo-v0", provider=provider) as env:
@@ -63,6 +64,7 @@ def test_the_token_is_shown_to_a_server_that_a_provider_starts() -> None:
         ew.make("echo-v0", provider=ew.SubprocessProvider(token="right"), token="wrong")
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_that_is_started_for_a_token_asks_for_it() -> None:
     with ew.make("echo-v0", backend="http", token="right") as env:
         url = env._transport._connection.address.url  # type: ignore[attr-defined]
@@ -76,11 +78,13 @@ def test_an_empty_url_is_refused(make: Any) -> None:
         make("counter-v0", base_url="")
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_that_is_started_has_room_for_all_that_are_asked_for() -> None:
     with ew.make_vector("counter-v0", num_envs=1100, backend="http") as vector:
         assert len(vector.reset(seed=0).infos) == 1100
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_pool_goes_on_at_the_same_server_when_an_environment_could_not_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_worker_that_dies_takes_its_rows_and_they_go_on_anew() -> None:
         assert later.episode_id[row] == f"{prefix}-{int(gone)}"
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_that_is_killed_is_told_of_in_every_row() -> None:
     with (
         process_serving("pkg://remote_worlds:Tally") as server,

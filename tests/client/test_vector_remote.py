@@ -157,6 +157,7 @@ def test_a_unix_socket_is_an_address_too(tmp_path: Path) -> None:
         assert venv.step(np.ones(2, int)).reward.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_is_started_where_none_runs() -> None:
     with ew.make_vector("counter-v0", num_envs=3, backend="http", done_at=2) as venv:
         venv.reset(seed=0)

@@ -133,6 +133,7 @@ def play(venv: ew.VectorEnv, deeds: list[list[str]], *, whole: bool) -> list[Any
     return seen
 
 
+@pytest.mark.slow  # starts the command line anew
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     deeds=st.lists(

@@ -36,6 +36,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Road]:
         yield found
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     ("code", "limit", "exit_code"),
     [

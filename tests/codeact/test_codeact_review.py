@@ -107,6 +107,7 @@ def test_a_call_of_an_old_episode_is_in_no_record_of_the_next(env: Any) -> None:
     assert step(env, "1").execution_result.tool_calls == ()
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("code", ["10 ** 5000", "[10 ** 5000]", "note(10 ** 5000)"])
 def test_an_int_of_many_digits_stops_nobody_who_logs(env: Any, code: str) -> None:
     observation = step(env, code)
@@ -225,6 +226,7 @@ env.close()
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_forked_process_leaves_its_parents_environment_alone_and_has_its_own() -> None:
     done = run_apart(FORKING)
 

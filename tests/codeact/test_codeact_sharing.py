@@ -239,6 +239,7 @@ def test_a_session_that_is_lost_is_nobodys_reward_and_the_next_reset_has_another
     assert after.value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_session_that_is_lost_is_not_valid_and_its_vector_goes_on(
     templates: Callable[[], set[int]],
 ) -> None:

@@ -98,6 +98,7 @@ def test_code_that_goes_on_when_it_is_interrupted_and_then_ends_has_failed(way: 
     assert after.value == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_interrupts_that_come_at_any_moment_harm_nothing() -> None:
     chance = random.Random(0)
     with road("direct", executor="inproc", limits={"timeout_s": 0.004, "grace_s": 20.0}) as way:

@@ -123,6 +123,7 @@ def test_the_part_is_set_and_the_others_stay() -> None:
     assert (shown.reward, parts_of(shown)) == (2.25, {"base": 0.25, "answer": 2.0})
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     ("expected", "answer", "tolerance", "reward"),
     [

@@ -113,6 +113,7 @@ def test_a_result_that_no_message_can_carry_is_an_error_in_the_code():
     assert "more than fits one message" in large.exception_message
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_files_and_functions_can_be_added_to_servers():
     def double(number: int) -> int:
         """Return twice as much."""

@@ -221,6 +221,7 @@ leaves = st.one_of(
 trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4).map(ew.CompositeTransform))
 
 
+@pytest.mark.slow  # starts several sandboxes
 @given(
     st.lists(trees, max_size=5),
     st.lists(trees, max_size=5),
@@ -240,6 +241,7 @@ def test_in_any_order_and_nesting_unsafe_code_earns_at_most_the_penalty(
     check_parts(parts_of(shown), shown.reward)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @given(st.lists(trees, max_size=5), st.none() | rewards)
 def test_the_parts_of_safe_code_sum_to_its_reward(every: list[Any], earned: float | None) -> None:
     shown = ew.CompositeTransform(every)(step(SAFE, reward=earned))

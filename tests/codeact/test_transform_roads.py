@@ -133,6 +133,7 @@ def test_the_mix_for_math_takes_the_options_of_its_parts() -> None:
     ]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     ("options", "safe", "unsafe"),
     [

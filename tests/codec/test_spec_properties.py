@@ -181,6 +181,7 @@ def test_json_comes_back_as_what_it_was_and_agrees_with_the_schema(spec: Spec, s
     assert same(spec.check(wire), drawn)
 
 
+@pytest.mark.slow  # many generated values
 @quick
 @given(specs, junk)
 def test_whatever_comes_is_read_or_refused_and_reading_twice_changes_nothing(
@@ -197,6 +198,7 @@ def test_whatever_comes_is_read_or_refused_and_reading_twice_changes_nothing(
     assert spec.contains(value) is not bool(words)
 
 
+@pytest.mark.slow  # many generated values
 @quick
 @given(specs)
 def test_the_schema_is_valid_json_schema(spec: Spec):

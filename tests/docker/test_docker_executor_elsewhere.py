@@ -50,6 +50,7 @@ def told_by(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow  # starts Python anew
 def test_a_mac_is_told_of_the_way_by_docker() -> None:
     code = """
 from envweave.errors import IsolationError

@@ -45,6 +45,7 @@ def wrong_steps(env: ew.Env, count: int) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow  # starts server processes
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", MANY)
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])

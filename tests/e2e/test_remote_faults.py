@@ -102,6 +102,7 @@ def test_a_step_that_hangs_ends_as_a_timeout_and_its_neighbours_go_on() -> None:
             env.reset()
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_client_killed_in_mid_step_frees_its_place() -> None:
     code = (
         "import sys, envweave as ew\n"

@@ -152,6 +152,7 @@ def test_equal_seeds_draw_equal_numbers(env: ew.Env, run: Run) -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("backend", ["inproc", "process"])
 def test_a_transform_is_applied_once_and_finds_what_it_looks_for(backend: str) -> None:
     transform = ew.create_math_env_transform(expected_answer=42)
@@ -229,6 +230,7 @@ def test_options_that_do_not_go_are_refused(options: dict[str, Any], says: str) 
     assert says in str(refused.value)
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_its_models_and_its_client_can_be_had_without_server_and_sandbox() -> None:
     code = (
         "import sys, envweave.envs.coding_env as e; e.CodingEnv, e.CodeObservation;"

@@ -90,6 +90,7 @@ class Served(Python):
         keep(promise, Subject(open_env, self.episode))
 
 
+@pytest.mark.slow  # starts several sandboxes
 class TestServedCodingEnvironment(Served):
     served = known = CodingEnvironment
 

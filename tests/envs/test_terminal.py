@@ -158,6 +158,7 @@ def test_nothing_but_the_command_is_shown(run: Run, change: str) -> None:
     assert run("echo one\necho two").stdout == "one\ntwo\n"
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_trace_shows_the_command_alone(run: Run) -> None:
     assert run("set -x", "echo one").stderr == "++ echo one\n"
 

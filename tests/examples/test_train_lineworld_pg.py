@@ -35,6 +35,7 @@ def test_four_hundred_episodes_reach_95_percent_where_a_random_policy_fails(tmp_
     assert len(result.returns) == len(result.successes) == 400
 
 
+@pytest.mark.slow  # trains
 def test_with_the_rewards_sign_flipped_success_falls_to_nothing(tmp_path):
     result = train(TrainingConfig(reward_sign=-1, run_dir=tmp_path / "run"))
 
@@ -66,6 +67,7 @@ def test_the_log_tells_the_truth_about_each_episode(tmp_path):
             assert line["return"] == pytest.approx(end - 0.01 * line["length"])
 
 
+@pytest.mark.slow  # trains
 def test_the_same_seed_writes_the_same_log_apart_from_the_time(tmp_path):
     for name, seed in (("one", 3), ("same", 3), ("other", 4)):
         train(tiny(tmp_path / name, seed=seed))
@@ -101,6 +103,7 @@ def test_progress_goes_to_the_error_stream_with_return_and_success(tmp_path, cap
     assert "12/12 episodes  return " in capsys.readouterr().err
 
 
+@pytest.mark.slow  # trains
 def test_without_a_run_dir_a_fresh_one_is_made_each_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -220,6 +223,7 @@ def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):
         claim_fresh_run_dir(tmp_path / "runs", "lineworld")
 
 
+@pytest.mark.slow  # trains
 def test_a_full_disk_is_told_in_words_and_what_was_written_stays(tmp_path):
     run_dir = tmp_path / "run"
     limited = (

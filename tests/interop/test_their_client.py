@@ -56,6 +56,7 @@ def test_what_is_refused_is_an_error_and_the_episode_goes_on(peer: Any, play: st
     assert "after the end of its episode" in late["error"]
 
 
+@pytest.mark.slow  # starts server processes
 def test_worker_processes_show_the_same(peer: Any) -> None:
     calls = [["reset", {"seed": 7}], ["step", {"delta": 1}], ["state", None]]
 

@@ -114,6 +114,7 @@ def test_a_thread_that_was_left_behind_does_not_hold_up_the_news() -> None:
         assert batch[0].end.cause.endswith("ended with exit code 4")
 
 
+@pytest.mark.slow  # starts worker processes
 def test_what_cannot_be_sent_of_a_reset_or_a_state_is_told() -> None:
     with ew.make_vector(Unsendable, num_envs=2, backend="process", workers=1) as venv:
         with pytest.raises(StateFailedError, match="cannot be sent to another process"):

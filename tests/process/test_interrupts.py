@@ -20,6 +20,7 @@ def vector(kind: Any = Presses, **options: Any) -> ew.VectorEnv:
     return ew.make_vector(kind, num_envs=4, backend="process", **options)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_ctrl_c_at_the_terminal_does_not_reach_the_workers() -> None:
     with vector(Place) as venv:
         batch = venv.reset(seed=5)
@@ -43,6 +44,7 @@ def test_an_interrupted_step_goes_on_and_can_be_received(workers: int | None) ->
         assert venv.step([GO] * 4).successor[:, 2].tolist()[2:] == [2, 2]
 
 
+@pytest.mark.slow  # starts worker processes
 def test_after_an_interrupted_reset_every_call_gets_its_own_answer(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)
@@ -73,6 +75,7 @@ def test_after_an_interrupted_look_every_call_gets_its_own_answer(tmp_path: Path
         assert [state.step_count for state in venv.state()] == [1] * 4
 
 
+@pytest.mark.slow  # starts worker processes
 def test_one_environment_that_was_interrupted_wants_a_reset() -> None:
     with ew.make(Presses, backend="process") as env:
         env.reset(seed=5)

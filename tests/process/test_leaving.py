@@ -62,6 +62,7 @@ def test_closing_while_a_worker_hangs_in_a_step_ends_it() -> None:
     venv.close()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_closing_ends_an_environment_that_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envweave.transports.process.fleet.CLOSE_S", 0.1)
     venv = vector(NeverCloses)
@@ -222,6 +223,7 @@ def run(script: str, *, check: bool = True) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # starts worker processes
 def test_close_gives_back_the_shared_memory_while_the_vector_and_its_batches_are_still_held() -> (
     None
 ):

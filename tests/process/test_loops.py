@@ -10,6 +10,7 @@ from process_worlds import HANG, Place
 import envweave as ew
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("loops_before", [0, 1])
 def test_the_deadline_holds_on_every_event_loop(loops_before: int) -> None:
     pool = ew.pool(Place, size=1, backend="process", timeout_s=0.5)

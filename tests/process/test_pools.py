@@ -46,6 +46,7 @@ def test_an_idle_worker_that_was_killed_is_replaced_at_the_next_reset() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_call_that_is_cancelled_leaves_the_environment_to_the_next_reset() -> None:
     async def run() -> None:
         async with ew.make_async(AsyncPlace, backend="process") as env:

@@ -136,6 +136,7 @@ def test_a_module_beside_the_script_is_imported_by_the_workers(tmp_path: Path) -
     assert (done.stdout, done.stderr) == ("[0. 0.]\n", "")  # and with the trainer's own flags
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_closure_brings_what_it_holds() -> None:
     held = np.arange(3)
 

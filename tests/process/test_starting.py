@@ -70,6 +70,7 @@ def test_a_worker_that_dies_while_it_makes_its_environments_is_told(
         ew.make_vector(Place, num_envs=4, backend="process", workers=2, **options)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_worker_killed_while_it_starts_is_told(trap: Callable[[], None], tmp_path: Path) -> None:
     (tmp_path / "hold-make").touch()
     trap()

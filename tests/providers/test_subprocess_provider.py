@@ -28,6 +28,7 @@ def folder_of(base_url: str) -> Path:
     return Path(base_url.removeprefix("unix://")).parent
 
 
+@pytest.mark.slow  # starts server processes
 def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
     left = Leftovers()
     provider = ew.SubprocessProvider()
@@ -46,6 +47,7 @@ def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
     assert left.threads("envweave server") == []
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:
     registry = ew.Registry()
     spec = registry.register("local://few-v0", CounterEnv, kwargs={"done_at": 2})
@@ -63,6 +65,7 @@ def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:
     assert ends == [False, True]
 
 
+@pytest.mark.slow  # starts server processes
 def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
     provider = ew.SubprocessProvider()
 
@@ -72,6 +75,7 @@ def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
     assert provider.pid is None
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     provider = ew.SubprocessProvider()
     base_url = provider.start_container("pkg://provider_worlds:Exits")

@@ -71,6 +71,7 @@ async def by_an_agent_that_raises(rollout: ew.Rollout, patience: int) -> None:
         await rollout
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(
     "leave", [by_cancelling_who_awaits, by_cancel, by_break, by_an_agent_that_raises]
 )

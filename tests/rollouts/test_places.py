@@ -33,6 +33,7 @@ def rollout(pool: ew.Pool) -> ew.Rollout:
     return ew.rollout(pool, forward, tasks=list("abcdef"), group_size=4, seed=3)
 
 
+@pytest.mark.slow  # starts worker processes
 def test_every_backend_plays_the_same_episodes(backend, expected):
     with ew.pool(Walk, size=6, backend=backend) as pool:
         episodes = rollout(pool).run()

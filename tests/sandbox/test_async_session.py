@@ -97,6 +97,7 @@ def test_a_session_may_go_from_one_event_loop_to_another():
     assert (first.success, second.return_value) == (True, 1)
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_many_sessions_run_on_one_loop_at_once(runner):
     met = threading.Barrier(4)
 
@@ -224,6 +225,7 @@ def test_a_run_that_is_cancelled_twice_is_given_up_at_once(runner):
     runner.run(main())
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_code_beyond_its_time_that_goes_on_ends_its_session(runner):
     async def main():
         async with fresh(Limits(timeout_s=20, grace_s=0.05)) as session:

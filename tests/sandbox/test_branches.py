@@ -39,6 +39,7 @@ def test_a_session_is_branched_more_often_than_it_may_have_processes():
         assert session.run("1 + 1").return_value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_branch_has_files_of_its_own(box):
     with box.session() as session:
         session.write_file("data/a.txt", b"before")
@@ -201,6 +202,7 @@ def _children(pid: int) -> list[int]:
     return [int(one) for one in listed.split()]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize(
     "options", [{"isolation": "landlock"}, {"isolation": "none"}, {"profile": "shell"}]
 )

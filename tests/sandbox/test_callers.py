@@ -185,6 +185,7 @@ def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
     assert left.descriptors() == []
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("count", [None, 4])
 def test_a_cancelled_task_leaves_no_session(count):
     async def main():
@@ -280,6 +281,7 @@ def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
         _wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("seed", [-1, 1 << 63, 1 << 70, True, "7"])
 def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
     with Sandbox() as box, box.session() as session:

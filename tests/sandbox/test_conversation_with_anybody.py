@@ -203,7 +203,7 @@ Talking.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestTalking = Talking.TestCase
+TestTalking = pytest.mark.slow(Talking.TestCase)  # many conversations
 
 
 def hostile_frames(seed: int):

@@ -20,6 +20,7 @@ def drain(frames: Frames) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow  # starts several sandboxes
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.data())
 def test_frames_come_out_in_order_however_the_stream_is_cut(contents, data):

@@ -45,6 +45,7 @@ def _start_host(count, *, isolation="namespace", profile="python", then="time.sl
     return host, [int(one) for one in host.stdout.readline().split()]
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock", "none"])
 def test_a_host_that_is_killed_leaves_no_process(isolation):
     count = 200 if isolation == "namespace" else 20
@@ -86,6 +87,7 @@ def _in_session(group):
     return found
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_host_that_is_told_to_stop_leaves_no_process(number):
     host, pids = _start_host(4)
@@ -135,6 +137,7 @@ def test_a_thread_that_made_a_sandbox_may_end():
         assert session.run("1 + 1").return_value == 2
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
 def test_a_killed_template_loses_its_sessions_and_the_sandbox_goes_on(isolation):
     with Sandbox(isolation=isolation) as box:

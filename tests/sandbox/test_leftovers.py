@@ -40,6 +40,7 @@ def dead_pid() -> int:
     return process.pid
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
 def test_what_a_killed_host_left_is_removed_by_the_next(temporary: Path, isolation: str) -> None:
     host = subprocess.Popen(

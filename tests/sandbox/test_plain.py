@@ -294,6 +294,7 @@ def test_many_scalars_cross():
     assert cross(value) == value
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_mutated_frames_raise_or_give_a_message():
     """A hundred thousand of them, from every kind of message that holds values."""
     rng = random.Random(5)

@@ -179,6 +179,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(limits):
         Limits(**limits)
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("seed", [-1, 1 << 63, True, "7", 1.5])
 def test_a_seed_that_is_none_is_refused(box, seed):
     with pytest.raises(OptionError, match="seed="):

@@ -179,6 +179,7 @@ def test_a_tool_that_returns_too_late_costs_the_code_its_time():
             session.get("done")
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_code_that_goes_on_after_it_was_interrupted_ends_its_session():
     limits = Limits(timeout_s=20, grace_s=0.05)
     with fresh(limits) as session:

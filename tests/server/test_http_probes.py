@@ -178,6 +178,7 @@ def test_types_that_contradict_the_hints_are_refused(env: Any) -> None:
         pass
 
 
+@pytest.mark.slow  # starts server processes
 def test_types_given_to_the_server_travel_to_its_workers() -> None:
     with client_of(Untyped, Move, Seen, workers=1, start=3) as client:
         client.post("/reset")

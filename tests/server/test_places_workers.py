@@ -164,6 +164,7 @@ def test_a_worker_with_a_call_that_cannot_be_stopped_is_replaced_when_it_is_empt
     run(play())
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_worker_with_too_many_such_calls_is_ended_at_once() -> None:
     async def play() -> Any:
         place = placed(ByProcess, max_stuck=0)
@@ -236,6 +237,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_server_that_is_killed_leaves_no_worker() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FRONT], stdout=subprocess.PIPE, text=True

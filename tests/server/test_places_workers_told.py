@@ -158,6 +158,7 @@ def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
     run(play())
 
 
+@pytest.mark.slow  # starts server processes
 def test_tasks_with_any_data_come_from_a_worker_as_from_the_servers_own_process() -> None:
     async def play() -> list[Any]:
         place = placed(Counting)

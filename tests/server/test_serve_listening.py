@@ -169,6 +169,7 @@ def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path:
     assert left.threads() == []
 
 
+@pytest.mark.slow  # starts server processes
 def test_serve_says_where_and_ends_in_order(tmp_path: Path) -> None:
     code = (
         "import envweave as ew, os, signal, threading\n"

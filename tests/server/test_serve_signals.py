@@ -118,6 +118,7 @@ def test_a_step_that_hangs_does_not_keep_the_process() -> None:
         assert server.process.wait(15) == 0
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_server_ends_with_whoever_holds_its_lifeline() -> None:
     reading, writing = os.pipe()
     ready, told = os.pipe()

@@ -94,6 +94,7 @@ def test_a_vector_gets_the_state_of_each(world: Any, options: dict[str, Any]) ->
     assert [one.told for one in told] == ["a", "b", "c"]
 
 
+@pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(("world", "workers"), [*((world, 0) for world in WORLDS), (SyncMoody, 1)])
 def test_a_server_tells_the_state_of_each_session(world: Any, workers: int) -> None:
     with served(world, workers=workers) as url, ew.make(url) as one, ew.make(url) as other:

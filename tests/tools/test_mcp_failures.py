@@ -57,6 +57,7 @@ def test_a_program_that_is_not_there_is_named(server, words):
         start(configured(it=server))
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_program_that_the_system_cannot_run_is_named(tmp_path):
     program = tmp_path / "program"
     program.write_bytes(b"\0\1\2")

@@ -26,6 +26,7 @@ async def protocols_and_value(servers, tool, **arguments):
         return servers.protocols, await tools[tool].function(**arguments)
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize("revision", HANDSHAKES)
 def test_a_server_that_begins_with_a_handshake_is_understood(revision):
     servers = McpServers(configured(it=wild("echo", "--revision", revision)))

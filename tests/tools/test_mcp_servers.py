@@ -61,6 +61,7 @@ def test_arguments_are_sent_as_they_are_given_and_no_others():
     assert call(server, "echo", text="hi", more=None) == "hi more=None"
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -109,6 +110,7 @@ def test_what_a_tool_returns_is_plain_data(tool, value):
     assert call(wild(tool), tool) == value
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
@@ -135,6 +137,7 @@ def test_an_exception_in_a_servers_tool_is_an_error_in_its_words():
         call(made_with_sdk(), "shout", text="")
 
 
+@pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list"])
 def test_servers_may_ask_for_nothing(method):
     assert call(wild("ask"), "ask", method=method) == "refused"
@@ -156,6 +159,7 @@ def test_tools_are_listed_over_all_pages():
     ]
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_tools_that_two_servers_have_carry_the_name_of_their_server():
     config = configured(one=wild("echo", "pid"), two=wild("echo"))
 

@@ -258,6 +258,7 @@ class AsyncClosesBadly(AsyncLeaves):
         ClosesBadly(self.inner.number).close()
 
 
+@pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [("serial", ClosesBadly), ("threads", ClosesBadly), ("async", AsyncClosesBadly)],

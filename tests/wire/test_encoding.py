@@ -89,6 +89,7 @@ def test_plain_data_arrives_as_it_was(encoding: Encoding, value: Any):
     assert equal(arrived, value)
 
 
+@pytest.mark.slow  # many generated messages
 @given(value=values)
 @quick
 def test_plain_json_is_read_by_everybody(value: Any):

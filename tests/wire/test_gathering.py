@@ -190,6 +190,7 @@ ROUNDS = st.builds(
 )
 
 
+@pytest.mark.slow  # many generated messages
 @given(st.lists(ROUNDS, min_size=1, max_size=20))
 def test_gathered_calls_are_taken_once_wherever_the_connection_is_cut(rounds: list[Round]) -> None:
     """No call that was answered is sent again: it would be refused, its reply kept no more."""

@@ -28,12 +28,14 @@ def test_noise_is_refused_or_read(encoding: Encoding, data: bytes):
     meet(encoding, data)
 
 
+@pytest.mark.slow  # many generated messages
 @given(value=values)
 @quick
 def test_any_plain_data_is_refused_or_read(value: Any):
     read_everywhere(value)
 
 
+@pytest.mark.slow  # many generated messages
 def test_changed_frames_are_refused_or_read(randomly_seeded: random.Random):
     decoded = sum(meet(encoding, data) for encoding, data in frames(randomly_seeded, 3000))
 

@@ -160,6 +160,7 @@ def test_both_draw_the_same_and_take_what_the_other_draws(spec: Spec, seed: int,
     assert ours is None or (spec.contains(ours) and other.contains(ours))
 
 
+@pytest.mark.slow  # many generated messages
 @given(spec=specs, value=values)
 @quick
 def test_both_refuse_the_same(spec: Spec, value: Any):

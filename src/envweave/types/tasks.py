@@ -201,16 +201,17 @@ class Tasks:
 
     def public(self) -> Tasks:
         """Return these tasks as callers have them: without their private parts."""
-        if self._public is None:
-            listed = self._splits.items()
-            if self.reader is not None:
-                self._public = self  # a server sends none
-            elif self._make is not None:
-                self._public = Tasks.endless(_PublicMake(self._make), splits=self._splits)
-            elif any(task.private for _, tasks in listed for task in tasks):
-                self._public = Tasks({name: [t.public() for t in tasks] for name, tasks in listed})
-            else:
-                self._public = self
+        if self._public is not None:
+            return self._public
+        listed = self._splits.items()
+        if self.reader is not None:
+            return self  # a server sends no private parts
+        if self._make is not None:
+            self._public = Tasks.endless(_PublicMake(self._make), splits=self._splits)
+        elif any(task.private for _, tasks in listed for task in tasks):
+            self._public = Tasks({name: [t.public() for t in tasks] for name, tasks in listed})
+        else:
+            return self
         return self._public
 
     @property
