@@ -59,6 +59,7 @@ def test_the_json_has_one_entry_a_check(envweave):
         "episodes": 1,
         "max_steps": 1000,
         "ok": True,
+        "notes": [],
     }
     assert [one["name"] for one in checks] == [check.name for check in ENVIRONMENT_CHECKS]
     assert set(checks[0]) == {"name", "promise", "status", "detail"}

@@ -16,6 +16,7 @@ from envweave.codeact.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
 from envweave.errors import OptionError, SessionEndedError, SessionLostError
+from envweave.sandbox.packages import defining_modules
 from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
@@ -67,6 +68,7 @@ class CodeActEnvironment(Environment):
         if tasks is not None and not isinstance(tasks, Tasks):
             raise OptionError(f"tasks={tasks!r}: expected Tasks, such as Tasks({{'train': […]}}).")
         self.executor = executor
+        executor.keep_private(defining_modules(self, transform, grader, tasks))
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
         self.tasks = tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import final
@@ -58,7 +59,21 @@ class DockerSessions(SessionSource):
         chosen = Tools(tools)
         body = await make_aside(lambda: self._body(seed, chosen), BoxedBody.release)
         limits = self._options.sandbox.limits
-        return AsyncSession(body, limits, chosen, work=body.work, on_close=chosen.close)
+        return AsyncSession(
+            body,
+            limits,
+            chosen,
+            work=body.work,
+            explain=self._explain,
+            on_close=chosen.close,
+        )
+
+    def _explain(self, module: str) -> str:
+        name = module.split(".")[0]
+        return (
+            f"import of {name!r} failed in a session: the image {self._options.image!r} has no "
+            f"such package, or it is not visible; pass packages=[{name!r}]."
+        )
 
     def _body(self, seed: int | None, tools: Tools) -> BoxedBody:
         faces = tools.faces()
@@ -81,6 +96,13 @@ class DockerSessions(SessionSource):
                 raise SessionLostError("The container was closed.")
             box = self._box = Box(self._options)
         return box
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Have the sandboxes of containers to come show none of these."""
+        sandbox = self._options.sandbox
+        private = tuple(sorted({*sandbox.private, *modules}))
+        sandbox = dataclasses.replace(sandbox, private=private)
+        self._options = dataclasses.replace(self._options, sandbox=sandbox)
 
     async def close(self) -> None:
         """Remove the container."""

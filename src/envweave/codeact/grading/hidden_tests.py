@@ -20,6 +20,7 @@ from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import WantedIsolation, read_options
 from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.packages import AnyPackages, calling_module
 from envweave.sandbox.sandboxes import AsyncSandbox
 
 Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]
@@ -73,6 +74,8 @@ class HiddenTests(Grader):
         files: Whether the program finds `file_read` and its kind, as in an environment with them.
         limits: What a session may use.
         preload: Modules that programs use, so that their import is free.
+        packages: The installed packages that programs can import; those of the environment, as a
+            rule. See `Sandbox`.
         isolation: The walls; see `Sandbox`.
         visible: Files and folders of the host that programs may read, and import from.
 
@@ -92,6 +95,7 @@ class HiddenTests(Grader):
         files: bool = False,
         limits: Limits | None = None,
         preload: Iterable[str] = (),
+        packages: AnyPackages = None,
         isolation: WantedIsolation = "auto",
         visible: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
@@ -114,6 +118,8 @@ class HiddenTests(Grader):
         checked = read_options(
             limits=limits,
             preload=preload,
+            packages=packages,
+            private=calling_module(),
             visible=visible,
             profile="python",
             isolation=isolation,
@@ -126,6 +132,8 @@ class HiddenTests(Grader):
             SandboxOptions(
                 limits=checked.limits,
                 preload=tuple(dict.fromkeys((*checked.preload, *MODULES))),
+                packages=checked.packages,
+                private=checked.private,
                 isolation=isolation,
                 visible=checked.visible,
             )

@@ -156,6 +156,11 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
     ruleset = -1
     if namespace and abi > 0:
         ruleset = _rules(["/"], root.HOME, shell=plan.shell)
+    elif plan.isolation == "landlock":
+        try:
+            ruleset = _rules(plan.shown, plan.work, listed=plan.listed, shell=plan.shell)
+        except OSError as error:
+            raise WallError("landlock", error) from None
     life, template_end = os.pipe()
     processes = _moved_up(processes)
     kept = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
@@ -263,13 +268,18 @@ def _assemble(plan: Plan, abi: int) -> bytes:
     )
 
 
-def _rules(visible: list[str], work: str, *, shell: bool) -> int:
+def _rules(
+    visible: list[str], work: str, *, listed: Iterable[str] = (), shell: bool
+) -> int:
     with (
+        landlock.opened(listed) as folders,
         landlock.opened(visible) as read,
         landlock.opened([work]) as write,
         landlock.opened([f"/dev/{name}" for name in root.DEVICES]) as devices,
     ):
-        return landlock.ruleset(read=read, write=write, devices=devices, shell=shell)
+        return landlock.ruleset(
+            read=read, write=write, devices=devices, listed=folders, shell=shell
+        )
 
 
 def _count_threads(processes: int) -> int:
@@ -357,7 +367,11 @@ def _perform(steps: list[Step]) -> None:
 
 
 def _finish(walls: Walls) -> None:
-    """Put up the walls that name this very session: its own folder, and its process id."""
+    """Put up the walls that name this very session: its own folder, and its process id.
+
+    Both sets of rules hold. The one that all sessions share grants single packages and every work
+    folder, the session's own all of the host's folders with packages and its own work folder.
+    """
     plan = walls.plan
     wall = "landlock"
     try:

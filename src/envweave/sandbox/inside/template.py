@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from typing import NoReturn
 
 import msgspec
@@ -105,13 +106,18 @@ class Template:
             processes = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         if plan.cpu is not None:
             os.sched_setaffinity(0, {plan.cpu})
+        # These are envweave's own, whose files sessions do not see.
+        native = _native() if plan.native else None
+        own = [name for name in plan.preload if name.split(".")[0] == "envweave"]
+        for name in own:
+            importlib.import_module(name)
         if plan.isolation == "namespace":
             self._enter()
-        sys.path.extend(path for path in plan.path if path not in sys.path)
+        self._set_path()
         for name in ("ast", "asyncio", "linecache", "random", "traceback", *plan.preload):
             importlib.import_module(name)
         sys.argv[:] = [""]
-        walls = spawning.prepare(plan, processes, _native() if plan.native else None)
+        walls = spawning.prepare(plan, processes, native)
         gate = -1
         if plan.isolation == "namespace" and not plan.shell:
             with _wall("seccomp gate"):
@@ -126,6 +132,16 @@ class Template:
         self._host = host
         return walls, gate, missing
 
+    def _set_path(self) -> None:
+        """Have modules found where sessions may look, and nowhere else."""
+        if self._plan.isolation == "none":
+            sys.path.extend(path for path in self._plan.path if path not in sys.path)
+            return
+        sys.path[:] = self._plan.path
+        # What packages in editable mode put there knows paths that sessions must not.
+        sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]
+        sys.path_importer_cache.clear()
+
     def _enter(self) -> None:
         """Enter the namespaces and the read-only root.
 
@@ -137,7 +153,7 @@ class Template:
             with _wall("namespaces"):
                 namespaces.enter_as_root()
             with _wall("root folder"):
-                root.build(plan.place, plan.visible, shell=plan.shell)
+                self._build_root()
             with _wall("user"):
                 os.setgroups([])
                 spawning.take_user(plan.first_user)
@@ -152,7 +168,13 @@ class Template:
             with _wall("namespaces"):
                 namespaces.enter((os.getuid(), os.getgid()))
             with _wall("root folder"):
-                root.build(plan.place, plan.visible, shell=plan.shell)
+                self._build_root()
+
+    def _build_root(self) -> None:
+        plan = self._plan
+        root.build(
+            plan.place, plan.visible, hidden=plan.hidden, shown=plan.shown, shell=plan.shell
+        )
 
     def _serve(self, walls: spawning.Walls) -> NoReturn:
         gc.collect()
