@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from envweave.testing import ENVIRONMENT_CHECKS
 
@@ -32,6 +33,26 @@ class FailsNowAndThen(ew.Environment):
     def step(self, action: bool) -> tuple[int, float, bool, bool, dict]:
         if self._seed == 1:
             raise RuntimeError("one is bad luck")
+        return 0, 1.0, True, False, {}
+'''
+
+
+HIDDEN_IMPORT = '''
+import envweave as ew
+from envweave.sandbox import Sandbox
+
+SANDBOX = Sandbox()
+
+
+class ImportingEnv(ew.Environment):
+    """Runs code that needs a package which its sandbox does not name."""
+
+    def reset(self, *, seed: int | None = None) -> int:
+        return 0
+
+    def step(self, action: bool) -> tuple[int, float, bool, bool, dict]:
+        with SANDBOX.session() as session:
+            session.run("import cloudpickle")
         return 0, 1.0, True, False, {}
 '''
 
@@ -109,3 +130,17 @@ def test_keywords_reach_the_constructor(envweave):
 
     statuses = {one["name"]: one["status"] for one in json.loads(ran.stdout)["checks"]}
     assert statuses["step_after_the_end_is_refused"] == "skipped"
+
+
+def test_an_import_that_fails_since_its_package_is_hidden_is_noted(envweave, here):
+    here.joinpath("hidden_import_env.py").write_text(HIDDEN_IMPORT)
+
+    ran = envweave("check", "pkg://hidden_import_env:ImportingEnv")
+    again = envweave("check", "pkg://hidden_import_env:ImportingEnv")
+    sys.modules["hidden_import_env"].SANDBOX.close()
+
+    assert (
+        "Note: import of 'cloudpickle' failed in a session because only the standard library and "
+        "numpy are visible; pass packages=['cloudpickle']." in ran.text
+    )
+    assert "Note:" not in again.text  # each package once

@@ -37,6 +37,8 @@ def test_the_tier_of_this_machine_is_told(envweave):
     assert [one["name"] for one in told["tiers"]] == ["namespace", "landlock"]
     standing = [one["name"] for one in told["tiers"] if one["available"]]
     assert told["tier"] == (standing[0] if standing else None)
+    assert told["packages"]["visible"] == "the standard library and numpy"
+    assert told["packages"]["hidden"] > 0
 
 
 @on_linux

@@ -116,7 +116,9 @@ def imports(*names: str) -> str:
 def test_by_default_a_session_sees_numpy_and_no_other_package(isolation, folder):
     installed = Path(pytest.__file__).parent
     with Sandbox(isolation=isolation) as box:
-        numpy = run(box, "import numpy, importlib.metadata as m; (m.version('numpy'), numpy.ones(2))")
+        numpy = run(
+            box, "import numpy, importlib.metadata as m; (m.version('numpy'), numpy.ones(2))"
+        )
         own = run(box, reads("acme_env", folder / "acme_env"))
         beside = run(box, reads("acme_env", folder))
         other = run(box, f"open({str(installed / '__init__.py')!r}).read()")
@@ -132,7 +134,9 @@ def test_by_default_a_session_sees_numpy_and_no_other_package(isolation, folder)
 def test_a_named_package_comes_with_what_it_requires_and_nothing_else(isolation, folder):
     with Sandbox(isolation=isolation, packages=["acme_tools"]) as box:
         result = run(box, "import acme_tools, acme_space.tools; acme_tools.ANSWER")
-        found = run(box, imports("acme_elsewhere", "acme_extra", "acme_other", "acme_env", "pytest"))
+        found = run(
+            box, imports("acme_elsewhere", "acme_extra", "acme_other", "acme_env", "pytest")
+        )
         version = run(box, "import importlib.metadata as m; m.version('acme-base')")
         hidden = run(box, reads("acme_space.secret", folder / "acme_space" / "secret"))
 
@@ -279,7 +283,10 @@ def test_what_is_named_as_visible_is_visible_even_among_the_packages(isolation, 
         ({"packages": "numpy"}, "packages='numpy'"),
         ({"packages": [3]}, r"packages=\[3\]"),
         ({"packages": ["envweave"]}, "defines the environment, which sessions never see"),
-        ({"packages": ["acme_env"], "private": ["acme_env"]}, "named? by visible=|name that by vis"),
+        (
+            {"packages": ["acme_env"], "private": ["acme_env"]},
+            "named? by visible=|name that by vis",
+        ),
         ({"preload": ["acme_env"], "private": ["acme-env"]}, "which sessions never see"),
     ],
 )

@@ -26,10 +26,12 @@ class Plan(msgspec.Struct, frozen=True):
         path: Where modules are looked for: the whole `sys.path`, but without walls, where it is
             added to the interpreter's own.
         visible: Folders and files of the host of which sessions may read at least something, at
-            their own paths. Without `hidden` and `shown`, all of it.
+            their own paths.
         hidden: What sessions may not read below these. For `namespace`.
         shown: What they may read nevertheless, or besides. For `landlock`, which knows no
             exceptions: all that they may read.
+        listings: The names in folders of `path` that sessions may not list, by folder. For
+            `landlock`.
         listed: The folders below which files may be listed, and not read. For `landlock`.
         place: An empty folder, for the root to be mounted on.
         work: The folder in which the work folders of sessions are, without namespaces.
@@ -48,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
     visible: list[str]
     hidden: list[str]
     shown: list[str]
+    listings: dict[str, list[str]]
     listed: list[str]
     place: str
     work: str

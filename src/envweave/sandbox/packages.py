@@ -75,19 +75,24 @@ class PackageView:
         found = _find(name)
         if found is None or not found.is_regular or any(map(self._shows, found.paths)):
             return None
-        text = f"import of {name!r} failed in a session"
-        own = [path for one in _private_packages(self.private, briefly=False) for path in one.paths]
-        if any(_is_below(path, one) for path in found.paths for one in own):
-            return (
-                f"{text}: it belongs to what defines the environment, which sessions never see. "
-                "Code for agents goes into a folder of its own, named by visible=[…]."
-            )
-        return f"{text} because only {self.describe()} are visible; pass packages=[{name!r}]."
+        return _explanation(self, name, found)
 
     def _shows(self, path: str) -> bool:
         if self.is_all and any(_is_below(path, one) for one in self.folders):
             return not any(_is_below(path, one) for one in self.hidden)
         return any(_is_below(path, one) for one in self.shown)
+
+
+@functools.lru_cache(maxsize=256)  # an agent may try a hundred times
+def _explanation(view: PackageView, name: str, found: _Found) -> str:
+    text = f"import of {name!r} failed in a session"
+    own = [path for one in _private_packages(view.private, briefly=False) for path in one.paths]
+    if any(_is_below(path, one) for path in found.paths for one in own):
+        return (
+            f"{text}: it belongs to what defines the environment, which sessions never see. "
+            "Code for agents goes into a folder of its own, named by visible=[…]."
+        )
+    return f"{text} because only {view.describe()} are visible; pass packages=[{name!r}]."
 
 
 _told: set[str] = set()
@@ -137,19 +142,12 @@ def defining_modules(*things: Any) -> tuple[str, ...]:
     """Return the names of the modules in which these objects, or their classes, are defined."""
     names: dict[str, None] = {}
     for thing in things:
-        if thing is None:
-            continue
-        kinds = type(thing).__mro__ if not callable(thing) or _is_instance(thing) else ()
-        for one in (*kinds, thing):
+        for one in (*type(thing).__mro__, thing):
             module = sys.modules.get(str(getattr(one, "__module__", "")))
             if module is not None:
                 spec = getattr(module, "__spec__", None)
                 names.update(dict.fromkeys(_private_name(module.__name__, spec)))
     return tuple(names)
-
-
-def _is_instance(thing: Any) -> bool:
-    return not isinstance(thing, type) and not hasattr(thing, "__qualname__")
 
 
 def _private_name(name: str, spec: Any) -> tuple[str, ...]:
@@ -205,9 +203,9 @@ def _resolve(
         wanted += _numpy()
     found = _with_requirements(wanted, kept)
     folders = dict.fromkeys(folder for one in found for folder in one.folders)
-    if is_all:
-        folders = dict.fromkeys([*site_folders(), *folders])
     order = {os.path.abspath(path): at for at, path in enumerate(sys.path)}
+    if is_all:
+        folders.update(dict.fromkeys(one for one in site_folders() if one in order))
     return PackageView(
         shown=tuple(dict.fromkeys(path for one in found for path in (*one.paths, *one.outside))),
         hidden=tuple(dict.fromkeys(path for one in secret for path in (*one.paths, *one.outside))),
@@ -299,8 +297,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A module: the paths that hold it, the folder that an import begins at, and whether it is
-    more than a folder without `__init__`."""
+    """A module, where it was found.
+
+    Attributes:
+        paths: What it consists of. A namespace package may be several folders.
+        folders: Where an import of it begins.
+        is_regular: Whether it is more than a folder without `__init__`.
+    """
 
     paths: tuple[str, ...]
     folders: tuple[str, ...]

@@ -7,10 +7,8 @@ import glob
 import os
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from envweave.sandbox.leftovers import new_folder
 from envweave.sandbox.options import Options
@@ -75,11 +73,12 @@ def visible_files(options: Options) -> Files:
     for prefix in _prefixes():
         is_virtual = os.path.isfile(f"{prefix}/pyvenv.cfg")
         names = _OF_A_VIRTUAL_ENVIRONMENT if is_virtual else _OF_AN_INTERPRETER
+        names = (*names, "include") if options.profile == "shell" else names
         roots.extend(f"{prefix}/{name}" for name in names)
     roots.append(sysconfig.get_path("stdlib"))
     folders = [] if view.is_all else _package_folders()
     if view.is_all:
-        roots.extend(site_folders())
+        roots.extend(one for one in view.folders if one in site_folders())
     roots = _existing([*roots, *options.visible])
     seen = tuple(options.visible)
     hidden = [one for one in (*folders, *view.hidden) if not any(_is_below(one, up) for up in seen)]
@@ -117,18 +116,19 @@ def make_plan(
         options: The sandbox's.
         cpu: The core that it keeps to.
         users: The ids of its sessions.
-        work: The folder in which work folders are made. Links to packages are made there too.
+        work: The folder in which work folders are made.
     """
     limits = options.limits
     shell = options.profile == "shell"
     files = visible_files(options)
     visible, shown = [*files.roots], [*files.shown]
+    listings: dict[str, list[str]] = {}
     path = [*_standard_library(), *files.path]
     if isolation == "landlock":
         granted = _granted(files)
-        path = _mirrored(path, granted, work)
-        visible = without_nested([*files.roots, *files.shown, *path])
+        listings = _listings(path, granted)
         shown = [one for one in granted if not os.path.islink(one)]
+        visible = _around(shown, os.path.realpath(work))
     return Plan(
         isolation=isolation,
         shell=shell,
@@ -137,6 +137,7 @@ def make_plan(
         visible=visible,
         hidden=[*files.hidden],
         shown=shown,
+        listings=listings,
         listed=[one for one in files.roots if os.path.isdir(one)] if shell else [],
         place=str(new_folder("root")) if isolation == "namespace" else "",
         work=work,
@@ -163,18 +164,21 @@ def _standard_library() -> list[str]:
     return [one for one in sys.path if one in (folder, f"{folder}/lib-dynload")]
 
 
-@functools.cache
 def _package_folders() -> list[str]:
     """Return the folders for packages of this interpreter, and of others that may be visible."""
-    around = [*_prefixes(), "/usr", "/usr/local"]
+    folders = [*site_folders(), *_folders_around()]
+    return [one for one in dict.fromkeys(folders) if glob.glob(f"{one}/*")]
+
+
+@functools.cache
+def _folders_around() -> list[str]:
     patterns = [
         f"{prefix}/{lib}/python*/{name}"
-        for prefix in around
+        for prefix in (*_prefixes(), "/usr", "/usr/local")
         for lib in ("lib", "lib64")
         for name in ("site-packages", "dist-packages")
     ]
-    found = (path for pattern in patterns for path in glob.glob(pattern))
-    return [one for one in dict.fromkeys([*site_folders(), *found]) if os.listdir(one)]
+    return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
@@ -225,30 +229,37 @@ def _granted(files: Files) -> list[str]:
     return list(granted)
 
 
+def _around(paths: Iterable[str], apart: str) -> list[str]:
+    """Return the fewest folders and files that hold these paths, and none that holds `apart`."""
+    without = {apart, *_above(apart)}
+    around = set()
+    for path in paths:
+        for above in _above(path):
+            if above in without:
+                break
+            path = above
+        around.add(path)
+    return sorted(around)
+
+
 def _above(path: str) -> Iterator[str]:
     while path != "/":
         path = os.path.dirname(path)
         yield path
 
 
-def _mirrored(path: Sequence[str], granted: Sequence[str], work: str) -> list[str]:
-    """Return folders for `sys.path`, each with links to what is granted of the original.
-
-    An import lists its folder. To list a folder is a right to all below it, so folders with
-    anything hidden in them are not listed: sessions look into these.
-    """
-    folders = []
+def _listings(path: Iterable[str], granted: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names in folders of `sys.path` that are granted in part, by folder."""
+    listings: dict[str, list[str]] = {}
     for folder in path:
         real = os.path.realpath(folder)
         if any(_is_below(real, one) for one in granted):
-            folders.append(folder)
             continue
-        mirror = Path(tempfile.mkdtemp(prefix="packages-", dir=work))
-        mirror.chmod(0o755)
+        listings[folder] = []
         for one in granted:
             if one.startswith(real + "/"):
-                link = mirror / os.path.relpath(one, real)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(one)
-        folders.append(str(mirror))
-    return folders
+                around = folder
+                for name in one[len(real) + 1 :].split("/"):  # several, where packages share one
+                    listings.setdefault(around, []).append(name)
+                    around = f"{around}/{name}"
+    return listings

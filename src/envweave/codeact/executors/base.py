@@ -65,7 +65,7 @@ class Executor(ABC):
     async def close(self) -> None:
         """Free everything. Called once."""
 
-    def keep_private(self, modules: tuple[str, ...]) -> None:
+    def keep_private(self, modules: tuple[str, ...]) -> None:  # noqa: B027 - most have nothing to do
         """Never show code the distributions, or modules, that these are part of.
 
         Called by the environment, with what defines it, before the first episode. Whoever runs

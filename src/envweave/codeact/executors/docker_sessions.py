@@ -16,6 +16,7 @@ from envweave.errors import SessionLostError
 from envweave.providers.docker_engine import Engine
 from envweave.sandbox.aside import make_aside
 from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.packages import is_standard
 from envweave.sandbox.tools import Tools
 
 
@@ -68,8 +69,10 @@ class DockerSessions(SessionSource):
             on_close=chosen.close,
         )
 
-    def _explain(self, module: str) -> str:
+    def _explain(self, module: str) -> str | None:
         name = module.split(".")[0]
+        if is_standard(name):
+            return None
         return (
             f"import of {name!r} failed in a session: the image {self._options.image!r} has no "
             f"such package, or it is not visible; pass packages=[{name!r}]."

@@ -19,8 +19,8 @@ from envweave.errors import OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import WantedIsolation, read_options
-from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.packages import AnyPackages, calling_module
+from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandboxes import AsyncSandbox
 
 Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]

@@ -156,11 +156,6 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
     ruleset = -1
     if namespace and abi > 0:
         ruleset = _rules(["/"], root.HOME, shell=plan.shell)
-    elif plan.isolation == "landlock":
-        try:
-            ruleset = _rules(plan.shown, plan.work, listed=plan.listed, shell=plan.shell)
-        except OSError as error:
-            raise WallError("landlock", error) from None
     life, template_end = os.pipe()
     processes = _moved_up(processes)
     kept = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
@@ -190,6 +185,21 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
         alone=_count_threads(processes) == 1,
         kept=(buffer, template_end),
     )
+
+
+def restrict_template(plan: Plan) -> None:
+    """Have Landlock keep the template, and with it all sessions, to what they may read.
+
+    Here all work folders may be written to. A session adds rules by which only its own may: what
+    both allow is allowed. So the long list of packages is not gone through for each.
+
+    Raises:
+        OSError: The kernel has no Landlock.
+    """
+    rules = _rules(plan.shown, plan.work, listed=plan.listed, shell=plan.shell)
+    capabilities.no_new_privileges()
+    landlock.restrict_self(rules)
+    os.close(rules)
 
 
 def spawn(walls: Walls, birth: Birth, descriptor: int) -> Forked:
@@ -268,9 +278,7 @@ def _assemble(plan: Plan, abi: int) -> bytes:
     )
 
 
-def _rules(
-    visible: list[str], work: str, *, listed: Iterable[str] = (), shell: bool
-) -> int:
+def _rules(visible: list[str], work: str, *, listed: Iterable[str] = (), shell: bool) -> int:
     with (
         landlock.opened(listed) as folders,
         landlock.opened(visible) as read,
@@ -367,11 +375,7 @@ def _perform(steps: list[Step]) -> None:
 
 
 def _finish(walls: Walls) -> None:
-    """Put up the walls that name this very session: its own folder, and its process id.
-
-    Both sets of rules hold. The one that all sessions share grants single packages and every work
-    folder, the session's own all of the host's folders with packages and its own work folder.
-    """
+    """Put up the walls that name this very session: its own folder, and its process id."""
     plan = walls.plan
     wall = "landlock"
     try:
