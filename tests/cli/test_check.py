@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -38,6 +39,26 @@ class FailsNowAndThen(ew.Environment):
 '''
 
 
+HIDDEN_IMPORT = '''
+import envweave as ew
+from envweave.sandbox import Sandbox
+
+SANDBOX = Sandbox()
+
+
+class ImportingEnv(ew.Environment):
+    """Runs code that needs a package which its sandbox does not name."""
+
+    def reset(self, *, seed: int | None = None) -> int:
+        return 0
+
+    def step(self, action: bool) -> tuple[int, float, bool, bool, dict]:
+        with SANDBOX.session() as session:
+            session.run("import cloudpickle")
+        return 0, 1.0, True, False, {}
+'''
+
+
 def test_a_sound_environment_keeps_every_promise(envweave):
     ran = envweave("check", "counter-v0")
 
@@ -61,6 +82,7 @@ def test_the_json_has_one_entry_a_check(envweave):
         "episodes": 1,
         "max_steps": 1000,
         "ok": True,
+        "notes": [],
     }
     assert [one["name"] for one in checks] == [check.name for check in ENVIRONMENT_CHECKS]
     assert set(checks[0]) == {"name", "promise", "status", "detail"}
@@ -127,3 +149,17 @@ def test_check_names_the_member_of_a_union_that_fails(envweave):
     assert ran.code != 0
     assert "After a Jump the episode ended" in " ".join(ran.text.split())
     assert "nobody can jump" in ran.text
+
+
+def test_an_import_that_fails_since_its_package_is_hidden_is_noted(envweave, here):
+    here.joinpath("hidden_import_env.py").write_text(HIDDEN_IMPORT)
+
+    ran = envweave("check", "pkg://hidden_import_env:ImportingEnv")
+    again = envweave("check", "pkg://hidden_import_env:ImportingEnv")
+    sys.modules["hidden_import_env"].SANDBOX.close()
+
+    assert (
+        "Note: import of 'cloudpickle' failed in a session because only the standard library and "
+        "numpy are visible; pass packages=['cloudpickle']." in ran.text
+    )
+    assert "Note:" not in again.text  # each package once

@@ -45,7 +45,7 @@ def test_the_json_tells_the_same(envweave):
         *("ok", "python", "executable", "platform", "cpus", "envweave", "core", "extras"),
         *("backends", "schemes", "environments", "sandbox"),
     }
-    assert [one["name"] for one in told["core"]] == ["cloudpickle", "msgspec", "numpy"]
+    assert [one["name"] for one in told["core"]] == ["cloudpickle", "msgspec", "numpy", "packaging"]
     assert {"cli", "gym", "pettingzoo", "train"} <= {one["name"] for one in told["extras"]}
     ready = [one["name"] for one in told["backends"] if one["status"] == "ready"]
     assert {"inproc", "process", "http"} <= set(ready)

@@ -33,10 +33,12 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the walls are the
 def test_the_tier_of_this_machine_is_told(envweave):
     told = json.loads(envweave("doctor", "--json").stdout)["sandbox"]
 
-    assert set(told) == {"tier", "missing", "next", "tiers", "users", "cgroups"}
+    assert set(told) == {"tier", "missing", "next", "tiers", "users", "cgroups", "packages"}
     assert [one["name"] for one in told["tiers"]] == ["namespace", "landlock"]
     standing = [one["name"] for one in told["tiers"] if one["available"]]
     assert told["tier"] == (standing[0] if standing else None)
+    assert told["packages"]["visible"] == "the standard library and numpy"
+    assert told["packages"]["hidden"] > 0
 
 
 @pytest.mark.slow  # starts containers of its own
@@ -75,6 +77,7 @@ def test_on_a_mac_the_ways_out_are_told(capsys):
         "tiers": tiers,
         "users": {"count": 0, "first": None, "reason": "Sessions share the user id."},
         "cgroups": {"version": None, "cpus": False, "reason": "No cgroups.", "advice": ["Try it."]},
+        "packages": None,
     }
 
     print_sandbox(report)

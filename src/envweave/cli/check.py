@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,7 +40,8 @@ def check_command(
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
         backend = arguments.backend_of(env_id, backend)
-        outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)
+        with _warnings_of("envweave.sandbox.packages") as notes:
+            outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)
     counts = Counter(outcome.status for outcome in outcomes)
     if json:
         output.write_json(
@@ -50,11 +54,31 @@ def check_command(
                 "ok": counts["failed"] == 0,
                 "counts": {status: counts[status] for status in ("passed", "failed", "skipped")},
                 "checks": outcomes,
+                "notes": notes,
             }
         )
     else:
         _print_outcomes(f"{env_id} on {backend}", outcomes)
+        for note in notes:
+            output.console().print(f"Note: {note}", style="yellow", markup=False)
     return 1 if counts["failed"] else 0
+
+
+@contextlib.contextmanager
+def _warnings_of(name: str) -> Iterator[list[str]]:
+    """Keep what a logger warns of, which would be lost between the lines of a progress bar."""
+    notes: list[str] = []
+    logger = logging.getLogger(name)
+
+    def keep(record: logging.LogRecord) -> bool:
+        notes.append(record.getMessage())
+        return False
+
+    logger.addFilter(keep)
+    try:
+        yield notes
+    finally:
+        logger.removeFilter(keep)
 
 
 def _check(

@@ -17,7 +17,8 @@ def examine_sandbox() -> dict[str, Any]:
     """Put up the walls, tier by tier, and return what came of it.
 
     The keys are `tier`, the strongest that stands or `None`; `missing`, what that one lacks here;
-    `next`, how to get each stronger one; `tiers`, all that were tried; `users` and `cgroups`.
+    `next`, how to get each stronger one; `tiers`, all that were tried; `users` and `cgroups`;
+    `packages`, what sessions see by default.
     """
     from envweave import sandbox
 
@@ -31,6 +32,7 @@ def examine_sandbox() -> dict[str, Any]:
             "tiers": [],
             "users": None,
             "cgroups": None,
+            "packages": None,
         }
     stands = next((one for one in tried if one.available), None)
     stronger = tried if stands is None else tried[: tried.index(stands)]
@@ -41,6 +43,7 @@ def examine_sandbox() -> dict[str, Any]:
         "tiers": tried,
         "users": _users(),
         "cgroups": _cgroups(),
+        "packages": _packages(),
     }
 
 
@@ -72,6 +75,17 @@ def _cgroups() -> dict[str, Any]:
     return {"version": made.version, "cpus": made.has_cpus, "reason": "", "advice": []}
 
 
+def _packages() -> dict[str, Any]:
+    """Return what sessions can import by default, and how many distributions they do not see."""
+    from importlib import metadata
+
+    from envweave.sandbox.packages import resolve_packages
+
+    view = resolve_packages((), None)
+    installed = {one.name for one in metadata.distributions()}
+    return {"visible": view.describe(), "hidden": len(installed.difference(view.names))}
+
+
 def print_sandbox(report: dict[str, Any]) -> None:
     """Print what `examine_sandbox` returned, for people."""
     where = output.console()
@@ -94,6 +108,13 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         kept = "memory, processes, CPU time" if cgroups["cpus"] else "memory, processes"
         told = cgroups["reason"] or f"version {cgroups['version']}: {kept}"
         rows.append(("cgroups", " ".join([told, *cgroups["advice"]])))
+    packages = report["packages"]
+    if packages is not None:
+        told = (
+            f"sessions see {packages['visible']}; {packages['hidden']} other distributions are "
+            "installed, and shown to code by packages=[…]"
+        )
+        rows.append(("packages", told))
     return rows
 
 

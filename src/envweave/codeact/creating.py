@@ -13,6 +13,12 @@ from envweave.codeact.executors.shared import SandboxOptions
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Profile, WantedIsolation
+from envweave.sandbox.packages import (
+    AnyPackages,
+    calling_module,
+    defining_modules,
+    read_packages,
+)
 from envweave.session import DirectEnvironment
 from envweave.tools import ToolRegistry
 from envweave.types import Observation, Tasks
@@ -30,6 +36,7 @@ def create_codeact_env(
     transform: Callable[[Observation], Observation] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     preload: Iterable[str] = (),
+    packages: AnyPackages = None,
     profile: Profile = "python",
     isolation: WantedIsolation = "auto",
     visible: Iterable[str | os.PathLike[str]] = (),
@@ -55,6 +62,9 @@ def create_codeact_env(
         transform: Applied to every observation.
         limits: What code may use; a `Limits`, or its fields.
         preload: Modules that every session finds imported.
+        packages: The installed packages that code can import and read, besides the standard
+            library, numpy and what `preload` names; see `Sandbox`. What defines the environment is
+            never among them, not even with `"all"`.
         profile: `"shell"` lets code also run programs, inside the same walls.
         isolation: The walls; see `Sandbox`. With `"docker"`, those inside the container.
         visible: Files and folders of the host that code may read; in a container, none.
@@ -72,6 +82,8 @@ def create_codeact_env(
     options = SandboxOptions(
         limits=Limits() if limits is None else _limits(limits),
         preload=_names("preload", preload),
+        packages=read_packages(packages),
+        private=(*calling_module(), *defining_modules(transform, grader, tasks)),
         profile=profile,
         isolation=isolation,
         visible=tuple(os.fspath(one) for one in _names("visible", visible)),
@@ -112,6 +124,7 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
         return DockerExecutor(
             limits=options.limits,
             preload=options.preload,
+            packages=options.packages,
             profile=options.profile,
             isolation=options.isolation,
         )
@@ -133,7 +146,7 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
 def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
     """Refuse what came too late for an executor that is made already."""
     plain = SandboxOptions()
-    for field in ("limits", "preload", "profile", "isolation", "visible"):
+    for field in ("limits", "preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):
             raise OptionError(
                 f"{field}=… came too late: executor={executor.name!r} is made already. Give it to "
@@ -144,7 +157,7 @@ def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
 def _refuse_walls(name: str, options: SandboxOptions) -> None:
     """Refuse what only the sandbox can honour, here or in a container."""
     plain = SandboxOptions(limits=options.limits)
-    for field in ("preload", "profile", "isolation", "visible"):
+    for field in ("preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):
             others = "" if field == "visible" else " and executor='docker'"
             raise OptionError(

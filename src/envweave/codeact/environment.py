@@ -17,6 +17,7 @@ from envweave.codeact.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
 from envweave.errors import OptionError, SessionEndedError, SessionLostError
+from envweave.sandbox.packages import defining_modules
 from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
@@ -77,6 +78,7 @@ class CodeActEnvironment(Environment):
                 for task in itertools.islice(tasks.split(split), 1):
                     grader.check_task(task)
         self.executor = executor
+        executor.keep_private(defining_modules(self, transform, grader, tasks))
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
         self.tasks = tasks

@@ -58,6 +58,7 @@ class AsyncSession:
             deadline; any other runs in a thread of the loop's, and at the deadline is waited for
             no longer.
         work: The work folder, as the code sees it.
+        explain: See `Conversation`.
         on_close: Called once, after the process is gone.
         adopt: Makes the session of a branch; without it, branches are like this one.
     """
@@ -69,6 +70,7 @@ class AsyncSession:
         tools: Tools,
         *,
         work: str | None = None,
+        explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
         adopt: Callable[[Body], AsyncSession] | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class AsyncSession:
         self._tools = tools
         self._work = work
         self._adopt = adopt
-        self._talk = Conversation(limits, tools, work=work)
+        self._talk = Conversation(limits, tools, work=work, explain=explain)
         self._socket = body.socket
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
         self._descriptor = body.socket.fileno()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 from envweave.errors import IsolationError, OptionError
 from envweave.sandbox.cgroup_stock import CgroupStock
@@ -13,7 +14,7 @@ from envweave.sandbox.leftovers import new_folder, sweep_folders
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation
-from envweave.sandbox.planning import visible_paths
+from envweave.sandbox.planning import visible_files
 from envweave.sandbox.session_cgroups import Cgroup, CgroupLimits
 from envweave.sandbox.users import UserRange, find_users, may_read, obstacle
 
@@ -87,6 +88,11 @@ class Supplies:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def folder(self) -> Path:
+        """Where work folders are made, on the host's disk."""
+        return self._folder
 
     def take(self, isolation: Isolation) -> Belongings:
         """Return what one new session needs.
@@ -184,7 +190,8 @@ class Supplies:
     def _may_strangers_read(self, stranger: int) -> bool:
         """Say whether another user could read the interpreter and get to the work folders."""
         if self._strangers_may_read is None:
-            paths = visible_paths(shell=False, more=self._options.visible)
+            files = visible_files(self._options)
+            paths = (*files.roots, *files.shown)
             closed = obstacle(self._folder, stranger)
             # Nobody may read the folder of work folders, but everybody may pass through it.
             passes = closed is None or closed.name == self._folder.name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from envweave.sandbox.messages import (
     Run,
     WriteFile,
 )
+from envweave.sandbox.packages import warn_once
 from envweave.sandbox.plain import encode, pack, read_from_session
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.telling import is_plain_success, result_of, unsaid
@@ -44,6 +46,7 @@ _LEAST_BRANCH_S = 10.0
 """What runs no code of the agent's has this long, however short the time for code: it may be the
 machine that is slow."""
 
+_NO_MODULE = re.compile(r"No module named '([^']{1,200})'")
 _ROOM = 8 << 10
 _MOST_ROOM = 256 << 10
 
@@ -67,6 +70,9 @@ Move = ExecutionResult | Reply | Wanted | bytes
 class Conversation:
     """One session's calls, one after the other.
 
+    Args:
+        explain: Says why an import of a module failed, if it is for the author to know.
+
     Attributes:
         limits: What the session may use.
         start_s: When the call under way began, by the clock.
@@ -81,6 +87,7 @@ class Conversation:
         tools: Tools,
         *,
         work: str | None = None,
+        explain: Callable[[str], str | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
@@ -89,6 +96,7 @@ class Conversation:
         self.ending: Ending | None = None
         self._broker = Broker(limits, tools, clock)
         self._work = work
+        self._explain = explain
         self._clock = clock
         self._frames = Frames(limits.message_bytes)
         self._ids: list[int] = []
@@ -280,6 +288,16 @@ class Conversation:
             else:
                 raise EndingError(endings.of_violation("what only a new session says"))
 
+    def _explain_import(self, said: Finished) -> None:
+        """Log why an import failed, for the author: the code's word, and its module's name."""
+        failure = said.failure
+        if failure is None or failure.type != "ModuleNotFoundError" or self._explain is None:
+            return
+        named = _NO_MODULE.match(failure.message)
+        text = None if named is None else self._explain(named[1])
+        if text is not None:
+            warn_once(text)
+
     def _finished(self, said: Finished) -> ExecutionResult:
         self._is_open = False
         duration_s = self._clock() - self.start_s
@@ -296,6 +314,7 @@ class Conversation:
                 tool_calls=broker.calls(),
             )
         worked_on, self.worked_on = self.worked_on, False
+        self._explain_import(said)
         return result_of(
             said,
             self.limits,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import threading
 import time
 import weakref
@@ -24,10 +25,10 @@ from envweave.sandbox.families import Family
 from envweave.sandbox.messages import Birth, ToolFace
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation
-from envweave.sandbox.planning import make_plan
+from envweave.sandbox.planning import make_plan, packages_of
 from envweave.sandbox.processes import SessionProcess
 from envweave.sandbox.templates import MOST_AT_ONCE, Template, WallDown, refuse_elsewhere
-from envweave.sandbox.tiers import Tier, missing_of
+from envweave.sandbox.tiers import NAMES_LISTED, Tier, missing_of
 from envweave.sandbox.walls.root import WORK
 from envweave.sandbox.watcher import Watcher
 
@@ -152,7 +153,7 @@ class Nursery:
                 self._warm.extend(self._make([None], []))
             except WallDown as error:
                 if error.wall == "preload":
-                    raise SandboxError(f"Sandbox(preload=…): {error.text}") from None
+                    raise SandboxError(self._preload_failure(error.text)) from None
                 failures.append((self._isolation, error))
                 self._forget_templates()
                 continue
@@ -160,9 +161,16 @@ class Nursery:
             assert template is not None
             lacks = missing_of(self._isolation, template.missing)
             lacks += self._supplies.missing(self._isolation)
+            if self._isolation == "landlock" and self.options.profile == "shell":
+                lacks.append(NAMES_LISTED)
             reasons = tuple(f"{name}: {error.text}" for name, error in failures)
             return Tier(self._isolation, tuple(lacks), reasons, template.native)
         raise IsolationError(_refusal(wanted, failures)) from failures[-1][1]
+
+    def _preload_failure(self, text: str) -> str:
+        missing = re.search(r"No module named '([^']+)'", text)
+        why = None if missing is None else packages_of(self.options).explain(missing[1])
+        return f"Sandbox(preload=…): {text}" + ("" if why is None else f" ({why})")
 
     def _from_warm(self, seed: int | None, faces: Sequence[ToolFace]) -> SessionProcess | None:
         """Take one that waits, and have another made meanwhile."""
@@ -262,6 +270,7 @@ class Nursery:
                     self.options,
                     cpu=shard.cpu,
                     users=self._supplies.users(self._isolation),
+                    work=str(self._supplies.folder),
                     memory_counted=self._supplies.cgroups is not None,
                 )
                 shard.template = Template.start(plan)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from envweave.errors import OptionError
 from envweave.sandbox.limits import Limits
+from envweave.sandbox.packages import AnyPackages, Packages, read_packages, resolve_packages
 
 Profile = Literal["python", "shell"]
 WantedIsolation = Literal["auto", "namespace", "landlock", "none"]
@@ -23,6 +24,8 @@ class Options:
 
     limits: Limits = field(default_factory=Limits)
     preload: tuple[str, ...] = ()
+    packages: Packages = None
+    private: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
     profile: Profile = "python"
     isolation: WantedIsolation = "auto"
@@ -36,6 +39,8 @@ def read_options(
     *,
     limits: Limits | None,
     preload: Iterable[str],
+    packages: AnyPackages,
+    private: Iterable[str],
     visible: Iterable[str | os.PathLike[str]],
     profile: Any,
     isolation: Any,
@@ -67,9 +72,13 @@ def read_options(
         raise OptionError(
             f"Sandbox(shards={shards}): a shard keeps to one core, and there are {most}."
         )
+    modules, wanted, secret = _modules(preload), read_packages(packages), tuple(private)
+    resolve_packages(modules, wanted, secret, shell=profile == "shell")
     return Options(
         limits=limits or Limits(),
-        preload=_modules(preload),
+        preload=modules,
+        packages=wanted,
+        private=secret,
         visible=_paths(visible),
         profile=profile,
         isolation=isolation,

@@ -23,9 +23,18 @@ class Plan(msgspec.Struct, frozen=True):
         isolation: The walls to put up.
         shell: Whether sessions may start processes.
         preload: The modules that every session finds imported.
-        path: Where modules are looked for, after the interpreter's own.
-        visible: What sessions may read of the host, at its own path.
+        path: Where modules are looked for: the whole `sys.path`, but without walls, where it is
+            added to the interpreter's own.
+        visible: Folders and files of the host of which sessions may read at least something, at
+            their own paths.
+        hidden: What sessions may not read below these. For `namespace`.
+        shown: What they may read nevertheless, or besides. For `landlock`, which knows no
+            exceptions: all that they may read.
+        listings: The names in folders of `path` that sessions may not list, by folder. For
+            `landlock`.
+        listed: The folders below which files may be listed, and not read. For `landlock`.
         place: An empty folder, for the root to be mounted on.
+        work: The folder in which the work folders of sessions are, without namespaces.
         cpu: The one core to run on; `None` for any.
         host: The process id of the host, whose end is the template's.
         users: How many user ids the host gives away to sessions; 0 where it may not.
@@ -40,7 +49,12 @@ class Plan(msgspec.Struct, frozen=True):
     preload: list[str]
     path: list[str]
     visible: list[str]
+    hidden: list[str]
+    shown: list[str]
+    listings: dict[str, list[str]]
+    listed: list[str]
     place: str
+    work: str
     cpu: int | None
     host: int
     users: int

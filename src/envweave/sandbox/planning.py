@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import glob
 import os
-import site
 import sys
 import sysconfig
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from envweave.sandbox.leftovers import new_folder
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation, Plan
+from envweave.sandbox.packages import PackageView, resolve_packages, site_folders
 from envweave.sandbox.users import UserRange
 from envweave.sandbox.walls.root import without_nested
 
@@ -31,18 +33,72 @@ _LIBRARIES = (
 )
 _PROGRAMS = ("/bin", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
+_OF_AN_INTERPRETER = ("bin", "lib", "lib32", "lib64", "libexec", "share/terminfo", "share/zoneinfo")
+"""What an interpreter needs of the folder that it is installed in. Not all of `share` and `etc`,
+where distributions put data."""
+
+_OF_A_VIRTUAL_ENVIRONMENT = ("bin", "lib64", "pyvenv.cfg")
+"""The same; `lib64` is a link, and in `lib` there are packages alone."""
 
 
-def visible_paths(*, shell: bool, more: Sequence[str]) -> list[str]:
-    """Return what of the host a session may read: interpreter, libraries, programs, `more`."""
-    paths = [*_LIBRARIES, *(_PROGRAMS if shell else ())]
-    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    paths.extend(prefixes.difference(_SYSTEM_PREFIXES))
-    paths.extend(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
-    paths.extend(site.getsitepackages())
-    paths.append(str(Path(__file__).parents[1]))
-    paths.extend(more)
-    return without_nested([os.path.normpath(path) for path in paths if os.path.lexists(path)])
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What of the host a session may read.
+
+    Attributes:
+        roots: Files and folders, at their own paths.
+        hidden: Files and folders below these that it may not read.
+        targets: The same, and what of it is below no root, with no links on the way.
+        shown: Files and folders that it may read, below what is hidden or outside of the roots.
+        path: The folders of `sys.path`, but for those of the standard library.
+    """
+
+    roots: tuple[str, ...]
+    hidden: tuple[str, ...]
+    targets: tuple[str, ...]
+    shown: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+def packages_of(options: Options) -> PackageView:
+    """Return the packages that the sessions of a sandbox see."""
+    shell = options.profile == "shell"
+    return resolve_packages(options.preload, options.packages, options.private, shell=shell)
+
+
+def visible_files(options: Options) -> Files:
+    """Return what a session may read: interpreter, libraries, packages, programs, `visible`."""
+    view = packages_of(options)
+    roots = [*_LIBRARIES, *(_PROGRAMS if options.profile == "shell" else ())]
+    for prefix in _prefixes():
+        is_virtual = os.path.isfile(f"{prefix}/pyvenv.cfg")
+        names = _OF_A_VIRTUAL_ENVIRONMENT if is_virtual else _OF_AN_INTERPRETER
+        names = (*names, "include") if options.profile == "shell" else names
+        roots.extend(f"{prefix}/{name}" for name in names)
+    roots.append(sysconfig.get_path("stdlib"))
+    folders = [] if view.is_all else _package_folders()
+    if view.is_all:
+        roots.extend(one for one in view.folders if one in site_folders())
+    roots = _existing([*roots, *options.visible])
+    seen = tuple(options.visible)
+    hidden = [one for one in (*folders, *view.hidden) if not any(_is_below(one, up) for up in seen)]
+    asked = [one for one in seen if any(_is_below(one, up) for up in hidden)]
+    linked = [os.path.realpath(one) for one in view.shown if os.path.islink(one)]
+    targets = _existing(map(os.path.realpath, hidden))
+    hidden = _existing(_as_seen(hidden, roots))
+    shown = _existing(_as_seen([*view.shown, *linked, *asked], roots, outside=True))
+    return Files(
+        roots=tuple(roots),
+        hidden=tuple(hidden),
+        targets=tuple(targets),
+        shown=tuple(
+            one
+            for one in shown
+            if any(_is_below(one, up) for up in hidden)
+            or not any(_is_below(one, up) for up in roots)
+        ),
+        path=(*view.folders, *(one for one in seen if os.path.isdir(one))),
+    )
 
 
 def make_plan(
@@ -51,18 +107,42 @@ def make_plan(
     *,
     cpu: int | None,
     users: UserRange | None,
+    work: str,
     memory_counted: bool,
 ) -> Plan:
-    """Return the plan of one template, with an empty folder made for it."""
+    """Return the plan of one template, with an empty folder made for it.
+
+    Args:
+        isolation: The walls.
+        options: The sandbox's.
+        cpu: The core that it keeps to.
+        users: The ids of its sessions.
+        work: The folder in which work folders are made.
+        memory_counted: Whether a cgroup counts the memory of a session.
+    """
     limits = options.limits
     shell = options.profile == "shell"
+    files = visible_files(options)
+    visible, shown = [*files.roots], [*files.shown]
+    listings: dict[str, list[str]] = {}
+    path = [*_standard_library(), *files.path]
+    if isolation == "landlock":
+        granted = _granted(files)
+        listings = _listings(path, granted)
+        shown = [one for one in granted if not os.path.islink(one)]
+        visible = _around(shown, os.path.realpath(work))
     return Plan(
         isolation=isolation,
         shell=shell,
         preload=list(options.preload),
-        path=[path for path in options.visible if Path(path).is_dir()],
-        visible=visible_paths(shell=shell, more=options.visible),
+        path=path,
+        visible=visible,
+        hidden=[*files.hidden],
+        shown=shown,
+        listings=listings,
+        listed=[one for one in files.roots if os.path.isdir(one)] if shell else [],
         place=str(new_folder("root")) if isolation == "namespace" else "",
+        work=work,
         cpu=cpu,
         host=os.getpid(),
         users=0 if users is None else users.count,
@@ -75,3 +155,114 @@ def make_plan(
         open_files=limits.open_files,
         processes=limits.processes,
     )
+
+
+def _prefixes() -> list[str]:
+    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+    return sorted(prefixes.difference(_SYSTEM_PREFIXES))
+
+
+def _standard_library() -> list[str]:
+    folder = os.path.dirname(os.__file__)
+    return [one for one in sys.path if one in (folder, f"{folder}/lib-dynload")]
+
+
+def _package_folders() -> list[str]:
+    """Return the folders for packages of this interpreter, and of others that may be visible."""
+    folders = [*site_folders(), *_folders_around()]
+    return [one for one in dict.fromkeys(folders) if glob.glob(f"{one}/*")]
+
+
+@functools.cache
+def _folders_around() -> list[str]:
+    patterns = [
+        f"{prefix}/{lib}/python*/{name}"
+        for prefix in (*_prefixes(), "/usr", "/usr/local")
+        for lib in ("lib", "lib64")
+        for name in ("site-packages", "dist-packages")
+    ]
+    return [path for pattern in patterns for path in glob.glob(pattern)]
+
+
+def _existing(paths: Iterable[str]) -> list[str]:
+    return without_nested([os.path.normpath(path) for path in paths if os.path.lexists(path)])
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = False) -> list[str]:
+    """Return where sessions find paths, which links may lead to, below the roots.
+
+    Args:
+        paths: Of the host.
+        roots: See `Files`.
+        outside: Whether to keep those that are below none, as they are.
+    """
+    real = [(root, os.path.realpath(root)) for root in roots if not os.path.islink(root)]
+    seen = []
+    for path in paths:
+        target = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        found = [root + target[len(at) :] for root, at in real if _is_below(target, at)]
+        seen += found or ([path] if outside else [])
+    return seen
+
+
+def _granted(files: Files) -> list[str]:
+    """Return what to grant by rules that know no exceptions: what is beside the hidden, one by one.
+
+    A link below a root is among it, and leads to nothing that is not granted by itself.
+    """
+    granted: dict[str, None] = {}
+    hidden = set(files.targets)
+    around = {folder for one in hidden for folder in _above(one)}
+
+    def grant(path: str) -> None:
+        if path in around and os.path.isdir(path) and not os.path.islink(path):
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    grant(entry.path)
+        elif path not in hidden:
+            granted[path] = None
+
+    for root in files.roots:
+        grant(os.path.realpath(root))
+    granted.update(dict.fromkeys(map(os.path.realpath, files.shown)))
+    return list(granted)
+
+
+def _around(paths: Iterable[str], apart: str) -> list[str]:
+    """Return the fewest folders and files that hold these paths, and none that holds `apart`."""
+    without = {apart, *_above(apart)}
+    around = set()
+    for path in paths:
+        for above in _above(path):
+            if above in without:
+                break
+            path = above
+        around.add(path)
+    return sorted(around)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
+
+
+def _listings(path: Iterable[str], granted: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names in folders of `sys.path` that are granted in part, by folder."""
+    listings: dict[str, list[str]] = {}
+    for folder in path:
+        real = os.path.realpath(folder)
+        if any(_is_below(real, one) for one in granted):
+            continue
+        listings[folder] = []
+        for one in granted:
+            if one.startswith(real + "/"):
+                around = folder
+                for name in one[len(real) + 1 :].split("/"):  # several, where packages share one
+                    listings.setdefault(around, []).append(name)
+                    around = f"{around}/{name}"
+    return listings

@@ -21,6 +21,8 @@ from envweave.sandbox.bodies import Body
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.nursery import Nursery
 from envweave.sandbox.options import Profile, UseCgroups, WantedIsolation, read_options
+from envweave.sandbox.packages import AnyPackages, calling_module
+from envweave.sandbox.planning import packages_of
 from envweave.sandbox.processes import SessionProcess
 from envweave.sandbox.session import Session
 from envweave.sandbox.templates import WallDown, refuse_elsewhere
@@ -40,6 +42,8 @@ class AnySandbox:
         *,
         limits: Limits | None = None,
         preload: Iterable[str] = (),
+        packages: AnyPackages = None,
+        private: Iterable[str] | None = None,
         tools: ToolFunctions | None = None,
         profile: Profile = "python",
         isolation: WantedIsolation = "auto",
@@ -53,6 +57,8 @@ class AnySandbox:
         options = read_options(
             limits=limits,
             preload=preload,
+            packages=packages,
+            private=calling_module() if private is None else private,
             visible=visible,
             profile=profile,
             isolation=isolation,
@@ -111,6 +117,12 @@ class AnySandbox:
             if self._is_closed:
                 raise _closed() from None
             raise _refused("session", error) from error
+
+    def _explain(self, module: str) -> str | None:
+        """Say why a session could not import a module; `None` if that is nobody's wish."""
+        if self.tier.name == "none":
+            return None
+        return packages_of(self._nursery.options).explain(module)
 
     def _work(self, body: Body) -> str:
         return body.work or WORK
@@ -200,6 +212,11 @@ class Sandbox(AnySandbox):
     Args:
         limits: What each session may use.
         preload: Modules that every session finds imported, which makes their first use free.
+        packages: The installed packages that sessions can import and read, besides the standard
+            library, numpy and what `preload` names: import names or names of distributions. What
+            they require is visible too, and nothing else. `"all"`: all that is installed.
+        private: What sessions never see, also with `"all"`, by the same names. By default the
+            distribution, or the module, whose code makes the sandbox. envweave is always among it.
         tools: Functions of the host that code may call by these names. They run here, with this
             process's rights: what they return is all that crosses.
         profile: `"python"` runs Python alone; `"shell"` also programs, inside the same walls.
@@ -252,7 +269,12 @@ class Sandbox(AnySandbox):
         # A session holds on to its sandbox, which would end it when dropped.
         adopt = partial(self._session, tools)
         work = self._work(body)
-        return self._keep(body, lambda: Session(body, self._limits, tools, work=work, adopt=adopt))
+        return self._keep(
+            body,
+            lambda: Session(
+                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+            ),
+        )
 
     def __enter__(self) -> Sandbox:
         return self
@@ -276,6 +298,7 @@ class AsyncSandbox(AnySandbox):
     @classmethod
     async def start(cls, **options: Any) -> AsyncSandbox:
         """Make one without blocking the event loop."""
+        options.setdefault("private", calling_module())
         return await make_aside(lambda: cls(**options), cls._end)
 
     def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Pending:
@@ -308,7 +331,10 @@ class AsyncSandbox(AnySandbox):
         adopt = partial(self._session, tools)
         work = self._work(body)
         return self._keep(
-            body, lambda: AsyncSession(body, self._limits, tools, work=work, adopt=adopt)
+            body,
+            lambda: AsyncSession(
+                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+            ),
         )
 
     async def __aenter__(self) -> AsyncSandbox:

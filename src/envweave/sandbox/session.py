@@ -53,6 +53,7 @@ class Session:
         tools: What its code may call. A function runs in the thread that called `run`, and its
             time counts; an `async` one on a thread of the tools, and is cancelled at the deadline.
         work: The work folder, as the code sees it.
+        explain: See `Conversation`.
         on_close: Called once, after the process is gone.
         adopt: Makes the session of a branch; without it, branches are like this one.
     """
@@ -64,6 +65,7 @@ class Session:
         tools: Tools,
         *,
         work: str | None = None,
+        explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
         adopt: Callable[[Body], Session] | None = None,
     ) -> None:
@@ -71,7 +73,7 @@ class Session:
         self._tools = tools
         self._work = work
         self._adopt = adopt
-        self._talk = Conversation(limits, tools, work=work)
+        self._talk = Conversation(limits, tools, work=work, explain=explain)
         self._socket = body.socket
         self._patience = Patience(body.socket)
         self._look_s = 0.0

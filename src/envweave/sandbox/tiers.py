@@ -15,6 +15,11 @@ _WITHOUT_NAMESPACES = (
     "Code can load libraries that it wrote to the work folder, since nothing is mounted there.",
     "Sessions cannot be branched.",
 )
+NAMES_LISTED = (
+    "Programs can list the names of files in packages that are not visible, and not read them."
+)
+"""What a shell without namespaces has not got: programs list folders with hidden packages."""
+
 _WITHOUT_WALLS = (
     "No walls: code can do whatever this user can. Only the limits of a process hold.",
     "Sessions cannot be branched.",

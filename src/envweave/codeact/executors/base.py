@@ -65,6 +65,13 @@ class Executor(ABC):
     async def close(self) -> None:
         """Free everything. Called once."""
 
+    def keep_private(self, modules: tuple[str, ...]) -> None:  # noqa: B027 - most have nothing to do
+        """Never show code the distributions, or modules, that these are part of.
+
+        Called by the environment, with what defines it, before the first episode. Whoever runs
+        code that can see all there is does nothing.
+        """
+
     def hold(self) -> Callable[[], None]:
         """Keep what executors of this kind share, until what is returned is called."""
         return lambda: None

@@ -13,6 +13,7 @@ from envweave.codeact.executors.walled import with_modules
 from envweave.errors import OptionError
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Profile, WantedIsolation
+from envweave.sandbox.packages import AnyPackages, calling_module, read_packages
 
 CPUS = 2.0
 """How many cores' worth of time a container has, where nobody says."""
@@ -42,6 +43,7 @@ class DockerExecutor(SessionExecutor):
             `envweave-base` have.
         limits: What a session may use.
         preload: Modules of the image that every session finds imported.
+        packages: Packages of the image that sessions see; see `Sandbox`.
         profile: `"shell"` lets code also run programs of the image.
         isolation: The walls inside the container; by name, it is these or an error.
         cpus: How many cores' worth of time the container has.
@@ -62,6 +64,7 @@ class DockerExecutor(SessionExecutor):
         image: str = DEFAULT_IMAGE,
         limits: Limits | None = None,
         preload: Iterable[str] = (),
+        packages: AnyPackages = None,
         profile: Profile = "python",
         isolation: WantedIsolation = "auto",
         cpus: float = CPUS,
@@ -70,6 +73,8 @@ class DockerExecutor(SessionExecutor):
         sandbox = SandboxOptions(
             limits=limits or Limits(),
             preload=tuple(preload),
+            packages=read_packages(packages),
+            private=calling_module(),
             profile=profile,
             isolation=isolation,
         )

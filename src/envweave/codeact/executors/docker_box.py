@@ -249,6 +249,10 @@ class Box:
                 Open(
                     dataclasses.asdict(wanted.limits),
                     list(wanted.preload),
+                    list(wanted.packages)
+                    if isinstance(wanted.packages, tuple)
+                    else wanted.packages,
+                    list(wanted.private),
                     wanted.profile,
                     wanted.isolation,
                 ),

@@ -279,6 +279,8 @@ def _options(told: Open, isolation: WantedIsolation) -> Options:
     return read_options(
         limits=Limits(**cast("dict[str, Any]", told.limits)),
         preload=told.preload,
+        packages=told.packages,
+        private=told.private,
         visible=(),
         profile=told.profile,
         isolation=isolation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import final
@@ -15,6 +16,7 @@ from envweave.errors import SessionLostError
 from envweave.providers.docker_engine import Engine
 from envweave.sandbox.aside import make_aside
 from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.packages import is_standard
 from envweave.sandbox.tools import Tools
 
 
@@ -58,7 +60,23 @@ class DockerSessions(SessionSource):
         chosen = Tools(tools)
         body = await make_aside(lambda: self._body(seed, chosen), BoxedBody.release)
         limits = self._options.sandbox.limits
-        return AsyncSession(body, limits, chosen, work=body.work, on_close=chosen.close)
+        return AsyncSession(
+            body,
+            limits,
+            chosen,
+            work=body.work,
+            explain=self._explain,
+            on_close=chosen.close,
+        )
+
+    def _explain(self, module: str) -> str | None:
+        name = module.split(".")[0]
+        if is_standard(name):
+            return None
+        return (
+            f"import of {name!r} failed in a session: the image {self._options.image!r} has no "
+            f"such package, or it is not visible; pass packages=[{name!r}]."
+        )
 
     def _body(self, seed: int | None, tools: Tools) -> BoxedBody:
         faces = tools.faces()
@@ -81,6 +99,13 @@ class DockerSessions(SessionSource):
                 raise SessionLostError("The container was closed.")
             box = self._box = Box(self._options)
         return box
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Have the sandboxes of containers to come show none of these."""
+        sandbox = self._options.sandbox
+        private = tuple(sorted({*sandbox.private, *modules}))
+        sandbox = dataclasses.replace(sandbox, private=private)
+        self._options = dataclasses.replace(self._options, sandbox=sandbox)
 
     async def close(self) -> None:
         """Remove the container."""

@@ -18,7 +18,7 @@ from envweave.sandbox.orders import Isolation
 MODULE = "envweave.codeact.executors.docker_inside"
 """The program."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Which edition of these words this is, and of those of `envweave.sandbox.messages`."""
 
 DATA_BYTES = 64 << 10
@@ -36,10 +36,14 @@ class Open(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
     Attributes:
         limits: The fields of `Limits`.
+        packages: Of the image; `None` for the default.
+        private: What of the image is not shown. It may not be there.
     """
 
     limits: dict[str, int | float]
     preload: list[str]
+    packages: list[str] | Literal["all"] | None
+    private: list[str]
     profile: Profile
     isolation: WantedIsolation
 

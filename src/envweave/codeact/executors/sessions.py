@@ -39,6 +39,10 @@ class SessionSource(ABC):
         """Free everything, when the sessions are closed. Called once."""
 
     @abstractmethod
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """See `Executor`."""
+
+    @abstractmethod
     def hold(self) -> Callable[[], None]:
         """Keep what sources of this kind share, until what is returned is called."""
 
@@ -136,6 +140,10 @@ class SessionExecutor(Executor):
     async def close(self) -> None:
         """End the session, and its sandbox if nobody else uses it."""
         await self._episode.close()
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Never show these."""
+        self._source.keep_private(modules)
 
     def hold(self) -> Callable[[], None]:
         """Keep what the source shares."""

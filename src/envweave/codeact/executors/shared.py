@@ -6,6 +6,7 @@ Whoever needs one takes a lease. The last to give its lease back ends the sandbo
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import threading
 import weakref
@@ -15,6 +16,7 @@ from typing import final
 
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Profile, UseCgroups, WantedIsolation
+from envweave.sandbox.packages import Packages, relevant_private
 from envweave.sandbox.sandboxes import AsyncSandbox
 
 
@@ -24,6 +26,8 @@ class SandboxOptions:
 
     limits: Limits = field(default_factory=Limits)
     preload: tuple[str, ...] = ()
+    packages: Packages = None
+    private: tuple[str, ...] = ()
     profile: Profile = "python"
     isolation: WantedIsolation = "auto"
     visible: tuple[str, ...] = ()
@@ -68,6 +72,12 @@ def take_lease(options: SandboxOptions) -> Lease:
         IsolationError: This machine cannot put up the walls; the message says what to do.
         SandboxError: It could not be started.
     """
+    options = dataclasses.replace(
+        options,
+        private=relevant_private(
+            options.preload, options.packages, options.private, shell=options.profile == "shell"
+        ),
+    )
     key = (os.getpid(), options)  # a forked process starts its own
     with _lock:
         shared = _table.setdefault(key, _Shared())
@@ -78,6 +88,8 @@ def take_lease(options: SandboxOptions) -> Lease:
                 shared.sandbox = AsyncSandbox(
                     limits=options.limits,
                     preload=options.preload,
+                    packages=options.packages,
+                    private=options.private,
                     profile=options.profile,
                     isolation=options.isolation,
                     visible=options.visible,

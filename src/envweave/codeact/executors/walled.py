@@ -13,6 +13,7 @@ from envweave.codeact.executors.shared import SandboxOptions, take_lease
 from envweave.codeact.prelude import MODULES
 from envweave.errors import ClosedError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.packages import calling_module
 
 
 @final
@@ -26,6 +27,14 @@ class SandboxSessions(SessionSource):
     def __init__(self, options: SandboxOptions) -> None:
         self._options = options
         self._lease = take_lease(options)
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Have sessions from a sandbox that shows none of these."""
+        options = self._options
+        private = tuple(sorted({*options.private, *modules}))
+        self._options = dataclasses.replace(options, private=private)
+        before, self._lease = self._lease, take_lease(self._options)
+        before.release()
 
     @property
     def isolation(self) -> str:
@@ -65,7 +74,9 @@ class SandboxExecutor(SessionExecutor):
     name = "sandbox"
 
     def __init__(self, options: SandboxOptions | None = None) -> None:
-        super().__init__(SandboxSessions(with_modules(options or SandboxOptions())))
+        options = with_modules(options or SandboxOptions())
+        private = (*options.private, *calling_module())
+        super().__init__(SandboxSessions(dataclasses.replace(options, private=private)))
 
 
 def with_modules(options: SandboxOptions) -> SandboxOptions:

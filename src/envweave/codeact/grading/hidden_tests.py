@@ -19,6 +19,7 @@ from envweave.errors import OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import WantedIsolation, read_options
+from envweave.sandbox.packages import AnyPackages, calling_module
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandboxes import AsyncSandbox
 from envweave.types import Task
@@ -74,6 +75,8 @@ class HiddenTests(Grader):
         files: Whether the program finds `file_read` and its kind, as in an environment with them.
         limits: What a session may use.
         preload: Modules that programs use, so that their import is free.
+        packages: The installed packages that programs can import; those of the environment, as a
+            rule. See `Sandbox`.
         isolation: The walls; see `Sandbox`.
         visible: Files and folders of the host that programs may read, and import from.
 
@@ -93,6 +96,7 @@ class HiddenTests(Grader):
         files: bool = False,
         limits: Limits | None = None,
         preload: Iterable[str] = (),
+        packages: AnyPackages = None,
         isolation: WantedIsolation = "auto",
         visible: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
@@ -115,6 +119,8 @@ class HiddenTests(Grader):
         checked = read_options(
             limits=limits,
             preload=preload,
+            packages=packages,
+            private=calling_module(),
             visible=visible,
             profile="python",
             isolation=isolation,
@@ -127,6 +133,8 @@ class HiddenTests(Grader):
             SandboxOptions(
                 limits=checked.limits,
                 preload=tuple(dict.fromkeys((*checked.preload, *MODULES))),
+                packages=checked.packages,
+                private=checked.private,
                 isolation=isolation,
                 visible=checked.visible,
             )

@@ -20,6 +20,7 @@ from envweave.envs.coding_env.terminal import TerminalExecutor
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.options import Profile, WantedIsolation
+from envweave.sandbox.packages import AnyPackages, calling_module, read_packages
 
 
 class CodingEnvironment(ew.Environment):
@@ -40,6 +41,8 @@ class CodingEnvironment(ew.Environment):
         executor: What runs Python; see `create_codeact_env`. A shell runs in the sandbox, or with
             `"docker"` in a container.
         preload: Modules that every session finds imported.
+        packages: The installed packages that code can import and read, besides the standard
+            library and numpy; see `create_codeact_env`.
         visible: Files and folders of the host that code may read.
         grader: Judges what the agent hands in; see `CodeActEnvironment`.
         grade: When it does. A shell hands nothing in, so it is judged after every step or never.
@@ -64,6 +67,7 @@ class CodingEnvironment(ew.Environment):
         isolation: WantedIsolation = "auto",
         executor: str | Executor = "sandbox",
         preload: Iterable[str] = (),
+        packages: AnyPackages = None,
         visible: Iterable[str | os.PathLike[str]] = (),
         grader: Grader | None = None,
         grade: GradeWhen = "final",
@@ -81,6 +85,7 @@ class CodingEnvironment(ew.Environment):
             "limits": limits,
             "isolation": isolation,
             "preload": preload,
+            "packages": packages,
             "visible": visible,
         }
         if profile == "shell":
@@ -99,6 +104,8 @@ class CodingEnvironment(ew.Environment):
                 SandboxOptions(
                     limits=_read_limits(limits),
                     isolation=isolation,
+                    packages=read_packages(packages),
+                    private=calling_module(),
                     visible=tuple(os.fspath(one) for one in visible),
                 ),
                 source=_docker if executor == "docker" else SandboxSessions,

@@ -109,6 +109,10 @@ class TerminalExecutor(Executor):
         """End the session, and the sandbox if nobody else uses it."""
         await self._episode.close()
 
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Never show these."""
+        self._source.keep_private(modules)
+
     def hold(self) -> Callable[[], None]:
         """Keep what the sessions come from."""
         return self._source.hold()

@@ -187,6 +187,21 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
     )
 
 
+def restrict_template(plan: Plan) -> None:
+    """Have Landlock keep the template, and with it all sessions, to what they may read.
+
+    Here all work folders may be written to. A session adds rules by which only its own may: what
+    both allow is allowed. So the long list of packages is not gone through for each.
+
+    Raises:
+        OSError: The kernel has no Landlock.
+    """
+    rules = _rules(plan, plan.shown, plan.work, listed=plan.listed)
+    capabilities.no_new_privileges()
+    landlock.restrict_self(rules)
+    os.close(rules)
+
+
 def spawn(walls: Walls, birth: Birth, descriptor: int) -> Forked:
     """Fork a session and wall it in. Returns twice: in the template, and in the session.
 
@@ -264,13 +279,16 @@ def _assemble(plan: Plan, abi: int) -> bytes:
     )
 
 
-def _rules(plan: Plan, visible: list[str], work: str) -> int:
+def _rules(plan: Plan, visible: list[str], work: str, *, listed: Iterable[str] = ()) -> int:
     with (
+        landlock.opened(listed) as folders,
         landlock.opened(visible) as read,
         landlock.opened([work]) as write,
         landlock.opened(root.devices(memory_counted=plan.memory_counted)) as devices,
     ):
-        return landlock.ruleset(read=read, write=write, devices=devices, shell=plan.shell)
+        return landlock.ruleset(
+            read=read, write=write, devices=devices, listed=folders, shell=plan.shell
+        )
 
 
 def _count_threads(processes: int) -> int:

@@ -19,12 +19,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from typing import NoReturn
 
 import msgspec
 
 from envweave.sandbox.inside import copying, spawning
 from envweave.sandbox.inside.branching import Branching
+from envweave.sandbox.inside.listed_folders import use_listings
 from envweave.sandbox.inside.rehearsing import rehearse
 from envweave.sandbox.inside.runner import Runner
 from envweave.sandbox.messages import DESCRIPTOR, Birth, Ready, Unwalled
@@ -78,6 +80,7 @@ class Template:
         self._tells = -1
         self._runner: Runner | None = None
         self._kind: tuple[int, int] | None = None
+        self._importing = ""
 
     def run(self) -> NoReturn:
         """Stand up and serve. Every failure is reported, and ends the process."""
@@ -87,7 +90,8 @@ class Template:
             self._report(Down(error.wall, error.errno, str(error)))
             os._exit(1)
         except BaseException as error:  # noqa: BLE001 - a module that cannot be preloaded
-            self._report(Down("preload", 0, f"{type(error).__name__}: {error}"))
+            text = f"{self._importing}: {type(error).__name__}: {error}"
+            self._report(Down("preload", 0, text))
             os._exit(1)
         native = walls.native is not None
         self._report(Up(missing, native), [gate] if gate >= 0 else [])
@@ -105,13 +109,28 @@ class Template:
             processes = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         if plan.cpu is not None:
             os.sched_setaffinity(0, {plan.cpu})
+        # These are envweave's own, whose files sessions do not see.
+        native = _native() if plan.native else None
+        own = [name for name in plan.preload if name.split(".")[0] == "envweave"]
+        for self._importing in own:
+            importlib.import_module(self._importing)
         if plan.isolation == "namespace":
             self._enter()
-        sys.path.extend(path for path in plan.path if path not in sys.path)
-        for name in ("ast", "asyncio", "linecache", "random", "traceback", *plan.preload):
-            importlib.import_module(name)
+        self._set_path()
+        for self._importing in (
+            "ast",
+            "asyncio",
+            "linecache",
+            "random",
+            "traceback",
+            *plan.preload,
+        ):
+            importlib.import_module(self._importing)
         sys.argv[:] = [""]
-        walls = spawning.prepare(plan, processes, _native() if plan.native else None)
+        walls = spawning.prepare(plan, processes, native)
+        if plan.isolation == "landlock":
+            with _wall("landlock"):
+                spawning.restrict_template(plan)
         gate = -1
         if plan.isolation == "namespace" and not plan.shell:
             with _wall("seccomp gate"):
@@ -125,6 +144,18 @@ class Template:
             missing = landlock.missing(landlock.abi())
         self._host = host
         return walls, gate, missing
+
+    def _set_path(self) -> None:
+        """Have modules found where sessions may look, and nowhere else."""
+        if self._plan.isolation == "none":
+            sys.path.extend(path for path in self._plan.path if path not in sys.path)
+            return
+        sys.path[:] = self._plan.path
+        # What packages in editable mode put there knows paths that sessions must not.
+        sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]
+        if self._plan.listings:
+            use_listings(self._plan.listings)
+        sys.path_importer_cache.clear()
 
     def _enter(self) -> None:
         """Enter the namespaces and the read-only root.
@@ -156,7 +187,14 @@ class Template:
 
     def _build_root(self) -> None:
         plan = self._plan
-        root.build(plan.place, plan.visible, shell=plan.shell, memory_counted=plan.memory_counted)
+        root.build(
+            plan.place,
+            plan.visible,
+            hidden=plan.hidden,
+            shown=plan.shown,
+            shell=plan.shell,
+            memory_counted=plan.memory_counted,
+        )
 
     def _serve(self, walls: spawning.Walls) -> NoReturn:
         gc.collect()

@@ -85,6 +85,7 @@ def ruleset(
     read: Iterable[int],
     write: Iterable[int],
     devices: Iterable[int],
+    listed: Iterable[int] = (),
     shell: bool,
     version: int | None = None,
 ) -> int:
@@ -96,6 +97,7 @@ def ruleset(
         read: May be read; with `shell` programs there may be started.
         write: May also be changed. Devices and sockets cannot be made there, pipes with `shell`.
         devices: May be read and written, without ioctls.
+        listed: What is in these, and below, may be listed, and not read.
         shell: Whether programs may be started.
         version: What `abi()` said, if it was asked before.
 
@@ -113,6 +115,7 @@ def ruleset(
             (reading, read),
             (reading | _WRITE | (_MAKE_FIFO if shell else 0), write),
             (_READ_FILE | _WRITE_FILE, devices),
+            (_READ_DIR, listed),
         ):
             for descriptor in descriptors:
                 _allow(rules, descriptor, rights & handled)

@@ -64,13 +64,23 @@ def devices(*, memory_counted: bool) -> list[str]:
     return [f"/dev/{name}" for name in names]
 
 
-def build(place: str, visible: Iterable[str], *, shell: bool, memory_counted: bool) -> None:
+def build(
+    place: str,
+    visible: Iterable[str],
+    *,
+    hidden: Iterable[str] = (),
+    shown: Iterable[str] = (),
+    shell: bool,
+    memory_counted: bool,
+) -> None:
     """Make the read-only root at `place`, an empty folder, and make it this process's root.
 
     Args:
         place: An empty folder of the host. Nothing of it is seen by anybody but this process.
         visible: What of the host is shown, at its own path. What is missing is left out; a
             symbolic link is shown as one.
+        hidden: What of that is not: a folder is empty, and so is a file.
+        shown: What is shown after that, in a hidden folder too.
         shell: Whether there are programs to start, which want a few files in `/etc`.
         memory_counted: Whether a cgroup counts the memory of a session.
     """
@@ -78,6 +88,11 @@ def build(place: str, visible: Iterable[str], *, shell: bool, memory_counted: bo
     mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,mode=755")
     for path in visible:
         _show(place, path)
+    emptied = [place + path for path in hidden if _empty(place, path)]
+    for path in shown:
+        _show(place, path)
+    for path in emptied:
+        _only_read(path, device=False)
     for folder in ("/dev", "/etc", WORK):
         os.makedirs(place + folder, exist_ok=True)
     if not os.path.lexists(place + _TEMPORARY):  # else something below it is visible
@@ -116,6 +131,21 @@ def _show(place: str, path: str) -> None:
         _write(place + path, "")
     mount(path, place + path, None, _BIND | _RECURSIVE)
     _only_read(place + path, device=path.startswith("/dev/"))
+
+
+def _empty(place: str, path: str) -> bool:
+    """Put nothing in the place of what is shown; return whether anything is."""
+    target = place + path
+    if os.path.isdir(target):
+        mount("tmpfs", target, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
+        return True
+    if os.path.isfile(target):
+        nothing = f"{place}/nothing"
+        _write(nothing, "")
+        mount(nothing, target, None, _BIND)
+        os.unlink(nothing)
+        return True
+    return False
 
 
 def _only_read(path: str, *, device: bool) -> None:
