@@ -122,7 +122,7 @@ def test_who_comes_back_by_another_connection_keeps_its_turn_in_the_queue() -> N
         first, old, new = Caller(table, "first"), object(), object()
         await first("open")
         waiting = Caller(table, "second", old)
-        opening = asyncio.ensure_future(waiting("open"))
+        opening = asyncio.ensure_future(waiting("open", wait_s=20))
         await asyncio.sleep(0)
         waiting.connection = new
         repeated = asyncio.ensure_future(waiting("open", again=1))

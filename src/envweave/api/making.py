@@ -13,6 +13,7 @@ from envweave.api.recipes import (
     recipe,
     refuse_one_object,
     seconds,
+    waiting_time,
     whole_number,
 )
 from envweave.registry import Options, Registry, Remote
@@ -33,6 +34,7 @@ def make(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     **kwargs: Any,
@@ -55,6 +57,8 @@ def make(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves it; `NAME-env:latest` by default for
@@ -68,9 +72,10 @@ def make(
         DefinitionError: The environment could not be made.
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
+        CapacityError: The server is full, and no session was freed within `wait_s`.
     """
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider, docker_image)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -89,6 +94,7 @@ def make_async(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     **kwargs: Any,
@@ -98,7 +104,7 @@ def make_async(
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider, docker_image)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -121,6 +127,7 @@ def make_vector(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
@@ -154,6 +161,8 @@ def make_vector(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; `NAME-env:latest` by default for
@@ -170,7 +179,9 @@ def make_vector(
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     options = Options(

@@ -76,6 +76,7 @@ def create_fastapi_app(
     options, kwargs = split(keywords)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     _check_keywords(spec, kwargs, "create_fastapi_app")
+    _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
     options = fitting(spec, options)
     return build_app(partial(place_for, spec, kwargs, options), options)
@@ -122,6 +123,7 @@ def serve(
     options, kwargs = split(keywords)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     _check_keywords(spec, kwargs, "serve")
+    _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
 
     def tell(url: str) -> None:
@@ -200,6 +202,16 @@ def _check_keywords(spec: EnvSpec, kwargs: Mapping[str, Any], caller: str) -> No
     if kwargs or not isinstance(spec.factory, str):  # what may stay unimported, stays so
         given = {**spec.kwargs, **kwargs}
         refuse_unknown(spec, spec.load(), given, caller=caller, options=_option_names())
+
+
+def _refuse_max_sessions(spec: EnvSpec, keywords: Mapping[str, Any]) -> None:
+    """Refuse more than one session of one object."""
+    limit = keywords.get("max_sessions", 1)
+    if isinstance(spec.factory, ReadyMade) and limit != 1:
+        raise OptionError(
+            f"max_sessions={limit!r} cannot be honoured: one {spec.id} object has one session at a "
+            "time. Serve its class, or a function that makes one, or leave max_sessions out."
+        )
 
 
 def _read(name: str, value: Any) -> Any:

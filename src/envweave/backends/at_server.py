@@ -35,7 +35,11 @@ def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
     try:
         served = Served(reached.server, connection.ask("describe"), types_of(spec))
         return RemoteDriver(
-            connection, served, autoreset=options.autoreset, timeout_s=options.timeout_s
+            connection,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         connection.end()
@@ -52,7 +56,13 @@ def connect_many(
     served = Served(server, server.ask("describe", {}), types_of(spec))
     line = SharedLine(server.connect_async(size), reached.stop)
     return [
-        AsyncRemoteDriver(line, served, autoreset=options.autoreset, timeout_s=options.timeout_s)
+        AsyncRemoteDriver(
+            line,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
         for _ in range(size)
     ]
 
@@ -72,6 +82,7 @@ def connect_batch(
             num_envs,
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         connection.end()
@@ -94,6 +105,7 @@ def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -
             len(reached),
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         for connection in connections:

@@ -14,6 +14,7 @@ from envweave.api.recipes import (
     recipe,
     refuse_one_object,
     seconds,
+    waiting_time,
     whole_number,
 )
 from envweave.registry import Options, Registry, Remote
@@ -37,6 +38,7 @@ def pool(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
@@ -61,6 +63,9 @@ def pool(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` in the first
+            episodes, at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; see `make`.
@@ -78,7 +83,9 @@ def pool(
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
     chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)

@@ -6,6 +6,7 @@ header `X-Session-Id` names another, opened by `POST /sessions`.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, final
@@ -15,7 +16,7 @@ from starlette.routing import Route
 
 from envweave.errors import ActionError, EnvWeaveError, OptionError
 from envweave.server.bodies import Asked, read_asked, written
-from envweave.server.http_sessions import HTTPSessions
+from envweave.server.http_sessions import HTTPSessions, SessionClosedError
 from envweave.server.refusals import refusal
 from envweave.wire.faults import fault_of
 from envweave.wire.results import Wired, read_wired, spelled_out
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 RESET_FIELDS = ("seed", "episode_id", "options", "task", "request_id")
 STEP_FIELDS = ("action", "answer", "timeout_s", "request_id")
-OPEN_FIELDS = ("autoreset", "timeout_s", "request_id")
+OPEN_FIELDS = ("autoreset", "timeout_s", "wait_s", "request_id")
 
 Endpoint = Callable[["Request"], Awaitable[Response]]
 
@@ -95,12 +96,24 @@ class _Calls:
         asked = await read_asked(request, OPEN_FIELDS)
         request_id = _request_id(request, asked.fields)
         params = _without_nulls(asked.fields)
-        session = await self._sessions.open(params, request_id, _said(request_id, asked))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            session = await self._sessions.open(params, gone, request_id, _said(request_id, asked))
+        except SessionClosedError as error:
+            return refusal(fault_of(error), 410)  # 404 would say that the path is unknown
+        finally:
+            gone.cancel()
         return written(request, {"session_id": session.id}, 201)
 
     async def close(self, request: Request) -> Response:
         await self._sessions.close(request.path_params["session_id"])
         return Response(status_code=204)
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the caller has gone away. Its body is read already."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _request_id(request: Request, fields: dict[str, Any]) -> str | int | None:
