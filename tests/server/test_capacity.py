@@ -84,15 +84,22 @@ def test_a_second_client_of_one_object_is_refused_with_advice() -> None:
 
 
 def test_a_typed_client_is_refused_before_its_own_deadline() -> None:
-    with served(Tally()) as url, ew.make(url), TallyClient(url) as client:
-        with pytest.raises(CapacityError, match="wait_s"):
-            client.reset()
+    with (
+        served(Tally()) as url,
+        ew.make(url),
+        TallyClient(url) as client,
+        pytest.raises(CapacityError, match="wait_s"),
+    ):
+        client.reset()
 
 
 def test_a_full_server_says_how_many_sessions_it_has_and_what_can_be_done() -> None:
-    with served(Tally, max_sessions=2) as url, ew.make_vector(url, num_envs=2):
-        with pytest.raises(CapacityError, match=r"2 of 2 sessions.*wait_s=.*max_sessions"):
-            ew.make(url)
+    with (
+        served(Tally, max_sessions=2) as url,
+        ew.make_vector(url, num_envs=2),
+        pytest.raises(CapacityError, match=r"2 of 2 sessions.*wait_s=.*max_sessions"),
+    ):
+        ew.make(url)
 
 
 def test_an_openenv_client_is_told_that_the_server_is_full() -> None:
@@ -105,9 +112,12 @@ def test_an_openenv_client_is_told_that_the_server_is_full() -> None:
 
 
 def test_a_pool_that_is_larger_than_the_server_is_refused() -> None:
-    with served(Tally, max_sessions=2) as url, ew.pool(url, size=3) as pool:
-        with pytest.raises(CapacityError, match="2 of 2 sessions"):
-            ew.rollout(pool, lambda _: {"do": "end"}, episodes=6).run()
+    with (
+        served(Tally, max_sessions=2) as url,
+        ew.pool(url, size=3) as pool,
+        pytest.raises(CapacityError, match="2 of 2 sessions"),
+    ):
+        ew.rollout(pool, lambda _: {"do": "end"}, episodes=6).run()
 
 
 def test_one_object_cannot_have_more_sessions() -> None:

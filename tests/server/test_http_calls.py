@@ -195,7 +195,7 @@ def test_paths_and_methods_that_are_not_there_are_refused_by_a_fault() -> None:
     with client_of("counter-v0") as client:
         nowhere, wrong = client.get("/setp"), client.get("/step")
 
-    assert error_in(nowhere) == "404 unreadable"
+    assert error_in(nowhere) == "404 not_found"
     assert error_in(wrong) == "405 unreadable"
     assert wrong.headers["Allow"] == "POST"
 

@@ -53,6 +53,19 @@ def test_an_opening_that_was_refused_may_be_tried_again() -> None:
     assert again.status_code == 201
 
 
+def test_an_opening_that_is_repeated_after_its_session_was_closed_names_no_dead_session() -> None:
+    with client_of("counter-v0") as client:
+        there = opened(client, request_id=KEY).json()["session_id"]
+        client.delete(f"/sessions/{there}")
+
+        by_body = opened(client, request_id=KEY)
+        other = opened(client, request_id=f"{KEY}-2")
+
+    assert error_in(by_body) == "410 session_gone"
+    assert "another request_id" in by_body.json()["error"]["message"]
+    assert other.status_code == 201
+
+
 def test_a_default_session_that_is_gone_says_how_to_begin_another() -> None:
     with client_of("counter-v0") as client:
         client.post("/reset")

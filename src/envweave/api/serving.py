@@ -73,6 +73,11 @@ def create_fastapi_app(
     refuse_without_extra()
     from envweave.server.app import build_app
 
+    if "head_timeout_s" in keywords:
+        raise OptionError(
+            "head_timeout_s is for serve(): an application sees no heads of requests. Set such a "
+            "limit on the ASGI server, or on the proxy before it."
+        )
     options, kwargs = split(keywords)
     spec = recipe(env, registry, max_episode_steps, transform, kwargs)
     _check_keywords(spec, kwargs, "create_fastapi_app")

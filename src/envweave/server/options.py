@@ -18,6 +18,8 @@ class ServerOptions:
         resume_ttl_s: How long a session waits for its caller when the connection is lost.
         timeout_s: How long an environment's own call may take, where the caller wants no less.
         drain_s: How long running episodes may go on when the server is told to stop.
+        head_timeout_s: How long the head of a request may take to come. Only a server that is
+            started by `serve` can keep to it; an application sees no heads.
         workers: How many processes run the environments; 0 for this one.
         threads: How many threads run plain functions, in each process.
         max_stuck: With more threads than this stuck in calls past their deadline, the server
@@ -38,6 +40,7 @@ class ServerOptions:
     resume_ttl_s: float = 60.0
     timeout_s: float | None = None
     drain_s: float = 30.0
+    head_timeout_s: float = 20.0
     workers: int = 0
     threads: int = 64
     max_stuck: int = 8
