@@ -120,7 +120,7 @@ def test_one_request_id_names_one_call() -> None:
 
         refused = step(client, 2, request_id="a")
 
-        assert error_in(refused) == "422 option_refused"
+        assert error_in(refused) == "409 option_refused"
         assert value_in(step(client, 1)) == 2
 
 

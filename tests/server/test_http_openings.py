@@ -37,7 +37,7 @@ def test_one_request_id_opens_no_session_of_another_kind() -> None:
         opened(client, request_id=KEY)
         refused = opened(client, request_id=KEY, autoreset=True)
 
-    assert error_in(refused) == "422 option_refused"
+    assert error_in(refused) == "409 option_refused"
     assert "another call" in refused.json()["error"]["message"]
 
 
@@ -61,7 +61,7 @@ def test_an_opening_that_is_repeated_after_its_session_was_closed_names_no_dead_
         by_body = opened(client, request_id=KEY)
         other = opened(client, request_id=f"{KEY}-2")
 
-    assert error_in(by_body) == "410 session_gone"
+    assert error_in(by_body) == "409 session_gone"
     assert "another request_id" in by_body.json()["error"]["message"]
     assert other.status_code == 201
 

@@ -44,6 +44,10 @@ class SessionClosedError(SessionGoneError):
     """A request that opened a session is repeated, and the session is closed since."""
 
 
+class RequestIdTakenError(OptionError):
+    """A request has the id of another one that said something else."""
+
+
 @final
 class HTTPSession:
     """One session, called by anybody who knows its id, one after the other."""
@@ -71,6 +75,7 @@ class HTTPSession:
             body: What the call says; a repetition says the same.
 
         Raises:
+            RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It was refused, or failed.
         """
         async with self._turn:
@@ -85,7 +90,7 @@ class HTTPSession:
         known = None if request_id is None else self._numbers.get(request_id)
         if known is not None:
             if known[1] != what:
-                raise OptionError(_ANOTHER_CALL.format(request_id))
+                raise RequestIdTakenError(_ANOTHER_CALL.format(request_id))
             return known[0]
         number = self._service.table.number_next(self.id)
         if request_id is not None:
@@ -170,6 +175,7 @@ class HTTPSessions:
 
         Raises:
             SessionClosedError: It was opened by an earlier call, and closed since.
+            RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It cannot be made, or there is no room.
         """
         opening = self._begin(params, request_id, body)
@@ -200,7 +206,7 @@ class HTTPSessions:
             if len(self._opened) > IDS_KEPT:
                 del self._opened[next(iter(self._opened))]
         elif opening.body != body:
-            raise OptionError(_ANOTHER_CALL.format(request_id))
+            raise RequestIdTakenError(_ANOTHER_CALL.format(request_id))
         elif opening.task.done() and not opening.session.is_there:
             raise SessionClosedError(
                 f"The session that request_id={request_id!r} opened is closed. Use another "
