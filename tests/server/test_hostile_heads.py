@@ -166,3 +166,8 @@ def test_a_head_with_two_hosts_is_refused(
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert "Host" in json.loads(body)["error"]["message"]
+
+
+def test_an_application_which_sees_no_heads_refuses_to_limit_them() -> None:
+    with pytest.raises(ew.errors.OptionError, match="head_timeout_s is for serve"):
+        ew.create_fastapi_app("counter-v0", head_timeout_s=5.0)

@@ -61,8 +61,9 @@ def create_fastapi_app(
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
-        **keywords: The fields of `ServerOptions`; without a `token`, `$ENVWEAVE_TOKEN` is one,
-            if it is set. Every other keyword goes to the environment's constructor.
+        **keywords: The fields of `ServerOptions`, but for `head_timeout_s`; without a `token`,
+            `$ENVWEAVE_TOKEN` is one, if it is set. Every other keyword goes to the environment's
+            constructor.
 
     Raises:
         MissingExtraError: The extra `server` is not installed.
@@ -116,7 +117,7 @@ def serve(
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
-        **keywords: As in `create_fastapi_app`.
+        **keywords: As in `create_fastapi_app`, and `head_timeout_s`.
 
     Raises:
         StartupError: The port is in use, or may not be had.
