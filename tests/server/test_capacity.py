@@ -193,13 +193,24 @@ def test_a_session_that_was_made_for_a_caller_who_is_gone_is_closed(key: str | N
     SlowlyMade.made, SlowlyMade.open = 0, 0
     SlowlyMade.begun.clear()
     SlowlyMade.may_end.clear()
-    with served(SlowlyMade, max_sessions=2) as url, ew.make(url):
+    with served(SlowlyMade, max_sessions=2, resume_ttl_s=0.2) as url, ew.make(url):
         with asking_by_http(url, request_id=key):
             assert SlowlyMade.begun.wait(20)
         SlowlyMade.may_end.set()
 
         wait_for(lambda: "envweave_sessions 1.0" in metrics(url))
         wait_for(lambda: SlowlyMade.open == 1)
+
+
+def test_a_session_that_nobody_calls_after_it_was_opened_is_closed() -> None:
+    with client_of(Tally, resume_ttl_s=0.1) as client:
+        sessions = [client.post("/sessions").json()["session_id"] for _ in range(2)]
+        named = {"X-Session-Id": sessions[0]}
+        client.post("/reset", headers=named)
+
+        wait_for(lambda: "envweave_sessions 1.0" in client.get("/metrics").text)
+
+        assert client.get("/state", headers=named).status_code == 200
 
 
 # One object, one client after the other

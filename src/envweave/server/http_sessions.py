@@ -110,8 +110,11 @@ class HTTPSession:
         if reply.fault is not None:
             raise error_of(reply.fault)
 
-    def stop_waiting(self) -> None:
-        """Leave the queue, if it waits there to be opened."""
+    def disconnect(self) -> None:
+        """Leave the queue, or, once it is open, be closed unless a call comes within resume_ttl_s.
+
+        Nobody knows whether the caller has read the reply to its opening.
+        """
         self._service.table.disconnect(self)
 
     @property
@@ -189,6 +192,7 @@ class HTTPSessions:
         if gone.done():
             raise CapacityError("The caller went away.")
         await opening.task
+        opening.session.disconnect()
         return opening.session
 
     def _begin(self, params: dict[str, Any], request_id: str | int | None, body: Any) -> _Opening:
@@ -232,7 +236,7 @@ class HTTPSessions:
         for request_id, one in list(self._opened.items()):
             if one is opening:
                 del self._opened[request_id]
-        opening.session.stop_waiting()
+        opening.session.disconnect()
         closing = asyncio.ensure_future(self._close_abandoned(opening))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
