@@ -136,10 +136,12 @@ def test_every_option_of_a_server_reaches_it_and_has_its_default(
 
     envweave("serve", "counter-v0")
     envweave(
-        "serve", "counter-v0", "--queue-size", "3", "--queue-timeout-s", "1.5", "--max-stuck", "2"
+        *("serve", "counter-v0", "--queue-size", "3", "--queue-timeout-s", "1.5"),
+        *("--max-stuck", "2", "--head-timeout-s", "2.5"),
     )
 
     plain, changed = given
     lists = {name: tuple(plain[name]) for name in ("allowed_hosts", "allowed_origins")}
     assert ServerOptions(**{**plain, **lists}) == ServerOptions()
     assert [changed[name] for name in ("queue_size", "queue_timeout_s", "max_stuck")] == [3, 1.5, 2]
+    assert changed["head_timeout_s"] == 2.5

@@ -108,7 +108,7 @@ def test_a_client_killed_in_mid_step_frees_its_place() -> None:
         "import sys, envweave as ew\n"
         "env = ew.make(sys.argv[1]); env.reset(); env.step({'do': 'hang'})\n"
     )
-    with served(Tally, max_sessions=1, resume_ttl_s=0.2, queue_timeout_s=20.0) as url:
+    with served(Tally, max_sessions=1, resume_ttl_s=0.2) as url:
         client = subprocess.Popen([sys.executable, "-c", code, url])
         try:
             assert Tally.hanging.wait(30)
@@ -117,7 +117,7 @@ def test_a_client_killed_in_mid_step_frees_its_place() -> None:
             client.wait()
         Tally.hung.set()
 
-        with ew.make(url) as env:  # waits for the place, and gets it
+        with ew.make(url, wait_s=20.0) as env:
             assert env.reset().observation.at == 0
 
 
@@ -191,5 +191,5 @@ def test_the_place_of_a_vector_that_was_dropped_by_a_killed_client_is_free_again
         client.stdout.close()
         client.stdin.close()
 
-        with ew.make_vector(url, num_envs=8) as venv:
+        with ew.make_vector(url, num_envs=8, wait_s=20.0) as venv:
             assert venv.reset().current["at"].tolist() == [0] * 8

@@ -140,7 +140,9 @@ def test_a_full_server_refuses_and_takes_the_same_client_when_it_has_room(peer: 
     with served(CounterEnv, max_sessions=2, queue_size=0) as url:
         refused, taken = peer("one_too_many", url, room=2)
 
-    assert refused["error"].startswith("RuntimeError: Server error: The server has 2 sessions")
+    assert refused["error"].startswith(
+        "RuntimeError: Server error: The server is full: 2 of 2 sessions"
+    )
     assert refused["error"].endswith("(code: CAPACITY_REACHED)")
     assert taken["observation"] == {"value": 0}
 

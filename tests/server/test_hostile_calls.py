@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from remote_worlds import Tally
-from serving import served
+from serving import app_served, served
 from serving_places import Caller, code, counting_table, run
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 from worlds_served import wait_for
 
 import envweave as ew
@@ -116,13 +118,32 @@ def test_a_caller_that_is_gone_before_its_call_was_taken_leaves_nothing_behind(f
         wait_for(lambda: sessions_at(url) == 0)
 
 
+@pytest.mark.parametrize("subprotocols", [["envweave.v1.json"], None], ids=["ours", "openenv"])
+def test_text_that_is_no_utf8_ends_its_connection_and_is_no_error_of_the_server(
+    subprotocols: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_fastapi_app(Tally)
+
+    with (
+        app_served(app, log_config=None) as url,
+        connect(f"ws{url[4:]}/ws", subprotocols=subprotocols) as line,
+    ):
+        line.send(b"\xff\xfe", text=True)
+        with pytest.raises(ConnectionClosedError) as closed:
+            line.recv(20)
+
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1007
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 def test_who_comes_back_by_another_connection_keeps_its_turn_in_the_queue() -> None:
     async def scenario() -> None:
         table, _ = counting_table(max_sessions=1)
         first, old, new = Caller(table, "first"), object(), object()
         await first("open")
         waiting = Caller(table, "second", old)
-        opening = asyncio.ensure_future(waiting("open"))
+        opening = asyncio.ensure_future(waiting("open", wait_s=20))
         await asyncio.sleep(0)
         waiting.connection = new
         repeated = asyncio.ensure_future(waiting("open", again=1))

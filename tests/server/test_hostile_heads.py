@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from serving import app_served
 from worlds_served import Running, process_serving
 
 import envweave as ew
+from envweave.server.heads import HeadLimited
 
 WORLD = "pkg://remote_worlds:Tally"
 
@@ -40,6 +43,10 @@ def told(server: Running, *parts: bytes) -> bytes:
 
 
 START = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+UPGRADE = (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: envweave.v1.json\r\n"
+)
 
 
 @pytest.mark.slow  # starts server processes
@@ -85,3 +92,83 @@ def test_a_large_head_within_the_limit_and_large_bodies_are_served(server: Runni
     said = told(server, head, *[b" " * 100_000] * 4, START + b"Connection: close\r\n\r\n")
 
     assert said.count(b"HTTP/1.1 200 OK") == 2
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[int]:
+    """The port of a server that grants a head a fifth of a second."""
+    app = ew.create_fastapi_app("counter-v0")
+    with app_served(app, http=partial(HeadLimited, head_timeout_s=0.2)) as url:
+        yield int(url.rpartition(":")[2])
+
+
+def trickled(port: int, start: bytes, drop: bytes) -> bytes:
+    """Send a start, and then a little now and then until the server hangs up; return its words."""
+    with socket.create_connection(("127.0.0.1", port), timeout=0.02) as line:
+        line.sendall(start)
+        said = b""
+        for _ in range(1000):
+            try:
+                chunk = line.recv(65536)
+                if not chunk:
+                    return said
+                said += chunk
+                line.sendall(drop)
+            except TimeoutError:
+                line.sendall(drop)
+            except OSError:
+                return said
+    raise AssertionError("the server never hung up")
+
+
+@pytest.mark.parametrize(
+    ("start", "drop"),
+    [
+        (b"", b""),
+        (b"", b"\r\n"),
+        (START, b"X: y\r\n"),
+        (START + b"\r\n" + START, b"X: y\r\n"),
+        (START + b"\r\n", b"\r\n"),
+    ],
+    ids=["silence", "blank lines", "a head", "a second head", "blank lines after a reply"],
+)
+def test_a_head_that_comes_too_slowly_is_given_up(
+    impatient: int, start: bytes, drop: bytes
+) -> None:
+    said = trickled(impatient, start, drop)
+
+    last = said[said.rindex(b"HTTP/1.1 ") :]
+    assert last.startswith(b"HTTP/1.1 408 ")
+    assert "within 0.2 s" in json.loads(last.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
+def test_a_connection_that_is_kept_open_between_two_calls_is_not_given_up(impatient: int) -> None:
+    call = START + b"\r\n"
+    with socket.create_connection(("127.0.0.1", impatient), timeout=20) as line:
+        line.sendall(call)
+        assert b" 200 OK" in line.recv(65536)
+        line.settimeout(0.4)
+        with pytest.raises(TimeoutError):
+            line.recv(1)
+        line.settimeout(20)
+        line.sendall(call)
+        assert b" 200 OK" in line.recv(65536)
+
+
+@pytest.mark.parametrize("names", [(b"evil.example", b"127.0.0.1"), (b"127.0.0.1", b"127.0.0.1")])
+@pytest.mark.parametrize("upgrade", [b"", UPGRADE], ids=["http", "websocket"])
+def test_a_head_with_two_hosts_is_refused(
+    server: Running, names: tuple[bytes, bytes], upgrade: bytes
+) -> None:
+    hosts = b"".join(b"Host: %s\r\n" % name for name in names)
+
+    said = told(server, b"GET /ws HTTP/1.1\r\n" + hosts + upgrade + b"\r\n")
+
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert "Host" in json.loads(body)["error"]["message"]
+
+
+def test_an_application_which_sees_no_heads_refuses_to_limit_them() -> None:
+    with pytest.raises(ew.errors.OptionError, match="head_timeout_s is for serve"):
+        ew.create_fastapi_app("counter-v0", head_timeout_s=5.0)

@@ -120,7 +120,7 @@ def test_one_request_id_names_one_call() -> None:
 
         refused = step(client, 2, request_id="a")
 
-        assert error_in(refused) == "422 option_refused"
+        assert error_in(refused) == "409 option_refused"
         assert value_in(step(client, 1)) == 2
 
 
@@ -195,7 +195,7 @@ def test_paths_and_methods_that_are_not_there_are_refused_by_a_fault() -> None:
     with client_of("counter-v0") as client:
         nowhere, wrong = client.get("/setp"), client.get("/step")
 
-    assert error_in(nowhere) == "404 unreadable"
+    assert error_in(nowhere) == "404 not_found"
     assert error_in(wrong) == "405 unreadable"
     assert wrong.headers["Allow"] == "POST"
 

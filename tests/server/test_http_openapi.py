@@ -2,99 +2,109 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-import hypothesis
 import jsonschema
 import pytest
-import schemathesis
-from http_worlds import error_in
-from starlette.testclient import TestClient
+from http_worlds import client_of, error_in
+from worlds_served import process_serving
 
-from envweave.api.serving import create_fastapi_app
-from envweave.wire.faults import KINDS
-
-CODES = {kind.code for kind in KINDS}
-FEW, MANY = 6, 120
-
-
-@pytest.fixture(scope="module")
-def app() -> Iterator[Any]:
-    """An application that lasts, whose sessions do not wait for anybody."""
-    made = create_fastapi_app(
-        "counter-v0", done_at=10, max_sessions=64, queue_timeout_s=0.01, session_ttl_s=5.0
-    )
-    with TestClient(made):
-        yield made
-
-
-def check_calls(app: Any, examples: int) -> set[int]:
-    """Call every path as the document allows, and against it; return the statuses seen."""
-    client = TestClient(app, raise_server_exceptions=False)
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    seen: set[int] = set()
-    for found in schema.get_all_operations():
-        operation = found.ok()
-        takes = (
-            "requestBody" in operation.definition.raw or "parameters" in operation.definition.raw
-        )
-        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
-            # What takes nothing, or anything, cannot be called wrongly.
-            if mode.is_positive or (takes and operation.path != "/mcp"):
-                seen |= _check(client, operation, mode, examples if takes else 1)
-    return seen
-
-
-def _check(client: TestClient, operation: Any, mode: Any, examples: int) -> set[int]:
-    seen: set[int] = set()
-    documented = operation.definition.raw["responses"]
-
-    @hypothesis.settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-    def calls(case: Any) -> None:
-        response = case.call(session=client)
-        seen.add(response.status_code)
-        about = case.as_curl_command(), response.text
-        assert str(response.status_code) in documented, about
-        assert response.status_code not in (500, 502), about
-        if response.status_code >= 400 and operation.path != "/ready":
-            assert response.json()["error"]["code"] in CODES, about
-
-    calls()
-    return seen
-
-
-def test_the_document_is_valid_openapi(app: Any) -> None:
-    document = TestClient(app).get("/openapi.json").json()
-
-    for name, schema in document["components"]["schemas"].items():
-        jsonschema.Draft202012Validator.check_schema(schema), name
-    assert document["openapi"] == "3.1.0"
-
-
-@pytest.mark.slow  # starts server processes
-def test_every_call_is_answered_as_the_document_says(app: Any) -> None:
-    seen = check_calls(app, FEW)
-
-    assert {200, 201, 404, 422} <= seen
+SUPPORT = Path(__file__).parent.parent / "support"
+KEY = "0a1b2c3d-4e5f-6071"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_very_many_calls_are_answered_as_the_document_says(app: Any) -> None:
-    check_calls(app, MANY)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("env", ["counter-v0", "pkg://http_worlds:Lamp"])
+def test_schemathesis_finds_no_call_that_is_answered_otherwise(env: str, tmp_path: Path) -> None:
+    settings = {**os.environ, "SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(SUPPORT)}
+    with process_serving(env, session_ttl_s=5) as server:
+        found = subprocess.run(
+            [
+                *(Path(sys.executable).with_name("st"), "run", f"{server.url}/openapi.json"),
+                *("--checks=all", "--phases=coverage,fuzzing,stateful", "--max-time=30"),
+                *("--max-examples=25", "--continue-on-failure", "--seed=1"),
+            ],
+            env=settings,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert found.returncode == 0, found.stdout
 
 
-def test_after_all_of_this_it_still_serves(app: Any) -> None:
-    client = TestClient(app)
-    warnings.simplefilter("error")
+def test_the_document_is_valid_openapi() -> None:
+    with client_of("counter-v0") as client:
+        document = client.get("/openapi.json").json()
 
-    assert client.post("/reset").status_code == 200
-    assert error_in(client.post("/step", json={})) == "422 action_refused"
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    assert document["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_what_needs_no_token_says_so(path: str) -> None:
+    with client_of("counter-v0", token="a-secret") as client:
+        shown = {"Authorization": "Bearer a-secret"}
+        document = client.get("/openapi.json", headers=shown).json()
+
+    assert document["security"] == [{"token": []}]
+    assert document["paths"][path]["get"]["security"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "is_allowed"),
+    [
+        ("/reset", {"seed": 3.0}, True),
+        ("/reset", {"seed": -1}, False),
+        ("/reset", {"request_id": 7.0}, True),
+        ("/step", {"action": {"delta": 1}}, True),
+        ("/step", {"action": {"delta": 1}, "answer": {"call_id": "a"}}, False),
+        ("/step", {"answer": {}}, False),
+        ("/step", {"answer": {"call_id": "a", "more": 1}}, False),
+        ("/sessions", {"timeout_s": 1e8, "wait_s": 1e8}, True),
+        ("/sessions", {"timeout_s": 1.1e8}, False),
+        ("/sessions", {"wait_s": 1.1e8}, False),
+        ("/sessions", {"wait_s": -1}, False),
+        ("/sessions", {"wait_s": 0}, True),
+    ],
+)
+def test_a_body_is_accepted_if_and_only_if_the_document_allows_it(
+    path: str, body: dict[str, Any], is_allowed: bool
+) -> None:
+    with client_of("counter-v0") as client:
+        document = client.get("/openapi.json").json()
+        client.post("/reset")
+        reply = client.post(path, json=body)
+
+    content = document["paths"][path]["post"]["requestBody"]["content"]
+    schema = {**document, **content["application/json"]["schema"]}
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) is is_allowed
+    assert (reply.status_code < 300) is is_allowed, reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("/reset", "with blanks"),
+        ("/reset", "ä"),
+        ("/reset", "x" * 201),
+        ("/step", ""),
+        ("/sessions", "too-short"),
+    ],
+)
+def test_a_key_that_the_document_does_not_allow_is_refused_also_beside_a_request_id(
+    path: str, key: str
+) -> None:
+    body = {"request_id": KEY, **({"action": {"delta": 1}} if path == "/step" else {})}
+    with client_of("counter-v0") as client:
+        client.post("/reset")
+        refused = client.post(path, json=body, headers={"Idempotency-Key": key.encode()})
+
+    assert error_in(refused) == "422 option_refused"

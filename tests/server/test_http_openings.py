@@ -37,7 +37,7 @@ def test_one_request_id_opens_no_session_of_another_kind() -> None:
         opened(client, request_id=KEY)
         refused = opened(client, request_id=KEY, autoreset=True)
 
-    assert error_in(refused) == "422 option_refused"
+    assert error_in(refused) == "409 option_refused"
     assert "another call" in refused.json()["error"]["message"]
 
 
@@ -51,6 +51,19 @@ def test_an_opening_that_was_refused_may_be_tried_again() -> None:
 
     assert refused.status_code == 503
     assert again.status_code == 201
+
+
+def test_an_opening_that_is_repeated_after_its_session_was_closed_names_no_dead_session() -> None:
+    with client_of("counter-v0") as client:
+        there = opened(client, request_id=KEY).json()["session_id"]
+        client.delete(f"/sessions/{there}")
+
+        by_body = opened(client, request_id=KEY)
+        other = opened(client, request_id=f"{KEY}-2")
+
+    assert error_in(by_body) == "409 session_gone"
+    assert "another request_id" in by_body.json()["error"]["message"]
+    assert other.status_code == 201
 
 
 def test_a_default_session_that_is_gone_says_how_to_begin_another() -> None:

@@ -12,10 +12,10 @@ def test_beyond_its_capacity_callers_wait_and_beyond_its_queue_they_are_refused(
         table, place = counting_table(max_sessions=1, queue_size=1)
         first, second, third = (Caller(table, name, object()) for name in "abc")
         await first("open")
-        waiting = asyncio.ensure_future(second("open"))
+        waiting = asyncio.ensure_future(second("open", wait_s=20))
         await asyncio.sleep(0)
 
-        refused = await third("open")
+        refused = await third("open", wait_s=20)
 
         assert code(refused) == "no_capacity"
         assert refused.fault is not None
@@ -33,7 +33,7 @@ def test_a_caller_waits_no_longer_than_it_may() -> None:
         table, _ = counting_table(max_sessions=1, queue_timeout_s=0.01)
         await Caller(table, "a")("open")
 
-        assert code(await Caller(table, "b")("open")) == "no_capacity"
+        assert code(await Caller(table, "b")("open", wait_s=20)) == "no_capacity"
         assert (table.count, table.waiting) == (1, 0)
 
     run(scene())
@@ -44,7 +44,7 @@ def test_a_caller_that_goes_away_while_it_waits_takes_no_place() -> None:
         table, place = counting_table(max_sessions=1)
         first, second = Caller(table, "a", object()), Caller(table, "b", object())
         await first("open")
-        waiting = asyncio.ensure_future(second("open"))
+        waiting = asyncio.ensure_future(second("open", wait_s=20))
         await asyncio.sleep(0)
 
         table.disconnect(second.connection)
@@ -62,8 +62,8 @@ def test_an_open_that_is_repeated_while_it_waits_takes_one_place() -> None:
         first, second = Caller(table, "a", object()), Caller(table, "b", object())
         await first("open")
         waiting = [
-            asyncio.ensure_future(second("open")),
-            asyncio.ensure_future(second("open", again=1)),
+            asyncio.ensure_future(second("open", wait_s=20)),
+            asyncio.ensure_future(second("open", again=1, wait_s=20)),
         ]
         await asyncio.sleep(0)
 
@@ -180,7 +180,7 @@ def test_a_place_that_is_given_in_the_moment_of_the_time_out_is_not_lost() -> No
             table, _place = counting_table(max_sessions=1, queue_timeout_s=0.01)
             first = Caller(table, "a", object())
             await first("open")
-            waiting = asyncio.ensure_future(Caller(table, "b", object())("open"))
+            waiting = asyncio.ensure_future(Caller(table, "b", object())("open", wait_s=20))
             await asyncio.sleep(0)
             loop = asyncio.get_running_loop()
             began_s = loop.time()

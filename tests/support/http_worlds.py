@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from starlette.testclient import TestClient
 
@@ -95,3 +95,49 @@ class Rough(Untyped):
 
     def step(self, action: ew.Action) -> ew.Observation:
         return super().step(action)
+
+
+@dataclass
+class Turn(ew.Action):
+    """How to turn a lamp."""
+
+    way: Literal["on", "off"]
+    brightness: float = 1.0
+    note: str | None = None
+
+
+@dataclass
+class Light(ew.Observation):
+    is_on: bool = False
+
+
+@dataclass
+class LampState(ew.State):
+    turns: dict[str, int] = field(default_factory=dict)
+
+
+class Lamp(ew.Environment):
+    """Takes everything that a reset can be given, and actions of several kinds of fields."""
+
+    tasks = ew.Tasks({"train": [ew.Task("dark"), ew.Task("bright")]})
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        task: ew.Task | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Light:
+        self._turns = {}
+        return Light()
+
+    def step(self, action: Turn) -> Light:
+        self._turns[action.way] = self._turns.get(action.way, 0) + 1
+        return Light(action.way == "on", reward=action.brightness)
+
+    @property
+    def state(self) -> LampState:
+        return LampState(turns=dict(self._turns))

@@ -55,6 +55,7 @@ class CountingPlace:
         reset_takes=[],
     )
     health = Health()
+    is_one_object = False
 
     def __init__(self) -> None:
         self.runners: list[CountingRunner] = []

@@ -16,6 +16,7 @@ from envweave.api.recipes import (
     recipe,
     refuse_one_object,
     seconds,
+    waiting_time,
     whole_number,
 )
 from envweave.registry import Options, Registry, Remote
@@ -37,6 +38,7 @@ def make(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -60,6 +62,8 @@ def make(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves it; `NAME-env:latest` by default for
@@ -75,10 +79,11 @@ def make(
         DefinitionError: The environment could not be made.
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
+        CapacityError: The server is full, and no session was freed within `wait_s`.
     """
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -98,6 +103,7 @@ def make_async(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -109,7 +115,7 @@ def make_async(
     """
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -133,6 +139,7 @@ def make_vector(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
@@ -167,6 +174,8 @@ def make_vector(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; `NAME-env:latest` by default for
@@ -186,7 +195,9 @@ def make_vector(
         refuse_one_object(env, num_envs)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(

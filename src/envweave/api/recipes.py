@@ -148,7 +148,12 @@ def choose_backend(
     if url is not None:
         _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
     elif chosen not in (_HTTP, _CONTAINERS, _PODS):
-        for name, value in (("token", remote.token), ("encoding", remote.encoding)):
+        only_for_servers = {
+            "token": remote.token,
+            "encoding": remote.encoding,
+            "wait_s": remote.wait_s,
+        }
+        for name, value in only_for_servers.items():
             if value not in (None, "msgpack"):
                 raise OptionError(
                     f"{name} is for a server, and backend={chosen!r} has none. Leave it out, or "
@@ -270,6 +275,23 @@ def seconds(name: str, value: Any) -> float | None:
             "leave it out to wait as long as it takes."
         )
     return length
+
+
+def waiting_time(value: Any) -> float | None:
+    """Return how long to wait for a session at a full server, or refuse it; `None` for no time.
+
+    Raises:
+        OptionError: It is no number of seconds.
+    """
+    if value is None:
+        return None
+    try:
+        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        length = math.nan
+    if not 0 <= length < math.inf:
+        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
+    return length or None
 
 
 def backend_module(name: Any) -> Any:

@@ -72,8 +72,9 @@ def create_fastapi_app(
         registry: Where to look up the ID; a table of this process by default.
         kwargs: Keywords for the environment's constructor, also those that have the name of an
             option.
-        **keywords: The fields of `ServerOptions`; without a `token`, `$ENVWEAVE_TOKEN` is one,
-            if it is set. Every other keyword goes to the environment's constructor.
+        **keywords: The fields of `ServerOptions`, but for `head_timeout_s`; without a `token`,
+            `$ENVWEAVE_TOKEN` is one, if it is set. Every other keyword goes to the environment's
+            constructor.
 
     Raises:
         MissingExtraError: The extra `server` is not installed.
@@ -84,10 +85,16 @@ def create_fastapi_app(
     refuse_without_extra()
     from envweave.server.app import build_app
 
+    if "head_timeout_s" in keywords:
+        raise OptionError(
+            "head_timeout_s is for serve(): an application sees no heads of requests. Set such a "
+            "limit on the ASGI server, or on the proxy before it."
+        )
     options, rest = split(keywords)
     given = constructor_keywords(kwargs, rest)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     _check_keywords(spec, given, "create_fastapi_app")
+    _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
     options = fitting(spec, options)
     return build_app(partial(place_for, spec, given, options), options)
@@ -125,7 +132,7 @@ def serve(
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
         kwargs: As in `create_fastapi_app`.
-        **keywords: As in `create_fastapi_app`.
+        **keywords: As in `create_fastapi_app`, and `head_timeout_s`.
 
     Raises:
         StartupError: The port is in use, or may not be had.
@@ -138,6 +145,7 @@ def serve(
     given = constructor_keywords(kwargs, rest)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     _check_keywords(spec, given, "serve")
+    _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
 
     def tell(url: str) -> None:
@@ -216,6 +224,16 @@ def _check_keywords(spec: EnvSpec, kwargs: Mapping[str, Any], caller: str) -> No
     if kwargs or not isinstance(spec.factory, str):  # what may stay unimported, stays so
         given = {**spec.kwargs, **kwargs}
         refuse_unknown(spec, spec.load(), given, caller=caller, options=_option_names())
+
+
+def _refuse_max_sessions(spec: EnvSpec, keywords: Mapping[str, Any]) -> None:
+    """Refuse more than one session of one object."""
+    limit = keywords.get("max_sessions", 1)
+    if isinstance(spec.factory, ReadyMade) and limit != 1:
+        raise OptionError(
+            f"max_sessions={limit!r} cannot be honoured: one {spec.id} object has one session at a "
+            "time. Serve its class, or a function that makes one, or leave max_sessions out."
+        )
 
 
 def _read(name: str, value: Any) -> Any:

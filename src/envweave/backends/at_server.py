@@ -35,7 +35,11 @@ def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
     try:
         served = Served(reached.server, connection.ask("describe"), types_of(spec))
         return RemoteDriver(
-            connection, served, autoreset=options.autoreset, timeout_s=options.timeout_s
+            connection,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         connection.end()
@@ -54,7 +58,13 @@ def connect_many(
     served = Served(server, description, types_of(spec), connection.ask)
     line = SharedLine(connection, reached.stop)
     return [
-        AsyncRemoteDriver(line, served, autoreset=options.autoreset, timeout_s=options.timeout_s)
+        AsyncRemoteDriver(
+            line,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
         for _ in range(size)
     ]
 
@@ -74,6 +84,7 @@ def connect_batch(
             num_envs,
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         connection.end()
@@ -96,6 +107,7 @@ def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -
             len(reached),
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
         )
     except BaseException:
         for connection in connections:

@@ -58,13 +58,14 @@ def serve_command(
     queue_size: Annotated[
         int,
         typer.Option(
-            help="How many callers may wait for a session when there are so many.",
+            help="How many callers may wait for a session when there are so many; a caller waits "
+            "only if it asks to.",
             metavar="N",
             min=0,
         ),
     ] = _DEFAULT.queue_size,
     queue_timeout_s: Annotated[
-        float, typer.Option(help="How long one of them waits before it is refused.", **_SECONDS)
+        float, typer.Option(help="How long one of them may wait at most.", **_SECONDS)
     ] = _DEFAULT.queue_timeout_s,
     timeout_s: Annotated[
         float | None,
@@ -85,6 +86,9 @@ def serve_command(
             help="How long running episodes may go on after SIGTERM or Ctrl-C.", **_SECONDS
         ),
     ] = _DEFAULT.drain_s,
+    head_timeout_s: Annotated[
+        float, typer.Option(help="How long the head of a request may take to come.", **_SECONDS)
+    ] = _DEFAULT.head_timeout_s,
     threads: Annotated[
         int, typer.Option(help="How many threads run plain functions.", metavar="N", min=1)
     ] = _DEFAULT.threads,
@@ -142,6 +146,7 @@ def serve_command(
         "session_ttl_s": session_ttl_s,
         "resume_ttl_s": resume_ttl_s,
         "drain_s": drain_s,
+        "head_timeout_s": head_timeout_s,
         "threads": threads,
         "max_stuck": max_stuck,
         "max_message_bytes": max_message_bytes,

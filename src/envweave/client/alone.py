@@ -12,7 +12,7 @@ from typing import Any, final
 
 from envweave.client.blocking import BlockingConnection
 from envweave.client.served import Served
-from envweave.client.sitting import CLOSE_S, LOSSES, OPEN_S, Sitting, as_it_is, spoken
+from envweave.client.sitting import CLOSE_S, LOSSES, Sitting, as_it_is, spoken
 from envweave.errors import (
     ActionError,
     BusyError,
@@ -35,6 +35,7 @@ class RemoteDriver:
         served: What is there.
         autoreset: Whether an end begins the next episode.
         timeout_s: How long each of the environment's own calls may take.
+        wait_s: How long to wait for a session where the server is full.
 
     Raises:
         EnvWeaveError: The session could not be opened.
@@ -47,6 +48,7 @@ class RemoteDriver:
         *,
         autoreset: bool,
         timeout_s: float | None,
+        wait_s: float | None = None,
     ) -> None:
         self.interface = served.interface
         self.tasks = served.tasks
@@ -54,7 +56,7 @@ class RemoteDriver:
         self._connection = connection
         connection.exchange.limit_bytes = served.max_message_bytes
         self._autoreset = autoreset
-        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s)
+        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s)
         self._ending = _Ending(connection)
         self._caller: int | None = None  # the thread that is in a call
         self._open()
@@ -154,7 +156,8 @@ class RemoteDriver:
             self._caller = None
 
     def _make_alone(self, method: str, params: dict[str, Any], read: Callable[[Any], Any]) -> Any:
-        sitting, limit_s = self._sitting, OPEN_S if method == "open" else self._sitting.limit_s
+        sitting = self._sitting
+        limit_s = sitting.open_limit_s if method == "open" else sitting.limit_s
         try:
             call = sitting.opening() if method == "open" else sitting.call(method, params)
             return read(sitting.value(self._connection.call(call, limit_s)))

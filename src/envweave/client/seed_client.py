@@ -69,6 +69,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         default_headers: Sent with every call.
         provider: Who started the server; it is stopped by `close`.
         token: What to show the server; `$ENVWEAVE_TOKEN` if left out.
+        wait_s: How long to wait for a session where the server is full; not at all by default.
 
     Raises:
         EnvIdError: `base_url` is none of a server.
@@ -85,6 +86,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         default_headers: Mapping[str, str] | None = None,
         provider: ContainerProvider | None = None,
         token: str | None = None,
+        wait_s: float | None = None,
     ) -> None:
         address = parse_address(base_url)
         headers = dict(default_headers or {})
@@ -93,6 +95,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             headers.setdefault("Authorization", f"Bearer {shown}")
         self.base_url = base_url
         self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
+        self._wait_s = _waiting_time(wait_s)
         self._provider = provider
         why_gone = provider.why_gone if isinstance(provider, WatchedProvider) else None
         self._calls = HttpCalls(address, headers, why_gone=why_gone)
@@ -329,9 +332,9 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         answer = self._calls.call(
             "POST",
             "/sessions",
-            {},
+            {"wait_s": self._wait_s} if self._wait_s else {},
             headers={"Idempotency-Key": secrets.token_urlsafe(16)},
-            timeout_s=self._request_timeout_s,
+            timeout_s=self._request_timeout_s + self._wait_s,
             may_repeat=True,
         )
         if answer.status in (404, 405, 501):
@@ -344,6 +347,16 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             raise WireError(f"{self.base_url} opened a session, and did not say which.")
         self._session = name
         return name
+
+
+def _waiting_time(value: Any) -> float:
+    """Return how long to wait for a session, or refuse it."""
+    if value is None:
+        return 0.0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
+    return float(value)
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -33,8 +33,8 @@ CLOSE_S = 10.0
 """How long `close` waits for the server."""
 
 OPEN_S = 600.0
-"""How long it may take until a session is open: somebody may have to leave, and an environment
-with a model to load takes its time."""
+"""How long it may take until a session is open: an environment with a model to load takes its
+time."""
 
 INTERRUPTED = "the last call was interrupted"
 
@@ -64,9 +64,12 @@ class Sitting:
         is_open: Whether there is a session.
         trail: What has been seen of the episode.
         limit_s: How long to wait for a reply; the server's own limit has long passed then.
+        open_limit_s: How long to wait until a session is open.
     """
 
-    def __init__(self, served: Served, *, autoreset: bool, timeout_s: float | None) -> None:
+    def __init__(
+        self, served: Served, *, autoreset: bool, timeout_s: float | None, wait_s: float | None
+    ) -> None:
         several = served.interface.possible_agents is not None
         self.name = served.interface.name
         self.agents: list[str] = [] if several else [AGENT]
@@ -74,10 +77,12 @@ class Sitting:
         self.trail = Trail(several_agents=several)
         # A step may take a reset along, and a new environment before that.
         self.limit_s = None if timeout_s is None else 3 * timeout_s + _MARGIN_S
+        self.open_limit_s = OPEN_S + (wait_s or 0.0)
         self._several = several
         self._served = served
         self._autoreset = autoreset
         self._timeout_s = timeout_s
+        self._wait_s = wait_s
         self._position: Position | None = None
         self._caller: Caller | None = None
         self._loss = "there is no session"
@@ -94,6 +99,7 @@ class Sitting:
             "autoreset": self._autoreset or None,
             "timeout_s": self._timeout_s,
             "position": self._position,
+            "wait_s": self._wait_s,
         }
         return self._caller.call("open", given(wishes))
 

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from envweave.client.looping import AsyncConnection
 from envweave.client.served import Served
-from envweave.client.sitting import CLOSE_S, LOSSES, OPEN_S, Sitting, as_it_is, spoken
+from envweave.client.sitting import CLOSE_S, LOSSES, Sitting, as_it_is, spoken
 from envweave.errors import (
     ActionError,
     BusyError,
@@ -69,7 +69,13 @@ class AsyncRemoteDriver:
     """
 
     def __init__(
-        self, line: SharedLine, served: Served, *, autoreset: bool, timeout_s: float | None
+        self,
+        line: SharedLine,
+        served: Served,
+        *,
+        autoreset: bool,
+        timeout_s: float | None,
+        wait_s: float | None = None,
     ) -> None:
         self.interface = served.interface
         self.tasks = served.tasks
@@ -78,7 +84,7 @@ class AsyncRemoteDriver:
         self._connection = line.connection
         line.connection.exchange.limit_bytes = served.max_message_bytes
         self._autoreset = autoreset
-        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s)
+        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s)
         self._has_opened = False
         self._turn = _Turn()
         self._unclosed = weakref.finalize(self, _dropped, line, self._sitting, self.interface.name)
@@ -181,7 +187,8 @@ class AsyncRemoteDriver:
 
     async def _make(self, method: str, params: dict[str, Any], read: Callable[[Any], Any]) -> Any:
         """Make a call, and return what `read` makes of its value."""
-        sitting, limit_s = self._sitting, OPEN_S if method == "open" else self._sitting.limit_s
+        sitting = self._sitting
+        limit_s = sitting.open_limit_s if method == "open" else sitting.limit_s
         try:
             call = sitting.opening() if method == "open" else sitting.call(method, params)
             return read(sitting.value(await self._connection.call(call, limit_s)))

@@ -73,6 +73,7 @@ class RemoteTransport:
         *,
         autoreset: bool,
         timeout_s: float | None,
+        wait_s: float | None = None,
     ) -> None:
         self.interface = served.interface
         self.tasks = served.tasks
@@ -85,7 +86,7 @@ class RemoteTransport:
         self._gathering: Gathering | None = None
         connection.exchange.limit_bytes = served.max_message_bytes
         self._calls = Calls(connection, served.interface.action_spec)
-        wishes = {"autoreset": autoreset or None, "timeout_s": timeout_s}
+        wishes = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
         self._sessions = Sessions(self._calls, served, num_envs, wishes)
 
     @property

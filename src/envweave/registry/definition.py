@@ -94,6 +94,7 @@ class Remote:
         provider: Who starts a server, where none is named.
         docker_image: What a container is started from, where one is.
         isolation: `"container"` where each environment has one of its own.
+        wait_s: How long to wait for a session where the server is full; `None` not at all.
     """
 
     base_url: str | None = None
@@ -102,6 +103,7 @@ class Remote:
     provider: Any = None
     docker_image: str | None = None
     isolation: str | None = None
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

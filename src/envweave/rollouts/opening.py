@@ -16,6 +16,7 @@ from envweave.api.recipes import (
     recipe,
     refuse_one_object,
     seconds,
+    waiting_time,
     whole_number,
 )
 from envweave.registry import Options, Registry, Remote
@@ -40,6 +41,7 @@ def pool(
     base_url: str | None = None,
     token: str | None = None,
     encoding: str = "msgpack",
+    wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
@@ -65,6 +67,9 @@ def pool(
             classes.
         token: What to show the server; `$ENVWEAVE_TOKEN` by default.
         encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` in the first
+            episodes, at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; see `make`.
@@ -85,7 +90,9 @@ def pool(
     timeout_s = seconds("timeout_s", timeout_s)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)

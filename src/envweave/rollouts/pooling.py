@@ -16,6 +16,7 @@ from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
     CallOrderError,
+    CapacityError,
     ClosedError,
     EnvironmentFailure,
     OptionError,
@@ -30,8 +31,9 @@ from envweave.types import ResetResult, StepResult, Tasks
 
 logger = logging.getLogger(__name__)
 
-REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError)
-"""What the caller did wrong. Another try, or another environment, would not help."""
+REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, CapacityError)
+"""What the caller did wrong, such as a pool larger than its server. Another try, or another
+environment, would not help."""
 
 
 class Tenant(Protocol):

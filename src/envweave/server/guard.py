@@ -38,6 +38,8 @@ OWN_DIALECT = "envweave."
 _TEST_CLIENT = "testclient"
 """What Starlette's `TestClient`, which has no network, has for an address."""
 
+_TWO_HOSTS = "The request has more than one Host header. Send one."
+
 _PATIENCE_S = 10.0
 """How long a refused caller of OpenEnv's dialect may take for its first call."""
 
@@ -74,7 +76,11 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refused = self._look(scope, headers)
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            # Whoever stands in front may have looked at the other one.
+            refused: Refused | None = Refused(400, unreadable(_TWO_HOSTS), {})
+        else:
+            refused = self._look(scope, headers)
         if refused is not None:
             extra = {"status": refused.status, "client": scope.get("client")}
             logger.info("caller refused", extra=extra)

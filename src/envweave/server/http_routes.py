@@ -6,7 +6,9 @@ header `X-Session-Id` names another, opened by `POST /sessions`.
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,7 +17,13 @@ from starlette.routing import Route
 
 from envweave.errors import ActionError, EnvWeaveError, OptionError
 from envweave.server.bodies import Asked, read_asked, written
-from envweave.server.http_sessions import HTTPSessions
+from envweave.server.http_sessions import (
+    OPEN_ID_LENGTH,
+    HTTPSessions,
+    RequestIdTakenError,
+    SessionClosedError,
+)
+from envweave.server.openapi import KEY_PATTERN
 from envweave.server.refusals import refusal
 from envweave.wire.faults import fault_of
 from envweave.wire.results import Wired, read_wired, spelled_out
@@ -27,7 +35,9 @@ if TYPE_CHECKING:
 
 RESET_FIELDS = ("seed", "episode_id", "options", "task", "request_id")
 STEP_FIELDS = ("action", "answer", "timeout_s", "request_id")
-OPEN_FIELDS = ("autoreset", "timeout_s", "request_id")
+OPEN_FIELDS = ("autoreset", "timeout_s", "wait_s", "request_id")
+
+_KEY = re.compile(KEY_PATTERN)
 
 Endpoint = Callable[["Request"], Awaitable[Response]]
 
@@ -51,6 +61,8 @@ def told(endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
+        except (RequestIdTakenError, SessionClosedError) as error:
+            return refusal(fault_of(error), 409)  # whatever their codes mean elsewhere
         except EnvWeaveError as error:
             return refusal(fault_of(error))
 
@@ -66,6 +78,8 @@ class _Calls:
         asked = await read_asked(request, RESET_FIELDS)
         request_id = _request_id(request, asked.fields)
         params = _without_nulls(asked.fields)
+        if "seed" in params:
+            params["seed"] = _whole(params["seed"])
         session = await self._sessions.find_or_begin(request.headers.get("x-session-id"))
         result = await session.call("reset", params, request_id, _said(request_id, asked))
         return written(request, _spelled(result))
@@ -93,9 +107,13 @@ class _Calls:
 
     async def open(self, request: Request) -> Response:
         asked = await read_asked(request, OPEN_FIELDS)
-        request_id = _request_id(request, asked.fields)
+        request_id = _request_id(request, asked.fields, OPEN_ID_LENGTH)
         params = _without_nulls(asked.fields)
-        session = await self._sessions.open(params, request_id, _said(request_id, asked))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            session = await self._sessions.open(params, gone, request_id, _said(request_id, asked))
+        finally:
+            gone.cancel()
         return written(request, {"session_id": session.id}, 201)
 
     async def close(self, request: Request) -> Response:
@@ -103,11 +121,27 @@ class _Calls:
         return Response(status_code=204)
 
 
-def _request_id(request: Request, fields: dict[str, Any]) -> str | int | None:
-    """Take what names the call from its fields, or its header."""
-    found = fields.pop("request_id", None)
+async def _disconnected(request: Request) -> None:
+    """Wait until the caller has gone away. Its body is read already."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _whole(value: Any) -> Any:
+    """Return a number as JSON Schema sees it: 1.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _request_id(request: Request, fields: dict[str, Any], least: int = 1) -> str | int | None:
+    """Take what names the call from its fields, or its header of so many characters at least."""
+    found, key = _whole(fields.pop("request_id", None)), request.headers.get("idempotency-key")
+    if key is not None and (len(key) < least or not _KEY.fullmatch(key)):
+        raise OptionError(
+            f"Idempotency-Key must be {least} characters or more, 200 at most, all of them visible "
+            "and ASCII. Use one that nobody else would, such as a UUID."
+        )
     if found is None:
-        found = request.headers.get("idempotency-key")
+        found = key
     if found is None:
         return None
     if not isinstance(found, str | int) or isinstance(found, bool):

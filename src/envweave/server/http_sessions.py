@@ -7,12 +7,19 @@ A call with a `request_id` may be repeated, and is answered by the reply to the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Hashable
 from functools import partial
 from typing import Any, final
 
-from envweave.errors import OptionError, ResetNeededError, SessionGoneError
+from envweave.errors import (
+    CapacityError,
+    EnvWeaveError,
+    OptionError,
+    ResetNeededError,
+    SessionGoneError,
+)
 from envweave.server.service import Service
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call
@@ -31,6 +38,14 @@ _ANOTHER_CALL = (
     "request_id={!r} was given to another call before. Repeat that call as it was, or give this "
     "one an id of its own."
 )
+
+
+class SessionClosedError(SessionGoneError):
+    """A request that opened a session is repeated, and the session is closed since."""
+
+
+class RequestIdTakenError(OptionError):
+    """A request has the id of another one that said something else."""
 
 
 @final
@@ -60,6 +75,7 @@ class HTTPSession:
             body: What the call says; a repetition says the same.
 
         Raises:
+            RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It was refused, or failed.
         """
         async with self._turn:
@@ -74,7 +90,7 @@ class HTTPSession:
         known = None if request_id is None else self._numbers.get(request_id)
         if known is not None:
             if known[1] != what:
-                raise OptionError(_ANOTHER_CALL.format(request_id))
+                raise RequestIdTakenError(_ANOTHER_CALL.format(request_id))
             return known[0]
         number = self._service.table.number_next(self.id)
         if request_id is not None:
@@ -89,9 +105,17 @@ class HTTPSession:
         Raises:
             EnvWeaveError: It cannot be made, or there is no room.
         """
-        reply = await self._service.call(Call(id=1, method="open", session=self.id, params=params))
+        call = Call(id=1, method="open", session=self.id, params=params)
+        reply = await self._service.call(call, self)
         if reply.fault is not None:
             raise error_of(reply.fault)
+
+    def disconnect(self) -> None:
+        """Leave the queue, or, once it is open, be closed unless a call comes within resume_ttl_s.
+
+        Nobody knows whether the caller has read the reply to its opening.
+        """
+        self._service.table.disconnect(self)
 
     @property
     def is_there(self) -> bool:
@@ -104,6 +128,24 @@ class HTTPSession:
 
 
 @final
+class _Opening:
+    """A session that is being opened, or was, for everybody who repeats the same request.
+
+    Attributes:
+        session: The session.
+        task: Opens it.
+        body: What the request says; a repetition says the same.
+        waiting: How many callers wait for it.
+    """
+
+    def __init__(self, session: HTTPSession, params: dict[str, Any], body: Hashable) -> None:
+        self.session = session
+        self.task = asyncio.ensure_future(session.open(params))
+        self.body = body
+        self.waiting = 0
+
+
+@final
 class HTTPSessions:
     """All sessions of HTTP callers: one that needs no name, and those that were opened."""
 
@@ -112,57 +154,98 @@ class HTTPSessions:
         self._default: HTTPSession | None = None
         self._opening = asyncio.Lock()  # the default session is opened once
         self._named: dict[str, HTTPSession] = {}
-        self._opened: dict[str, tuple[asyncio.Future[HTTPSession], Hashable]] = {}
+        self._opened: dict[str, _Opening] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._many = _FEW
 
     async def open(
         self,
         params: dict[str, Any],
+        gone: asyncio.Future[None] | None = None,
         request_id: str | int | None = None,
         body: Hashable = None,
     ) -> HTTPSession:
         """Open another session; the first one again, if the call is repeated.
 
+        A caller that goes away holds no session: it leaves the queue, and what was opened for it
+        alone is closed.
+
         Args:
             params: With what.
+            gone: Done when the caller has gone away, where that can be seen.
             request_id: What the caller calls this call, and every repetition of it.
             body: What the call says; a repetition says the same.
 
         Raises:
+            SessionClosedError: It was opened by an earlier call, and closed since.
+            RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It cannot be made, or there is no room.
         """
+        gone = gone or asyncio.get_running_loop().create_future()
+        opening = self._begin(params, request_id, body)
+        opening.waiting += 1
+        try:
+            await asyncio.wait((opening.task, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opening.waiting -= 1
+            if gone.done() and not opening.waiting:
+                self._abandon(opening)
+        if gone.done():
+            raise CapacityError("The caller went away.")
+        await opening.task
+        opening.session.disconnect()
+        return opening.session
+
+    def _begin(self, params: dict[str, Any], request_id: str | int | None, body: Any) -> _Opening:
+        """Begin to open a session, or find the one that the same request opens or has opened."""
         if request_id is None:
-            return await self._open(params)
+            return self._start(params, body)
         if not isinstance(request_id, str) or len(request_id) < OPEN_ID_LENGTH:
             raise OptionError(
                 f"request_id={request_id!r} is no text of {OPEN_ID_LENGTH} characters or more. "
                 "Use one that nobody else would, such as a UUID."
             )
-        if request_id not in self._opened:
-            begun = asyncio.ensure_future(self._open(params))
-            self._opened[request_id] = begun, body
-            begun.add_done_callback(partial(self._forget_failure, request_id))
+        opening = self._opened.get(request_id)
+        if opening is None or _has_failed(opening.task):  # whoever repeats it tries once more
+            opening = self._opened[request_id] = self._start(params, body)
             if len(self._opened) > IDS_KEPT:
                 del self._opened[next(iter(self._opened))]
-        opening, said = self._opened[request_id]
-        if said != body:
-            raise OptionError(_ANOTHER_CALL.format(request_id))
-        return await asyncio.shield(opening)
+        elif opening.body != body:
+            raise RequestIdTakenError(_ANOTHER_CALL.format(request_id))
+        elif opening.task.done() and not opening.session.is_there:
+            raise SessionClosedError(
+                f"The session that request_id={request_id!r} opened is closed. Use another "
+                "request_id to open another session."
+            )
+        return opening
 
-    def _forget_failure(self, request_id: str, opening: asyncio.Future[HTTPSession]) -> None:
-        """Let whoever repeats an opening that failed try once more."""
-        has_failed = opening.cancelled() or opening.exception() is not None
-        if has_failed and self._opened.get(request_id, (None,))[0] is opening:
-            del self._opened[request_id]
-
-    async def _open(self, params: dict[str, Any]) -> HTTPSession:
+    def _start(self, params: dict[str, Any], body: Hashable) -> _Opening:
         if len(self._named) >= self._many:
             self._named = {name: one for name, one in self._named.items() if one.is_there}
             self._many = max(_FEW, 2 * len(self._named))
         session = HTTPSession(self._service)
-        await session.open(params)
-        self._named[session.id] = session
-        return session
+        opening = _Opening(session, params, body)
+        opening.task.add_done_callback(partial(self._opened_by, session))
+        return opening
+
+    def _opened_by(self, session: HTTPSession, task: asyncio.Task[None]) -> None:
+        if not _has_failed(task):
+            self._named[session.id] = session
+
+    def _abandon(self, opening: _Opening) -> None:
+        """Give up a session that nobody waits for; a repetition opens another."""
+        for request_id, one in list(self._opened.items()):
+            if one is opening:
+                del self._opened[request_id]
+        opening.session.disconnect()
+        closing = asyncio.ensure_future(self._close_abandoned(opening))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close_abandoned(self, opening: _Opening) -> None:
+        with contextlib.suppress(EnvWeaveError):
+            await opening.task
+            await self.close(opening.session.id)
 
     async def close(self, session_id: str) -> None:
         """Close a session that was opened.
@@ -212,3 +295,7 @@ class HTTPSessions:
                 await session.open({})
                 self._default = session
         return self._default
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

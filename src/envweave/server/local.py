@@ -78,6 +78,11 @@ class LocalPlace:
         self._is_closed = False
 
     @property
+    def is_one_object(self) -> bool:
+        """Whether all sessions, one after the other, have the same environment object."""
+        return self._maker.is_given
+
+    @property
     def description(self) -> Description:
         """What is served; known once `start` has returned."""
         if self._description is None:

@@ -25,6 +25,7 @@ from envweave.server.performing import (
     is_live,
     perform_on_loop,
     read_call,
+    refuse_early_state,
 )
 from envweave.server.place import Wishes
 from envweave.server.threads import Lanes
@@ -96,6 +97,8 @@ class LoopRunner:
         asked = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
+        if method == "state" and self._maker.is_given:
+            refuse_early_state(self._session)
         self._driver.timeout_s = timeout_s
         try:
             performed = await self._perform(asked)

@@ -9,17 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from envweave.server.guard import OPEN_PATHS
 from envweave.server.http_sessions import OPEN_ID_LENGTH
+from envweave.server.wishes import MAX_S
 from envweave.wire.description import Description
 
 VERSION = "1.0.0"
 """Of the HTTP protocol, which OpenEnv's own checks ask for."""
 
-_NULLABLE_SECONDS = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1e8}
+KEY_PATTERN = r"^[!-~]{1,200}$"
+"""What the header `Idempotency-Key` may be."""
+
+_NULLABLE_SECONDS = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_S}
 _REQUEST_ID = {
     "type": ["string", "integer", "null"],
     "maxLength": 200,
     "description": "Names this call: repeated with the same id, it is answered by the first reply.",
+}
+_ANSWER = {
+    "type": "object",
+    "description": "The answer to a tool call.",
+    "properties": {
+        "call_id": {"type": "string"},
+        "value": {},
+        "error": {"type": ["string", "null"]},
+    },
+    "required": ["call_id"],
+    "additionalProperties": False,
 }
 _SESSION = {
     "name": "X-Session-Id",
@@ -32,8 +48,8 @@ _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,200}$"},
-    "description": "The same as `request_id` in the body.",
+    "schema": {"type": "string", "pattern": KEY_PATTERN},
+    "description": "The same as `request_id` in the body, which counts where both are given.",
 }
 
 _WHEN = {
@@ -43,7 +59,8 @@ _WHEN = {
     "404": "There is no such session, or not any more.",
     "405": "The path takes another method.",
     "408": "The body did not come in time.",
-    "409": "The right call at the wrong time, such as a step before a reset.",
+    "409": "The right call at the wrong time, such as a step before a reset; or its request id was "
+    "given to another call, or opened a session that is closed by now.",
     "413": "The body is too large.",
     "421": "The Host header names another server.",
     "422": "Something in the call is refused. The message begins with the field.",
@@ -52,7 +69,7 @@ _WHEN = {
     "503": "There is no room, the environment was lost, or the server is stopping.",
     "504": "A call took longer than it may.",
 }
-_ALWAYS = ("401", "403", "405", "421", "500")
+_ALWAYS = ("400", "401", "403", "405", "421", "500")
 
 
 def openapi(about: Description, *, has_token: bool) -> dict[str, Any]:
@@ -94,20 +111,32 @@ def _calls(about: Description) -> dict[str, Any]:
         "seed": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**63 - 1},
         "episode_id": {"type": ["string", "null"], "maxLength": 200},
         "options": {"type": ["object", "null"]},
-        "task": {"type": ["string", "object", "null"], "description": "The id of a task, or one."},
+        "task": {
+            "type": ["string", "object", "null"],
+            "description": "The id of a task, or one.",
+            "properties": {
+                "id": {"type": "string"},
+                "split": {"type": "string"},
+                "data": {"type": "object"},
+                "image": {"type": ["string", "null"]},
+                "limits": {"type": ["object", "null"]},
+            },
+            "required": ["id"],
+            "additionalProperties": False,
+        },
         "request_id": _REQUEST_ID,
     }
     step = {
         "action": _ref("Action"),
-        "answer": {"type": "object", "description": "The answer to a tool call."},
+        "answer": _ANSWER,
         "timeout_s": _NULLABLE_SECONDS,
         "request_id": _REQUEST_ID,
     }
-    one_of_them = {"anyOf": [{"required": ["action"]}, {"required": ["answer"]}]}
+    one_of_them = {"oneOf": [{"required": ["action"]}, {"required": ["answer"]}]}
     not_taken = {"seed", "options", "task"} - set(about.reset_takes)
     for name in not_taken:
         reset[name] = {"type": "null", "description": "This environment's reset takes none."}
-    takes, said = ("400", "404", "408", "409", "413", "422", "502", "503", "504"), _ref("Result")
+    takes, said = ("404", "408", "409", "413", "422", "502", "503", "504"), _ref("Result")
     return {
         "/reset": {
             "post": {
@@ -144,11 +173,17 @@ def _sessions() -> dict[str, Any]:
     opens = {
         "autoreset": {"type": ["boolean", "null"]},
         "timeout_s": _NULLABLE_SECONDS,
+        "wait_s": {
+            "type": ["number", "null"],
+            "minimum": 0,
+            "maximum": MAX_S,
+            "description": "How long to wait for a session where none is free; 0 by default.",
+        },
         "request_id": {**_REQUEST_ID, "type": ["string", "null"], "minLength": OPEN_ID_LENGTH},
     }
     key = {
         **_KEY,
-        "schema": {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{{OPEN_ID_LENGTH},200}}$"},
+        "schema": {"type": "string", "pattern": f"^[!-~]{{{OPEN_ID_LENGTH},200}}$"},
     }
     opened = {
         "type": "object",
@@ -165,7 +200,7 @@ def _sessions() -> dict[str, Any]:
                 "parameters": [key],
                 "requestBody": _body(opens, required=False),
                 "responses": _responses(
-                    "201", "Its id.", opened, ("400", "408", "413", "422", "502", "503", "504")
+                    "201", "Its id.", opened, ("408", "409", "413", "422", "502", "503", "504")
                 ),
             }
         },
@@ -208,7 +243,7 @@ def _probes() -> dict[str, Any]:
     ready["503"] = {"description": "It takes none, and says why.", "content": _json(status)}
     metrics = _responses("200", "In Prometheus's text format.", None)
     metrics["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    return {
+    operations: dict[str, Any] = {
         path: {"get": {"operationId": path[1:], "summary": summary, "responses": responses}}
         for path, summary, responses in (
             ("/health", "Ask whether the server is up.", _responses("200", "It is.", status)),
@@ -226,6 +261,9 @@ def _probes() -> dict[str, Any]:
             ("/metrics", "Get what the server has counted.", metrics),
         )
     }
+    for path in OPEN_PATHS:
+        operations[path]["get"]["security"] = []
+    return operations
 
 
 def _body(properties: Mapping[str, Any], *, required: bool, **more: Any) -> dict[str, Any]:

@@ -11,12 +11,15 @@ class ServerOptions:
 
     Attributes:
         max_sessions: How many there may be at once.
-        queue_size: How many callers may wait for a place when there are so many.
-        queue_timeout_s: How long one of them waits before it is refused.
+        queue_size: How many callers may wait for a session when there are so many. A caller waits
+            only if it asks to, with `wait_s`.
+        queue_timeout_s: How long one of them may wait at most, whatever its `wait_s`.
         session_ttl_s: How long a session may go without a call. It is never closed in mid-call.
         resume_ttl_s: How long a session waits for its caller when the connection is lost.
         timeout_s: How long an environment's own call may take, where the caller wants no less.
         drain_s: How long running episodes may go on when the server is told to stop.
+        head_timeout_s: How long the head of a request may take to come. Only a server that is
+            started by `serve` can keep to it; an application sees no heads.
         workers: How many processes run the environments; 0 for this one.
         threads: How many threads run plain functions, in each process.
         max_stuck: With more threads than this stuck in calls past their deadline, the server
@@ -32,11 +35,12 @@ class ServerOptions:
 
     max_sessions: int = 1024
     queue_size: int = 256
-    queue_timeout_s: float = 30.0
+    queue_timeout_s: float = 600.0
     session_ttl_s: float = 3600.0
     resume_ttl_s: float = 60.0
     timeout_s: float | None = None
     drain_s: float = 30.0
+    head_timeout_s: float = 20.0
     workers: int = 0
     threads: int = 64
     max_stuck: int = 8

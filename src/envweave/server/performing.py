@@ -16,6 +16,7 @@ from envweave.errors import (
     ActionError,
     EnvWeaveError,
     OptionError,
+    ResetNeededError,
     SeedError,
     TaskError,
     in_words,
@@ -256,6 +257,19 @@ def _unreadable(asked: Asked, error: Exception) -> EnvWeaveError:
     if asked.method == "step":
         return ActionError(f"action: it cannot be read: {in_words(error)}")
     return OptionError(f"What {asked.method} is given cannot be read: {in_words(error)}")
+
+
+def refuse_early_state(session: Session) -> None:
+    """Refuse to show the state of a shared object, which may be that of another caller's episode.
+
+    Raises:
+        ResetNeededError: This session has begun no episode.
+    """
+    if session.phase is Phase.FRESH:
+        raise ResetNeededError(
+            f"state() on {session.interface.name} before its first episode: the server has one "
+            "object for all callers, one after the other. Call reset() first."
+        )
 
 
 def is_live(session: Session) -> bool:

@@ -70,6 +70,11 @@ class Place(Protocol):
     """Where sessions run: this process, or workers."""
 
     @property
+    def is_one_object(self) -> bool:
+        """Whether all sessions, one after the other, have the same environment object."""
+        ...
+
+    @property
     def description(self) -> Description:
         """What is served; known once `start` has returned."""
         ...

@@ -43,7 +43,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         message = f"There is nothing at {request.url.path!r}. See /docs for what there is."
-    elif error.status_code == 405:
+        return refusal(Fault(code="not_found", message=message), 404)
+    if error.status_code == 405:
         taken = (error.headers or {}).get("Allow", "another method")
         message = f"{request.url.path!r} takes {taken}, not {request.method}."
     else:

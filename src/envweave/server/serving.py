@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, final
 
 import uvicorn
@@ -70,7 +71,9 @@ class Serving:
             uvicorn.Config(
                 build_plain_app(site),
                 loop="none",
-                http=HeadLimited,
+                http=partial(  # type: ignore[arg-type] # it calls what it is given
+                    HeadLimited, head_timeout_s=site.service.options.head_timeout_s
+                ),
                 ws=ShortWayProtocol,
                 ws_max_size=site.service.options.max_message_bytes,
                 # A blocking client that waits for a model cannot answer a ping.

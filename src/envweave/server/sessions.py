@@ -24,7 +24,7 @@ from envweave.errors import (
 from envweave.server.options import ServerOptions
 from envweave.server.place import Place
 from envweave.server.served import ServedSession
-from envweave.server.wishes import read_seconds, read_wishes
+from envweave.server.wishes import read_seconds, read_wait, read_wishes
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import Call, Fault, Reply
 
@@ -32,6 +32,13 @@ logger = logging.getLogger("envweave.server")
 
 MAX_ID = 200
 """How many characters a session's id may have."""
+
+GRACE_S = 0.5
+"""How long a full server waits before it says so: the session of a caller that has just hung up
+takes a moment to be closed, and the next caller should not be faster than that."""
+
+LEAVING_S = 5.0
+"""How long it waits while it is closing a session."""
 
 CLOSE_S = 15.0
 """How long a server that stops waits for sessions that are being closed."""
@@ -72,6 +79,7 @@ class SessionTable:
         self._taken = 0  # how many places are, also by sessions that are being opened or closed
         self._queue: deque[tuple[asyncio.Future[None], ServedSession]] = deque()
         self._closing: set[asyncio.Task[None]] = set()
+        self._leaving = 0  # how many sessions are being closed, and still have their place
 
     @property
     def count(self) -> int:
@@ -192,7 +200,7 @@ class SessionTable:
     async def _open(self, session: ServedSession, params: dict[str, Any]) -> dict[str, Any]:
         try:
             wishes = read_wishes(params, self._options.timeout_s)
-            await self._take_place(session)
+            await self._take_place(session, read_wait(params.get("wait_s")))
         except BaseException:
             self._sessions.pop(session.id, None)
             raise
@@ -210,8 +218,8 @@ class SessionTable:
             watcher.opened()
         return {"agents": self._place.description.possible_agents}
 
-    async def _take_place(self, session: ServedSession) -> None:
-        """Wait for a place, in the order of coming.
+    async def _take_place(self, session: ServedSession, wait_s: float) -> None:
+        """Take a place; wait for one, in the order of coming, if the caller asks for that.
 
         Raises:
             CapacityError: There is none, and will be none in time.
@@ -222,27 +230,24 @@ class SessionTable:
         if self._taken < options.max_sessions and not self._queue:
             self._taken += 1
             return
-        sessions = "1 session" if options.max_sessions == 1 else f"{options.max_sessions} sessions"
-        full = f"The server has {sessions}, as many as it may"
-        if len(self._queue) >= options.queue_size:
-            waiting_too = f", and {len(self._queue)} callers wait already" if self._queue else ""
-            raise CapacityError(
-                f"{full}{waiting_too}. Try again later, or start the server with a larger "
-                "max_sessions."
-            )
+        besides = ""
+        if wait_s and len(self._queue) < options.queue_size:
+            wait_s = min(wait_s, options.queue_timeout_s)
+            besides = f"no session was freed within {wait_s:g} s"
+        elif wait_s and options.queue_size:
+            wait_s, besides = 0.0, f"{len(self._queue)} callers wait already"
+        else:
+            wait_s = 0.0
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = (turn, session)
         self._queue.append(waiting)
         try:
-            async with asyncio.timeout(options.queue_timeout_s):
-                await turn
-        except TimeoutError:
-            if _is_given(turn):  # in this very moment
-                return
-            raise CapacityError(
-                f"{full}, and none ended within {options.queue_timeout_s:g} s. Try again later, "
-                "or start the server with a larger max_sessions."
-            ) from None
+            await asyncio.wait((turn,), timeout=max(wait_s, GRACE_S))
+            if not turn.done() and self._is_any_leaving:
+                await asyncio.wait((turn,), timeout=LEAVING_S)
+            if not turn.done():
+                raise CapacityError(self._full(besides))
+            turn.result()
         except BaseException:
             if _is_given(turn):
                 self._give_place()
@@ -250,6 +255,28 @@ class SessionTable:
         finally:
             if waiting in self._queue:
                 self._queue.remove(waiting)
+
+    @property
+    def _is_any_leaving(self) -> bool:
+        """Whether a session is being closed, or will be after the call under way."""
+        return bool(self._leaving) or any(one.is_unwanted for one in self._sessions.values())
+
+    def _full(self, besides: str = "") -> str:
+        """Return what a caller is told when there is no place, and what can be done about it."""
+        limit = self._options.max_sessions
+        if self._place.is_one_object:
+            name = self._place.description.name
+            used = f"it serves one {name} object, which has one session, and that is in use"
+            more = "serve its class, or a function that makes one, to have more sessions"
+        else:
+            used = f"{self._taken} of {limit} sessions are in use"
+            if limit == 1:
+                used = "its only session is in use"
+            more = "start the server with a larger max_sessions"
+        return (
+            f"The server is full: {used}{besides and ', and ' + besides}. Try again later, wait "
+            f"for a session with wait_s=…, or {more}."
+        )
 
     def _give_place(self) -> None:
         """Free a place, and give it to who has waited longest."""
@@ -267,12 +294,13 @@ class SessionTable:
         """
         if session.runner is None or self._sessions.pop(session.id, None) is None:
             return
+        self._leaving += 1
         try:
-            if session.runner is not None:
-                await session.runner.close()
+            await session.runner.close()
         except Exception:
             logger.warning("closing an environment failed", exc_info=True)
         finally:
+            self._leaving -= 1
             self._give_place()
             for watcher in self.watchers:
                 watcher.closed(reason)

@@ -33,6 +33,8 @@ class ShortWayProtocol(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """Hand a whole message over."""
+        if self.curr_msg_data_type == "text" and not self.close_sent and not self._is_utf8():
+            return
         hear = self._hear
         if hear is None or self.close_sent or self.curr_msg_data_type == "text":
             super().send_receive_event_to_app()
@@ -40,6 +42,17 @@ class ShortWayProtocol(WebSocketsSansIOProtocol):
         data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
         hear(data)
+
+    def _is_utf8(self) -> bool:
+        """Whether a text is one; if not, the connection is closed, without an error in our log."""
+        try:
+            b"".join(self.frames).decode()
+        except UnicodeDecodeError:
+            self.frames = []
+            self.conn.send_close(1007)
+            self.handle_parser_exception()
+            return False
+        return True
 
     async def send(self, message: Any) -> None:
         """Send what the application says; a refusal is as good an answer as an agreement."""

@@ -22,6 +22,7 @@ from envweave.server.performing import (
     PlainDriver,
     perform,
     read_call,
+    refuse_early_state,
 )
 from envweave.server.place import Wishes
 from envweave.server.threads import Lanes
@@ -117,6 +118,8 @@ class ThreadedRunner:
         asked = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
+        if method == "state" and self._maker.is_given and self._driver is not None:
+            refuse_early_state(self._driver.session)
         if method == "step":
             return await self._step(asked, timeout_s)
         if method == "reset":

@@ -10,6 +10,9 @@ from envweave.errors import OptionError
 from envweave.server.place import Wishes
 from envweave.session import Position
 
+MAX_S = 1e8
+"""How many seconds a caller may ask for at most: three years."""
+
 
 def read_wishes(params: dict[str, Any], limit_s: float | None) -> Wishes:
     """Return what the caller of `open` wants.
@@ -17,7 +20,7 @@ def read_wishes(params: dict[str, Any], limit_s: float | None) -> Wishes:
     Raises:
         OptionError: It is something that cannot be had.
     """
-    unknown = params.keys() - {"autoreset", "timeout_s", "position"}
+    unknown = params.keys() - {"autoreset", "timeout_s", "position", "wait_s"}
     if unknown:
         raise OptionError(f"open() takes no {sorted(map(str, unknown))[0]!r}.")
     autoreset = params.get("autoreset", False)
@@ -37,8 +40,21 @@ def read_seconds(value: Any) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_S:
         raise OptionError(f"timeout_s={short(value)} is no number of seconds above 0.")
+    return float(value)
+
+
+def read_wait(value: Any) -> float:
+    """Return how long a caller wants to wait for a session where none is free.
+
+    Raises:
+        OptionError: It is no number of seconds.
+    """
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_S:
+        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {short(value)}.")
     return float(value)
 
 

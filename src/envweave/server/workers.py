@@ -67,6 +67,11 @@ class WorkerPlace:
         self._is_closed = False
 
     @property
+    def is_one_object(self) -> bool:
+        """Never: an object cannot be handed to a worker process."""
+        return False
+
+    @property
     def description(self) -> Description:
         """What is served; known once `start` has returned."""
         if self._description is None:
