@@ -69,19 +69,21 @@ class CgroupStock:
             cgroup.kill_all()
         deadline_s = time.monotonic() + _EMPTY_S
         self._emptying.append(_Emptying(cgroup, deadline_s, was_killed=not self._is_reused))
-        self.returned.set()
+        if not self.returned.is_set():  # which is quicker than to set it again
+            self.returned.set()
 
     def tend(self) -> bool:
         """Keep or remove the cgroups that have become empty; return whether some have not."""
         for _ in range(len(self._emptying)):
             one = self._emptying.popleft()
-            if not one.cgroup.pids():
+            is_late = time.monotonic() > one.deadline_s
+            if is_late or one.cgroup.is_drained():
                 if not one.was_killed and len(self._ready) < _MOST_READY and one.cgroup.is_as_new():
                     self._ready.append(one.cgroup)
                     continue
                 if one.cgroup.try_remove():
                     continue
-            if time.monotonic() > one.deadline_s:
+            if is_late:
                 one.cgroup.kill_all()
                 one.was_killed = True
             self._emptying.append(one)

@@ -229,11 +229,15 @@ class Nursery:
         try:
             held.extend(self._supplies.take(self._isolation) for _ in seeds)
             births = [self._birth(seed, one) for seed, one in zip(seeds, held, strict=True)]
-            for one, born in zip(held, template.spawn(births), strict=True):
+            with contextlib.ExitStack() as opened:
+                files = [
+                    opened.enter_context(one.cgroup.open_files())
+                    for one in held
+                    if one.cgroup is not None
+                ]
+                newborn = template.spawn(births, files)
+            for one, born in zip(held, newborn, strict=True):
                 bodies.append(SessionProcess(template, born, one, Family(), self._watcher))
-                if one.cgroup is not None:
-                    with contextlib.suppress(ProcessLookupError):  # it says itself why it ended
-                        one.cgroup.add(born.pid)
             with self._lock:
                 self._check_open()
                 self._bodies.update(bodies)

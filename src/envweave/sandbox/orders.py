@@ -69,9 +69,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """Make one session for each descriptor that comes along."""
+    """Make sessions. For each a descriptor of its socket comes along, and then those of its cgroup.
+
+    Attributes:
+        cgroup_files: How many files each writes to so that it is in its cgroup.
+    """
 
     births: list[Birth]
+    cgroup_files: int = 0
 
 
 class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):

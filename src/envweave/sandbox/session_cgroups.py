@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,13 @@ class CgroupLimits:
 
 
 class Cgroup(abc.ABC):
-    """The cgroup of one session."""
+    """The cgroup of one session.
+
+    Attributes:
+        own_file: Where a process with one thread adds itself.
+    """
+
+    own_file = "cgroup.procs"
 
     def __init__(self, folders: list[Path]) -> None:
         self._folders = folders
@@ -80,8 +87,12 @@ class Cgroup(abc.ABC):
         """Kill every process in it, however fast they fork. Harmless when it is empty or gone."""
 
     @abc.abstractmethod
+    def is_drained(self) -> bool:
+        """Say whether next to no memory is counted in it."""
+
+    @abc.abstractmethod
     def is_as_new(self) -> bool:
-        """Say whether it is empty, holds next to no memory, and never met its limit."""
+        """Say whether it is drained and empty, and never met its limit."""
 
     def add(self, pid: int) -> None:
         """Put a process in it. What that process starts from then on is in it too.
@@ -92,6 +103,22 @@ class Cgroup(abc.ABC):
         """
         for folder in self._folders:
             write(folder / "cgroup.procs", str(pid))
+
+    @contextlib.contextmanager
+    def open_files(self) -> Iterator[list[int]]:
+        """Open what puts a thread into it that writes "0" to each.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        opened: list[int] = []
+        try:
+            flags = os.O_WRONLY | os.O_CLOEXEC
+            opened.extend(os.open(folder / self.own_file, flags) for folder in self._folders)
+            yield opened
+        finally:
+            for one in opened:
+                os.close(one)
 
     def pids(self) -> list[int]:
         """Return the processes in it; none when it is gone."""
@@ -141,15 +168,16 @@ class NewCgroup(Cgroup):
         """Say whether its own limit, and no other, was met in vain."""
         return any(_counters(one / "memory.events").get("oom", 0) > 0 for one in self._folders)
 
+    def is_drained(self) -> bool:
+        """Say whether next to no memory is left in it."""
+        return all(_number(one / "memory.current") < _LEFT_BYTES for one in self._folders)
+
     def is_as_new(self) -> bool:
         """Say whether nothing is left in it."""
-        if not self._folders:
+        if not self._folders or not self.is_drained() or self.pids():
             return False
-        (folder,) = self._folders
-        events = _counters(folder / "memory.events")
-        met = any(events.get(name, 1) for name in ("max", "oom", "oom_kill"))
-        used = _number(folder / "memory.current")
-        return not met and 0 <= used < _LEFT_BYTES and not self.pids()
+        events = _counters(self._folders[0] / "memory.events")
+        return not any(events.get(name, 1) for name in ("max", "oom", "oom_kill"))
 
     def kill_all(self) -> None:
         """Kill every process in it at once."""
@@ -162,6 +190,8 @@ class NewCgroup(Cgroup):
 
 class OldCgroup(Cgroup):
     """A cgroup of version 1: a folder in the tree of each controller."""
+
+    own_file = "tasks"  # unlike cgroup.procs it has nobody wait for the forks of others
 
     def __init__(self, by_controller: dict[str, Path]) -> None:
         super().__init__(list(dict.fromkeys(by_controller.values())))
@@ -192,13 +222,16 @@ class OldCgroup(Cgroup):
         at_limit = 0 < limit < peak + _BATCH_BYTES
         return at_limit or any(_number(memory / one) for one in counters)
 
+    def is_drained(self) -> bool:
+        """Say whether next to no memory is left in it."""
+        return _number(self._by_controller["memory"] / "memory.usage_in_bytes") < _LEFT_BYTES
+
     def is_as_new(self) -> bool:
         """Say whether nothing is left in it."""
         memory = self._by_controller["memory"]
-        if _number(memory / "memory.usage_in_bytes") >= _LEFT_BYTES or self.pids():
+        if not self.is_drained() or self.pids() or _number(memory / "memory.failcnt"):
             return False
-        met = _number(memory / "memory.failcnt")
-        return not met and _counters(memory / "memory.oom_control").get("oom_kill", 1) == 0
+        return _counters(memory / "memory.oom_control").get("oom_kill", 1) == 0
 
     def kill_all(self) -> None:
         """Kill every process in it, once none can fork."""

@@ -158,8 +158,14 @@ class Template:
         waiting.register(self._descriptor, select.POLLIN)
         return not waiting.poll(0)
 
-    def spawn(self, births: Sequence[Birth]) -> list[Newborn]:
+    def spawn(
+        self, births: Sequence[Birth], cgroup_files: Sequence[Sequence[int]] = ()
+    ) -> list[Newborn]:
         """Make sessions, at most `MOST_AT_ONCE`. They put up their walls on their own.
+
+        Args:
+            births: What they are to be.
+            cgroup_files: For each, as many open files that put who writes to them into a cgroup.
 
         Raises:
             SessionLostError: The template is gone.
@@ -168,9 +174,11 @@ class Template:
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs.extend(socket.socketpair() for _ in births)
-            spawned, processes = self._order(
-                Spawn(list(births)), Spawned, [theirs.fileno() for _, theirs in pairs]
-            )
+            order = Spawn(list(births), len(cgroup_files[0]) if cgroup_files else 0)
+            along = []
+            for at, (_, theirs) in enumerate(pairs):
+                along += [theirs.fileno(), *(cgroup_files[at] if cgroup_files else ())]
+            spawned, processes = self._order(order, Spawned, along)
             if len(processes) != len(births):  # the kernel leaves out what there is no room for
                 for process in processes:
                     os.close(process)

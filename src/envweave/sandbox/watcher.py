@@ -99,7 +99,8 @@ class Watcher:
     def add(self, watched: Watched) -> None:
         """Watch a session from now on. Harmless twice."""
         self._watched[id(watched)] = watched
-        self._wanted.set()
+        if not self._wanted.is_set():  # which is quicker than to set it again
+            self._wanted.set()
 
     def forget(self, watched: Watched) -> None:
         """Watch a session no longer. Harmless twice."""

@@ -2,8 +2,8 @@
 
 The order matters. Mounting wants rights that the user namespace takes away; changing the user or
 the namespace clears the wish to die with the parent; Landlock and the limits want system calls
-that the filter refuses. So: descriptors, work folder, user, namespace, rights, death, limits,
-Landlock, and the filter last.
+that the filter refuses. So: cgroup, descriptors, work folder, user, namespace, rights, death,
+limits, Landlock, and the filter last.
 
 All of it is a list of system calls, written before the fork. The compiled extension, where there
 is one, makes them without running any Python in between: each page of the interpreter that a new
@@ -202,13 +202,19 @@ def restrict_template(plan: Plan) -> None:
     os.close(rules)
 
 
-def spawn(walls: Walls, birth: Birth, descriptor: int) -> Forked:
+def spawn(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int]) -> Forked:
     """Fork a session and wall it in. Returns twice: in the template, and in the session.
+
+    Args:
+        walls: What was prepared.
+        birth: What it is to be.
+        descriptor: Of its end of the socket.
+        cgroup_files: What it writes to so that it is in its cgroup.
 
     Raises:
         OSError: The kernel makes no more processes or namespaces. In the template only.
     """
-    steps = _steps(walls, birth, descriptor)
+    steps = _steps(walls, birth, descriptor, cgroup_files)
     failed = -1
     if walls.native is not None:
         made = [one for _, one in steps]
@@ -243,11 +249,14 @@ def take_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _steps(walls: Walls, birth: Birth, descriptor: int) -> list[Step]:
+def _steps(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int]) -> list[Step]:
     """Return every call of a birth, in order."""
     plan = walls.plan
     namespace = plan.isolation == "namespace"
-    steps = [("descriptors", call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)), *walls.first]
+    # By the session itself: who puts another process into a cgroup waits for every fork around.
+    steps = _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
+    steps += _for("descriptors", [call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
+    steps += walls.first
     if namespace:
         owner = namespaces.USER if birth.user is None else birth.user
         options = root.work_options(walls.limits.disk_bytes, walls.limits.files, owner)

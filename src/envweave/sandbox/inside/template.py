@@ -225,7 +225,7 @@ class Template:
             # Done here once, or each session had to forget the handler by itself.
             _signal.set_wakeup_fd(-1)
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-            self._spawn(order.births, descriptors, walls)
+            self._spawn(order, descriptors, walls)
             self._listen()
             self._reap()
         elif isinstance(order, Ask):
@@ -239,18 +239,20 @@ class Template:
         _signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, _pass)
 
-    def _spawn(self, births: list[Birth], descriptors: list[int], walls: spawning.Walls) -> None:
-        if len(descriptors) != len(births):
+    def _spawn(self, order: Spawn, descriptors: list[int], walls: spawning.Walls) -> None:
+        each = 1 + order.cgroup_files
+        if len(descriptors) != len(order.births) * each:
             # The kernel drops what there is no room for.
             text = "The template has no descriptors left: raise the limit of open files (ulimit -n)"
             self._report(Down("descriptors", errno.EMFILE, text))
             return
         pids: list[int] = []
         processes: list[int] = []
-        for birth, descriptor in zip(births, descriptors, strict=True):
+        for at, birth in enumerate(order.births):
+            descriptor, *cgroup_files = descriptors[at * each : (at + 1) * each]
             runner = self._runner_for(birth)
             try:
-                pid, process, fault = spawning.spawn(walls, birth, descriptor)
+                pid, process, fault = spawning.spawn(walls, birth, descriptor, cgroup_files)
             except OSError as error:
                 for one in processes:  # nobody will hear of these
                     _signal.pidfd_send_signal(one, _signal.SIGKILL)
