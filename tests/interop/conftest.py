@@ -58,12 +58,13 @@ class World:
     """An OpenEnv server, with the environments of `openenv_worlds.py`.
 
     Attributes:
+        host: The ID of the server, to which the path of an environment is added.
         echo: The ID of OpenEnv's own echo environment there.
         staged: The ID of one that does what it is told.
     """
 
     def __init__(self, peer: Peer) -> None:
-        host = f"openenv://127.0.0.1:{peer('serve_worlds')['port']}"
+        self.host = host = f"openenv://127.0.0.1:{peer('serve_worlds')['port']}"
         self.echo, self.staged = f"{host}/echo", f"{host}/staged"
 
 

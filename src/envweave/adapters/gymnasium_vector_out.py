@@ -19,6 +19,7 @@ from envweave.adapters.outward import (
 )
 from envweave.codec import Mismatch, Spec
 from envweave.codec.branches import Dictionary, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Integer, Real
 from envweave.codec.space_values import bridge
 from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
@@ -136,6 +137,8 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
     Columns of numbers within their bounds are passed on as they are; anything else goes value
     by value, and raises `Mismatch` where one does not fit.
     """
+    if isinstance(spec, Declared):
+        return column_encoder(spec.spec, count)
     one = bridge(spec)
 
     def by_value(column: Any) -> Any:

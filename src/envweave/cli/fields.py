@@ -12,6 +12,7 @@ import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Action, Observation
@@ -47,6 +48,8 @@ def same_for_all(spec: AgentsSpec) -> bool:
 def _walk(spec: Spec, path: str) -> Iterator[Field]:
     named: Iterable[tuple[str, Spec]] = ()
     match spec:
+        case Declared(spec=declared):
+            named = [(path, declared)]
         case Record():
             hidden = NOT_SHOWN if issubclass(spec.cls, Action | Observation) else frozenset()
             named = [(_join(path, n), s) for n, s in spec.fields.items() if n not in hidden]

@@ -8,20 +8,35 @@ from typing import Any, final
 import numpy as np
 
 from envweave.codec.leaves import Choice, Integer, Real
+from envweave.codec.ranges import refuse_empty
 from envweave.codec.records import Record as Record
 from envweave.codec.records import Recursion as Recursion
 from envweave.codec.spec import AnySpec, Mismatch, Spec, gathered, short
-from envweave.errors import suggest
+from envweave.errors import SpecError, suggest
+
+_ATTEMPTS = 100
+_MAX_DRAWN = 1000
 
 
 @final
 class Listing(Spec):
-    """A list of any length, every item of one kind; or a tuple or set of such."""
+    """A list, every item of one kind; or a tuple or set of such. Without limits, of any length."""
 
-    def __init__(self, item: Spec, *, kind: type = list) -> None:
+    def __init__(
+        self,
+        item: Spec,
+        *,
+        kind: type = list,
+        min_length: int = 0,
+        max_length: int | None = None,
+    ) -> None:
+        refuse_empty(min_length, max_length)
         self.item = item
         self.kind = kind
+        self.min_length, self.max_length = min_length, max_length
         self._is_set = kind in (set, frozenset)
+        self._is_limited = min_length > 0 or max_length is not None
+        self.can_sample = min_length == 0 or (item.can_sample and min_length <= _MAX_DRAWN)
 
     def read(self, value: Any) -> Any:
         """Take a list, a tuple or an array of at least one dimension; for a set, a set too."""
@@ -31,6 +46,10 @@ class Listing(Spec):
             items = _sequence(value)
         if items is None:
             raise Mismatch(f"{short(value)} is not a {self.kind.__name__}")
+        if len(items) < self.min_length:
+            raise Mismatch(f"{short(value)} has fewer than {self.min_length} items")
+        if self.max_length is not None and len(items) > self.max_length:
+            raise Mismatch(f"{short(value)} has more than {self.max_length} items")
         read = _read_each(items, [self.item] * len(items))
         if type(value) is self.kind and all(map(_same, read, items)):
             return value
@@ -48,17 +67,37 @@ class Listing(Spec):
         return unique
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to four items; of what cannot be drawn, none."""
-        count = int(rng.integers(5)) if self.item.can_sample else 0
-        return self.kind([self.item.sample(rng) for _ in range(count)])
+        """Draw up to four items, or as many as are needed; of what cannot be drawn, none.
+
+        Raises:
+            SpecError: There are not as many different ones as a set needs.
+        """
+        low, high = self.min_length, self.min_length + 4
+        if not self.item.can_sample:
+            high = low  # refused by the item, if there must be some
+        elif self.max_length is not None:
+            high = min(high, self.max_length)
+        drawn = self.kind([self.item.sample(rng) for _ in range(int(rng.integers(low, high + 1)))])
+        for _ in range(_ATTEMPTS):  # the items of a set may be the same
+            if len(drawn) >= low:
+                return drawn
+            drawn = self.kind([*drawn, self.item.sample(rng)])
+        raise SpecError(f"{self!r} needs {low} different items, and {len(drawn)} were drawn.")
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array."""
-        unique = {"uniqueItems": True} if self._is_set else {}
-        return gathered({"type": "array", "items": self.item.json_schema(), **unique})
+        schema: dict[str, Any] = {"type": "array", "items": self.item.json_schema()}
+        if self._is_set:
+            schema["uniqueItems"] = True
+        if self.min_length:
+            schema["minItems"] = self.min_length
+        if self.max_length is not None:
+            schema["maxItems"] = self.max_length
+        return gathered(schema)
 
     def __repr__(self) -> str:
-        return f"Listing({self.item!r}, kind={self.kind.__name__})"
+        limits = f", {self.min_length} to {self.max_length}" if self._is_limited else ""
+        return f"Listing({self.item!r}, kind={self.kind.__name__}{limits})"
 
 
 @final

@@ -7,8 +7,8 @@ import binascii
 import enum as enums
 import inspect
 import math
-import string
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import msgspec
@@ -18,10 +18,11 @@ from envweave.codec.arrays import Array as Array
 from envweave.codec.plain import to_plain
 from envweave.codec.ranges import between, bounded, ends, refuse_empty
 from envweave.codec.spec import Mismatch, Spec, short
+from envweave.codec.texts import FORMATS, MAX_DRAWN, can_draw, draw_match, draw_text
 from envweave.errors import DefinitionError, SpecError
 
 _pack = msgspec.msgpack.Encoder().encode
-_TEXT = string.ascii_letters + string.digits + " "
+_ATTEMPTS = 100
 
 
 @final
@@ -152,17 +153,52 @@ class Boolean(Spec):
 
 @final
 class Text(Spec):
-    """A string, or with `binary` bytes, which JSON writes in base64."""
+    """A string, or with `binary` bytes, which JSON writes in base64.
 
-    def __init__(self, *, binary: bool = False) -> None:
+    Args:
+        binary: Whether it is bytes.
+        min_length: How long it is at least.
+        max_length: How long it is at most; `None` for no limit.
+        pattern: What must be found in it, as `re.search` finds it.
+        format: One of JSON Schema's formats, such as `date`. It is drawn so, and not checked.
+        stands_in: Whether the spec is that of an author elsewhere. A pattern is not checked then:
+            a stranger's may take for ever.
+    """
+
+    def __init__(
+        self,
+        *,
+        binary: bool = False,
+        min_length: int = 0,
+        max_length: int | None = None,
+        pattern: str | None = None,
+        format: str | None = None,  # noqa: A002 - JSON Schema's word
+        stands_in: bool = False,
+    ) -> None:
+        refuse_empty(min_length, max_length)
         self.binary = binary
+        self.min_length, self.max_length = min_length, max_length
+        self.pattern, self.format = pattern, format
         self._kind: type = bytes if binary else str
-        self.exact = self._kind
+        self._is_free = min_length == 0 and max_length is None and pattern is None
+        self._found = None if pattern is None or stands_in else _search(pattern)
+        self.exact = self._kind if self._is_free else None
+        if pattern is not None:
+            self.can_sample = can_draw(pattern)
+        elif format is not None:
+            self.can_sample = format in FORMATS
+        else:
+            self.can_sample = min_length <= MAX_DRAWN
 
     def read(self, value: Any) -> Any:
         """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
-        if isinstance(value, self._kind):
-            return value
+        if not isinstance(value, self._kind):
+            value = self._decoded(value)
+        if not self._is_free:
+            self._check(value)
+        return value
+
+    def _decoded(self, value: Any) -> bytes:
         if not self.binary or not isinstance(value, str):
             raise Mismatch(f"{short(value)} is not a {self._kind.__name__}")
         try:
@@ -170,17 +206,50 @@ class Text(Spec):
         except (binascii.Error, ValueError):
             raise Mismatch(f"{short(value)} is neither bytes nor base64") from None
 
+    def _check(self, value: Any) -> None:
+        length = len(value)
+        if length < self.min_length:
+            raise Mismatch(f"{short(value)} is shorter than {self.min_length}")
+        if self.max_length is not None and length > self.max_length:
+            raise Mismatch(f"{short(value)} is longer than {self.max_length}")
+        if self._found is not None and not self._found(value):
+            raise Mismatch(f"{short(value)} does not match the pattern {self.pattern!r}")
+
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to 16 letters, digits and blanks."""
-        letters = [_TEXT[i] for i in rng.integers(len(_TEXT), size=int(rng.integers(17)))]
-        return "".join(letters).encode() if self.binary else "".join(letters)
+        """Draw up to 16 letters, digits and blanks; or by pattern, format and length.
+
+        Raises:
+            SpecError: Nothing was drawn that fits.
+        """
+        for _ in range(_ATTEMPTS):
+            drawn = self._draw(rng)
+            if self._is_free or self.contains(drawn):
+                return drawn
+        raise SpecError(f"{self!r} refused {_ATTEMPTS} samples, the last of them {drawn!r}.")
+
+    def _draw(self, rng: np.random.Generator) -> Any:
+        if self.pattern is not None:
+            return draw_match(self.pattern, rng)
+        if self.format in FORMATS:
+            return FORMATS[self.format](rng)
+        drawn = draw_text(rng, self.min_length, self.max_length)
+        return drawn.encode() if self.binary else drawn
 
     def json_schema(self) -> dict[str, Any]:
         """Describe a string."""
-        return {"type": "string", **({"contentEncoding": "base64"} if self.binary else {})}
+        said = {
+            "contentEncoding": "base64" if self.binary else None,
+            "minLength": self.min_length or None,
+            "maxLength": self.max_length,
+            "pattern": self.pattern,
+            "format": self.format,
+        }
+        return {"type": "string", **{name: one for name, one in said.items() if one is not None}}
 
     def __repr__(self) -> str:
-        return f"Text(binary={self.binary})"
+        said = {**self.json_schema(), "type": None, "contentEncoding": None}
+        limits = "".join(f", {name}={one!r}" for name, one in said.items() if one is not None)
+        return f"Text(binary={self.binary}{limits})"
 
 
 @final
@@ -276,6 +345,13 @@ class Instance(Spec):
 
     def __repr__(self) -> str:
         return f"Instance({self.cls.__name__})"
+
+
+def _search(pattern: str) -> Callable[[str], Any]:
+    try:
+        return re.compile(pattern).search
+    except re.error as error:
+        raise DefinitionError(f"{pattern!r} is not a pattern that Python reads: {error}.") from None
 
 
 def _scalar(value: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real, Text
 from envweave.codec.space_spec import AnyText, SpaceSpec
 from envweave.codec.spaces import shown_fields
@@ -48,6 +49,8 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
         SpecError: Gymnasium has no space for a part of it, which is named.
     """
     match spec:
+        case Declared(spec=declared):
+            return bridge(declared, name)
         case SpaceSpec(space=space):
             return Bridge(space, spec.read, spec.read)
         case Boolean():

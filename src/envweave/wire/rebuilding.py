@@ -24,6 +24,7 @@ import numpy as np
 
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Choice, Instance, Text
 from envweave.wire.fitting import best_of
 
@@ -77,6 +78,8 @@ class _Compiler:
 
     def compile(self, spec: Spec) -> Rebuilder | None:
         match spec:
+            case Declared(spec=declared):
+                return self.compile(declared)
             case Record():
                 return self._record(spec)
             case Recursion():

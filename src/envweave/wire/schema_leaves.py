@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.leaves import Array, Choice
+from envweave.codec.leaves import Array, Choice, Text
 
 _MAX_SIZE = 2**28
+_MAX_PATTERN = 1000
 _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -29,6 +30,25 @@ def choice(values: Any) -> Spec:
 def text_in(value: Any) -> str:
     """Return a text; an empty one in the place of anything else."""
     return value if isinstance(value, str) else ""
+
+
+def text_of(schema: Mapping[str, Any]) -> Spec:
+    """Return texts as a schema limits them."""
+    pattern = text_in(schema.get("pattern"))
+    return Text(
+        binary=schema.get("contentEncoding") == "base64",
+        min_length=count_in(schema, "minLength") or 0,
+        max_length=count_in(schema, "maxLength"),
+        pattern=pattern if pattern and len(pattern) <= _MAX_PATTERN else None,
+        format=text_in(schema.get("format")) or None,
+        stands_in=True,
+    )
+
+
+def count_in(schema: Mapping[str, Any], name: str) -> int | None:
+    """Return a limit of how many there may be, if the schema has it."""
+    value = schema.get(name)
+    return value if type(value) is int and 0 <= value <= _MAX_SIZE else None
 
 
 def _number(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from envweave.codec import AnySpec, Mismatch, Spec, spec_from_hint
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.leaves import Boolean, Choice, Integer, Real, Text
+from envweave.codec.leaves import Boolean, Choice, Integer, Real
 from envweave.errors import EnvWeaveError, WireError
 from envweave.wire.encoding import JSON
 from envweave.wire.generated import (
@@ -22,9 +22,18 @@ from envweave.wire.generated import (
     are_names,
     base_for,
     is_all_of,
+    is_field,
     make_class,
 )
-from envweave.wire.schema_leaves import array_of, bounds, choice, text_in, whole_bounds
+from envweave.wire.schema_leaves import (
+    array_of,
+    bounds,
+    choice,
+    count_in,
+    text_in,
+    text_of,
+    whole_bounds,
+)
 from envweave.wire.schema_spaces import space_in
 
 MAX_DEPTH = 64
@@ -116,7 +125,7 @@ class _Reader:
             case "boolean":
                 return Boolean()
             case "string":
-                return Text(binary=schema.get("contentEncoding") == "base64")
+                return text_of(schema)
             case "null":
                 return Choice([None])
             case "array":
@@ -137,7 +146,9 @@ class _Reader:
             return Fixed([])
         kind: type = set if schema.get("uniqueItems") is True else list
         kind = _KINDS.get(text_in(schema.get("x-kind")), kind)
-        return Listing(self.read(schema.get("items"), None, depth + 1), kind=kind)
+        lengths = count_in(schema, "minItems") or 0, count_in(schema, "maxItems")
+        item = self.read(schema.get("items"), None, depth + 1)
+        return Listing(item, kind=kind, min_length=lengths[0], max_length=lengths[1])
 
     def _fixed(self, places: list[Any], schema: dict[str, Any], depth: int) -> Spec:
         items = [self.read(one, None, depth + 1) for one in places]
@@ -184,10 +195,12 @@ class _Reader:
             name: _member(properties[name], spec, needed=name in needed)
             for name, spec in specs.items()
         }
-        for name, member in members.items():
-            if not member.needed and member.default is UNKNOWN:
-                specs[name] = _or_none(specs[name])
         base = base_for(None if role is None else ROLES[role], properties)
+        for name, member in members.items():
+            # A field that envweave's own class has takes the default that it has there.
+            is_inherited = base is not None and is_field(base, name)
+            if not member.needed and member.default is UNKNOWN and not is_inherited:
+                specs[name] = _or_none(specs[name])
         if base is not None and schema["title"] == base.__name__ and is_all_of(base, properties):
             return spec_from_hint(base)  # the author's is envweave's own
         cls = self._class(schema, members, base, role)
