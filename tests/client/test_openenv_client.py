@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interop_worlds import Moody, Pixels, Talk
+from interop_worlds import Curt, Moody, Pixels, Talk
 from serving import served
 from sly_openenv import SCHEMAS, Sly, shown, sly_server, usual
 
@@ -364,3 +364,13 @@ def test_a_failure_at_our_own_server_keeps_its_owner() -> None:
     assert failed.end is not None
     assert (failed.end.reason, failed.end.blame) == ("error", "environment")
     assert math.isnan(failed.reward)
+
+
+def test_fields_that_openenv_has_no_class_for_are_told_in_the_metadata() -> None:
+    with served(Curt) as url, ew.make(f"openenv://{url}") as env:
+        env.reset()
+        result = env.step(3)
+
+    assert result.observation.value == 3
+    assert result.observation.note is None
+    assert result.info == {"note": "there you are", "more": 1}

@@ -127,7 +127,7 @@ def _members(parts: Any) -> list[str]:
 def _is_member(letter: str, kind: Any, details: Any) -> bool:
     match str(kind):
         case "LITERAL":
-            return ord(letter) == details
+            return bool(ord(letter) == details)
         case "RANGE":
             return bool(details[0] <= ord(letter) <= details[1])
         case "CATEGORY":

@@ -53,6 +53,8 @@ class Environment(ABC):
         transform: Applied by the session to every observation, once, before the caller's.
         action_spec: What actions are taken, where the hints of `step` don't say it.
         observation_spec: What is shown, where the hints of `step` don't say it.
+        openenv_fields: The fields of an observation that OpenEnv has a class for, whose typed
+            clients refuse any other. The others are told in the metadata there.
     """
 
     deterministic: bool = True
@@ -60,6 +62,7 @@ class Environment(ABC):
     transform: Callable[[Observation], Observation] | None = None
     action_spec: Spec | Mapping[str, Spec] | None = None
     observation_spec: Spec | Mapping[str, Spec] | None = None
+    openenv_fields: Sequence[str] | None = None
 
     _outbox: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
 
@@ -148,6 +151,7 @@ class Environment(ABC):
             shown,
             deterministic=self.deterministic,
             name=type(self).__name__,
+            openenv_fields=None if self.openenv_fields is None else tuple(self.openenv_fields),
         )
 
 
