@@ -9,6 +9,7 @@ from typing import Any, final
 
 from envweave.codec import Spec
 from envweave.environment import Environment, Interface
+from envweave.environment.interface import by_agent, for_one, read_spec
 from envweave.environment.outcome import read_agents_reset, read_agents_step, read_reset, read_step
 from envweave.errors import OptionError
 from envweave.types import (
@@ -103,12 +104,20 @@ class Wrapper(Environment):
 
     def describe(self) -> Interface:
         """Describe the environment inside, with the specs that this wrapper sets."""
-        given, shown = self.action_spec, self.observation_spec
         return dataclasses.replace(
             self._interface,
-            action_spec=given if isinstance(given, Spec) else self._interface.action_spec,
-            observation_spec=shown if isinstance(shown, Spec) else self._interface.observation_spec,
+            action_spec=self._set("action_spec"),
+            observation_spec=self._set("observation_spec"),
         )
+
+    def _set(self, name: str) -> Spec:
+        """The spec that this wrapper sets, or that of the environment inside."""
+        given, agents = getattr(self, name), self._interface.possible_agents
+        if given is None:
+            inside: Spec = getattr(self._interface, name)
+            return inside
+        read = read_spec(given, f"{type(self).__name__}.{name}")
+        return for_one(read, name) if agents is None else by_agent(read, agents, name)
 
     @property
     def possible_agents(self) -> tuple[str, ...]:

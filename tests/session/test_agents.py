@@ -10,6 +10,7 @@ import pytest
 import envweave as ew
 from envweave.errors import ActionError
 from envweave.testing import ScriptedAgents
+from envweave.types import StepResult
 
 
 def agents(*script: dict[str, Any], **options: Any) -> ew.Env:
@@ -212,3 +213,61 @@ def test_a_flag_for_nobody_is_the_environments_error_and_the_end_leaves_nobody()
 
     assert "'bb', who takes no part" in result.end.cause
     assert env.agents == []
+
+
+class _Done(ew.MultiAgentEnvironment):
+    """Returns a `StepResult` with `done`, as each step is told."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self, *dones: Any) -> None:
+        self.dones = list(dones)
+
+    def reset(self) -> dict[str, int]:
+        return {"a": 0, "b": 0}
+
+    def step(self, actions: dict[str, int]) -> StepResult[dict[str, int]]:
+        return StepResult(
+            dict.fromkeys(actions, 1), dict.fromkeys(actions, 1.0), done=self.dones.pop(0)
+        )
+
+
+def test_an_agent_whose_done_is_true_has_left_and_the_others_go_on() -> None:
+    with ew.make(_Done({"a": True, "b": False}, {"b": True})) as env:
+        env.reset()
+
+        first = env.step({"a": 1, "b": 1})
+        last = env.step({"b": 1})
+
+        assert (first.done, [need.agent_id for need in first.needs]) == (False, ["b"])
+        assert first.terminated == {"a": True, "b": False}
+        assert (last.done, last.end.reason) == (True, "terminated")
+
+
+@pytest.mark.parametrize("done", [{"__all__": True}, {"a": False, "__all__": True}, True])
+def test_done_for_all_ends_the_episode_of_all(done: Any) -> None:
+    with ew.make(_Done(done)) as env:
+        env.reset()
+
+        result = env.step({"a": 1, "b": 1})
+
+        assert (result.done, result.terminated) == (True, {"a": True, "b": True})
+
+
+@pytest.mark.parametrize("done", [{"a": False, "b": False}, {"__all__": False}, False, None])
+def test_done_that_is_false_ends_nothing(done: Any) -> None:
+    with ew.make(_Done(done)) as env:
+        env.reset()
+
+        assert env.step({"a": 1, "b": 1}).done is False
+
+
+def test_done_that_is_no_bool_is_the_environments_error() -> None:
+    with ew.make(_Done("yes")) as env:
+        env.reset()
+
+        end = env.step({"a": 1, "b": 1}).end
+
+        assert end is not None
+        assert end.blame == "environment"
+        assert "done must be a bool" in (end.cause or "")

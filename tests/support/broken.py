@@ -227,6 +227,29 @@ class HarmsTheEpisode(Spoilt):
             raise
 
 
+class FailsOnRefusals(Spoilt):
+    """An action that the author's `step` refuses ends the episode."""
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.inner.step(action)
+        except ActionError as error:
+            if "not wanted" not in str(error):
+                raise
+            return self.inner.session.fail(error)
+
+
+class CountsRefusals(Spoilt):
+    """A refused action is counted as a step."""
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.inner.step(action)
+        except ActionError:
+            self.inner.session.step_index += 1
+            raise
+
+
 class DropsSeeds(Spoilt):
     def reset(self, *, seed: Any = None, **keywords: Any) -> Any:
         return self.inner.reset(**keywords)

@@ -10,10 +10,12 @@ from broken import (
     BlamesNobody,
     ClosesOnce,
     CountsAnswersAsSteps,
+    CountsRefusals,
     CrashesOnOptions,
     DropsSeeds,
     DropsTheSeed,
     DropsWhatResetIsGiven,
+    FailsOnRefusals,
     FlattensAgents,
     ForgetsWhoActs,
     GlobalNumpyRandomness,
@@ -142,6 +144,9 @@ BROKEN_BACKENDS = [
     (10, SwallowsLogs, "agents_may_come_and_go"),
     (11, BlamesNobody, "wrong_reward_parts_are_the_environments_fault"),
     (11, ScoresWhatIsNotScored, "a_reward_of_none_means_not_scored_yet"),
+    (14, FailsOnRefusals, "a_step_may_refuse_its_action"),
+    (14, CountsRefusals, "a_step_may_refuse_its_action"),
+    (14, FailsOnRefusals, "agents_may_have_their_actions_refused"),
 ]
 
 
@@ -187,7 +192,7 @@ def test_what_is_sound_passes_every_check(environment: Any, name: str) -> None:
 
 
 def test_every_promise_has_something_that_breaks_it() -> None:
-    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11}  # 8 is about connections
+    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 14}  # 8 is about connections
 
     covered = {case[0] for case in (*BROKEN, *BROKEN_BACKENDS)}
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import envweave as ew
+from envweave.errors import SpecError
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -256,3 +257,37 @@ def test_a_deep_copy_shares_nothing():
     twin.observation.value = 9
 
     assert (result.info["a"], result.observation.value) == ([1], 1)
+
+
+# `done` by agent
+
+
+def test_done_by_agent_means_terminated_by_agent() -> None:
+    result = StepResult({"a": 1, "b": 2}, {"a": 0.0, "b": 0.0}, done={"a": True, "b": False})
+
+    assert result.terminated == {"a": True, "b": False}
+    assert result.truncated == {"a": False, "b": False}
+    assert result.done is False
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_done_for_all_is_the_end_of_the_episode(over: bool) -> None:
+    result = StepResult({"a": 1}, done={"a": False, "__all__": over})
+
+    assert result.done is over
+
+
+def test_a_numpy_bool_is_a_bool_as_done() -> None:
+    assert StepResult(0, done=np.True_).terminated is True
+    assert StepResult(0, done={"a": np.False_}).terminated == {"a": False}
+
+
+@pytest.mark.parametrize("done", ["yes", 3, [True], {"a": "no"}, {"a": None}, 0.0])
+def test_done_that_is_no_bool_is_refused(done: object) -> None:
+    with pytest.raises(SpecError, match="done must be a bool, or a dict of bools by agent id, got"):
+        StepResult(0, done=done)  # type: ignore[arg-type]
+
+
+def test_done_by_agent_besides_other_flags_is_refused() -> None:
+    with pytest.raises(SpecError, match="contradicts"):
+        StepResult({"a": 0}, terminated={"a": True}, done={"a": True})

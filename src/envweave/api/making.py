@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envweave.api.env import AsyncEnv, Env
@@ -9,6 +10,8 @@ from envweave.api.recipes import (
     Transforms,
     backend_module,
     choose_backend,
+    constructor_keywords,
+    explains_collisions,
     flag,
     recipe,
     refuse_one_object,
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from envweave.vector import VectorEnv
 
 
+@explains_collisions
 def make(
     env: Any,
     *,
@@ -35,7 +39,8 @@ def make(
     encoding: str = "msgpack",
     provider: Any = None,
     docker_image: str | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> Env:
     """Make an environment, and return the caller's side of it.
 
@@ -59,7 +64,9 @@ def make(
             and for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves it; `NAME-env:latest` by default for
             an ID such as `NAME-v0`.
-        **kwargs: Passed to the environment's constructor.
+        kwargs: Keywords for the environment's constructor, also those that have the name of an
+            option of `make`.
+        **keywords: Passed to the environment's constructor too.
 
     Raises:
         EnvNotFoundError: Nobody answers to the ID.
@@ -69,14 +76,16 @@ def make(
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
     """
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image)
-    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
-    return Env(module.connect(spec, kwargs, options), spec.id)
+    return Env(module.connect(spec, given, options), spec.id)
 
 
+@explains_collisions
 def make_async(
     env: Any,
     *,
@@ -91,20 +100,23 @@ def make_async(
     encoding: str = "msgpack",
     provider: Any = None,
     docker_image: str | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> AsyncEnv:
     """Make an environment for an async caller. Takes and raises what `make` does.
 
     In-process, an environment written with plain functions runs on the loop's own thread.
     """
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image)
-    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
-    return AsyncEnv(module.connect_async(spec, kwargs, options), spec.id)
+    return AsyncEnv(module.connect_async(spec, given, options), spec.id)
 
 
+@explains_collisions
 def make_vector(
     env: Any,
     *,
@@ -124,7 +136,8 @@ def make_vector(
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> VectorEnv:
     """Make `num_envs` environments of one kind, stepped together.
 
@@ -160,7 +173,9 @@ def make_vector(
             an ID such as `NAME-v0`.
         isolation: With containers, `"container"` gives each environment one of its own; left
             out, one container has them all.
-        **kwargs: Passed to each environment's constructor.
+        kwargs: Keywords for each environment's constructor, also those that have the name of
+            an option.
+        **keywords: Passed to each environment's constructor too.
     """
     # Here, since whoever wants one environment need not wait for all that vectors import.
     from envweave.api.batches import adapt_batch, is_batch
@@ -169,9 +184,10 @@ def make_vector(
     if not is_batch(env):
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
-    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(
         flag("autoreset", autoreset),
@@ -181,9 +197,9 @@ def make_vector(
         flag("copy", copy),
         remote,
     )
-    batch = adapt_batch(env, num_envs, chosen, spec, options, kwargs)
+    batch = adapt_batch(env, num_envs, chosen, spec, options, given)
     if batch is not None:
         return batch
     assert num_envs is not None
-    transport = module.connect_vector(spec, kwargs, options, num_envs)
+    transport = module.connect_vector(spec, given, options, num_envs)
     return VectorEnv(transport, num_envs, autoreset=options.autoreset, copy=options.copy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from envweave.environment.hinted import refuse_types
 from envweave.errors import EnvIdError, suggest
 from envweave.registry import DEFAULT_REGISTRY, EnvSpec, Registry
 from envweave.registry.plugins import RESOLVERS, load_plugin, plugin_names
@@ -38,7 +39,9 @@ def register(
     Raises:
         AlreadyRegisteredError: The ID is taken.
         EnvIdError: It is no ID that can be registered.
+        DefinitionError: The types of its actions or observations cannot be kept.
     """
+    refuse_types(factory)
     return (DEFAULT_REGISTRY if registry is None else registry).register(
         env_id,
         factory,

@@ -3,20 +3,80 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 import operator
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 from envweave.api.naming import spec as spec_of
-from envweave.errors import BackendNotFoundError, OptionError, suggest
+from envweave.errors import BackendNotFoundError, EnvWeaveError, OptionError, suggest
 from envweave.registry import EnvSpec, ReadyMade, Registry, Remote
 from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
 from envweave.types import Observation
 
 Transforms = Callable[[Observation], Observation]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _HTTP, _CONTAINERS, _PODS = "http", "docker_http", "kubernetes"
+
+
+def constructor_keywords(
+    kwargs: Mapping[str, Any] | None, keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what an environment's constructor is given: `kwargs`, and all other keywords.
+
+    Raises:
+        OptionError: `kwargs` is no dict by name, or names what is given besides.
+    """
+    if kwargs is None:
+        return keywords
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise OptionError(f"kwargs must be a dict with string keys, got {kwargs!r}.")
+    for name in keywords:
+        if name in kwargs:
+            raise OptionError(f"{name!r} is given twice, by itself and in kwargs. Leave one out.")
+    return {**kwargs, **keywords}
+
+
+def explains_collisions(make: Callable[P, R]) -> Callable[P, R]:
+    """Let a refused option say how an environment gets it whose constructor takes it too."""
+    options = inspect.signature(make).parameters
+
+    @functools.wraps(make)
+    def explaining(*args: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return make(*args, **keywords)
+        except (OptionError, BackendNotFoundError) as error:
+            env = args[0] if args else keywords.get("env")
+            taken = _constructor_parameters(env, keywords.get("registry"))
+            for name in taken:
+                was_given = name in keywords or f"needs the keyword {name!r}" in str(error)
+                if name in options and was_given and re.search(rf"\b{name}\b", str(error)):
+                    raise type(error)(_explained(str(error), name)) from error
+            raise
+
+    return explaining
+
+
+def _explained(message: str, name: str) -> str:
+    given = f"kwargs={{{name!r}: …}}"
+    needed = message.replace(f"(..., {name}=…)", f"(..., {given})")
+    if needed != message or "kwargs" in message:
+        return needed
+    return f"{message} The environment's constructor takes {name!r} as well: pass it as {given}."
+
+
+def _constructor_parameters(env: Any, registry: Any) -> Collection[str]:
+    try:
+        factory = spec_of(env, registry=registry).load() if isinstance(env, str) else env
+        return inspect.signature(factory).parameters if makes_environments(factory) else ()
+    except (EnvWeaveError, TypeError, ValueError):
+        return ()  # what was refused says enough
 
 
 def recipe(

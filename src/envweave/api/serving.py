@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envweave.api.recipes import Transforms, flag, recipe, seconds
+from envweave.api.recipes import (
+    Transforms,
+    constructor_keywords,
+    explains_collisions,
+    flag,
+    recipe,
+    seconds,
+)
 from envweave.api.typed import with_types
 from envweave.errors import MissingExtraError, OptionError
 from envweave.registry import EnvSpec, ReadyMade, Registry
@@ -37,6 +44,7 @@ _COUNTS = {
 _LISTS = ("allowed_hosts", "allowed_origins")
 
 
+@explains_collisions
 def create_fastapi_app(
     env: Any,
     ActionCls: Any = None,  # noqa: N803 - a public name of old
@@ -45,6 +53,7 @@ def create_fastapi_app(
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> FastAPI:
     """Return a FastAPI application that serves an environment.
@@ -61,6 +70,8 @@ def create_fastapi_app(
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
+        kwargs: Keywords for the environment's constructor, also those that have the name of an
+            option.
         **keywords: The fields of `ServerOptions`; without a `token`, `$ENVWEAVE_TOKEN` is one,
             if it is set. Every other keyword goes to the environment's constructor.
 
@@ -73,14 +84,16 @@ def create_fastapi_app(
     refuse_without_extra()
     from envweave.server.app import build_app
 
-    options, kwargs = split(keywords)
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    _check_keywords(spec, kwargs, "create_fastapi_app")
+    options, rest = split(keywords)
+    given = constructor_keywords(kwargs, rest)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    _check_keywords(spec, given, "create_fastapi_app")
     spec = with_types(spec, ActionCls, ObservationCls)
     options = fitting(spec, options)
-    return build_app(partial(place_for, spec, kwargs, options), options)
+    return build_app(partial(place_for, spec, given, options), options)
 
 
+@explains_collisions
 def serve(
     env: Any,
     ActionCls: Any = None,  # noqa: N803 - a public name of old
@@ -93,6 +106,7 @@ def serve(
     max_episode_steps: int | None = None,
     transform: Transforms | None = None,
     registry: Registry | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> None:
     """Serve an environment from this process, until SIGTERM or Ctrl-C.
@@ -110,6 +124,7 @@ def serve(
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         registry: Where to look up the ID; a table of this process by default.
+        kwargs: As in `create_fastapi_app`.
         **keywords: As in `create_fastapi_app`.
 
     Raises:
@@ -119,9 +134,10 @@ def serve(
         EnvWeaveError: As in `create_fastapi_app`.
     """
     refuse_without_extra()
-    options, kwargs = split(keywords)
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
-    _check_keywords(spec, kwargs, "serve")
+    options, rest = split(keywords)
+    given = constructor_keywords(kwargs, rest)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    _check_keywords(spec, given, "serve")
     spec = with_types(spec, ActionCls, ObservationCls)
 
     def tell(url: str) -> None:
@@ -129,7 +145,7 @@ def serve(
         sys.stdout.flush()
 
     run_server(
-        spec, kwargs, options, host=host, port=port, uds=uds, insecure=insecure, on_ready=tell
+        spec, given, options, host=host, port=port, uds=uds, insecure=insecure, on_ready=tell
     )
 
 

@@ -192,7 +192,7 @@ def _measure_solo(
         stack.callback(alone.close)
         envs = [
             stack.enter_context(
-                ew.make(plan.env_id, backend=backend, autoreset=True, **plan.kwargs)
+                ew.make(plan.env_id, backend=backend, autoreset=True, kwargs=plan.kwargs)
             )
             for _ in range(2)
         ]

@@ -77,7 +77,7 @@ class OurVector:
             backend=way.backend,
             mode=way.mode,
             autoreset=True,
-            **kwargs,
+            kwargs=kwargs,
         )
         try:
             self._batch: Any = self._venv.reset(seed=seed)

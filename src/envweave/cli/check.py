@@ -67,7 +67,9 @@ def _check(
     merged: dict[str, CheckOutcome] = {}
     with output.progress("checking", len(seeds) * len(ENVIRONMENT_CHECKS)) as advance:
         for seed in seeds:
-            found = iter_checks(env_id, backend=backend, seed=seed, max_steps=max_steps, **keywords)
+            found = iter_checks(
+                env_id, backend=backend, seed=seed, max_steps=max_steps, kwargs=keywords
+            )
             for outcome in found:
                 advance(outcome.name.replace("_", " "))
                 if len(seeds) > 1 and not outcome.ok:

@@ -82,7 +82,7 @@ def _play(
     limit = max_steps if own_limit is None else min(own_limit, max_steps)
     finished: list[Finished] = []
     with (
-        ew.make(env_id, backend=backend, max_episode_steps=limit, **keywords) as env,
+        ew.make(env_id, backend=backend, max_episode_steps=limit, kwargs=keywords) as env,
         output.progress("running", episodes) as advance,
     ):
         for one in play(env, episodes=episodes, seed=seed):

@@ -15,8 +15,8 @@ from envweave.client.address import Address, parse_address
 from envweave.client.openenv_line import KEEPER, Line
 from envweave.client.openenv_schema import Found, look_up
 from envweave.environment import Environment, Interface
-from envweave.environment.outcome import RefusedElsewhereError
 from envweave.errors import (
+    ActionError,
     CapacityError,
     ConnectionLostError,
     EnvironmentFailure,
@@ -105,7 +105,7 @@ class OpenEnvEnvironment(Environment):
         """Take one step.
 
         Raises:
-            RefusedElsewhereError: The server refused the action.
+            ActionError: The server refused the action.
             EnvironmentFailure: The environment's own code failed there.
         """
         data = {VALUE: action} if fields_of(action) is None else action
@@ -147,7 +147,7 @@ class OpenEnvEnvironment(Environment):
 
         Raises:
             ConnectionLostError: The connection is lost, or the session behind it.
-            RefusedElsewhereError: The server refused the action.
+            ActionError: The server refused the action.
             OptionError: It refused something else that it was given.
             ServerError: It could not do what was asked.
             EnvironmentFailure: The environment's own code failed there.
@@ -194,7 +194,7 @@ def _data(reply: dict[str, Any], asked: str) -> dict[str, Any]:
     if code == "CAPACITY_REACHED":
         raise CapacityError(f"The server has no room for another session: {message}")
     if code == "VALIDATION_ERROR" and asked == "step":
-        raise RefusedElsewhereError(f"action: the server refuses it: {message}")
+        raise ActionError(f"action: the server refuses it: {message}")
     if code == "VALIDATION_ERROR":
         raise OptionError(f"the server refuses what {asked} is given: {message}")
     if code in ("SESSION_ERROR", "FACTORY_ERROR"):

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
+import msgspec
+
 from envweave.client.blocking import BlockingConnection
 from envweave.client.many import ManyConnections
 from envweave.client.served import Served
@@ -14,6 +16,7 @@ from envweave.client.vector_calls import Calls
 from envweave.client.vector_rows import Gathering, bytes_of, is_ordinary
 from envweave.client.vector_sessions import LOSSES, Sessions
 from envweave.errors import (
+    ActionError,
     BadReturnError,
     EnvironmentFailure,
     EnvironmentLostError,
@@ -21,9 +24,10 @@ from envweave.errors import (
     ResetFailedError,
     in_words,
 )
+from envweave.session.outcomes import refused_row
 from envweave.transports.process.books import Books
 from envweave.transports.trail import Trail, then
-from envweave.types import EpisodeEnd, LogEvent, ResetResult, State, StepResult
+from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
 from envweave.vector.batch import StepBatch
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout
@@ -77,6 +81,7 @@ class RemoteTransport:
         self._everyone = range(num_envs)
         self._books = Books(num_envs, several_agents=several)
         self._trails = [Trail(several_agents=True) for _ in range(num_envs)] if several else None
+        self._asked: dict[int, list[NeedAction[Any]]] = {}  # with several agents, by row
         self._gathering: Gathering | None = None
         connection.exchange.limit_bytes = served.max_message_bytes
         self._calls = Calls(connection, served.interface.action_spec)
@@ -148,7 +153,17 @@ class RemoteTransport:
         result = self._sessions.read(row, reply)
         if self._trails is not None:
             self._trails[row].follow(result)
+            self._asked[row] = result.needs
         return result
+
+    def _refused(self, row: int, error: ActionError) -> StepResult[Any]:
+        """Return the row of a batch whose action the environment refused."""
+        waiting = self._sessions.tool_calls(row)
+        if self._trails is None:
+            return self._books.refused(row, error, waiting)
+        trail = self._trails[row]
+        asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._asked[row])
+        return refused_row(error, trail.last, asked, waiting, trail, several_agents=True)
 
     def standing(self, ids: Sequence[int]) -> list[Standing]:
         """Return where these environments stand."""
@@ -232,7 +247,7 @@ class RemoteTransport:
         """Return a step whose rows are looked at one by one; those that are lost go on anew.
 
         Raises:
-            EnvWeaveError: A step was refused; the others stay, for whoever receives next.
+            EnvWeaveError: A step could not be taken; the others stay, for whoever receives next.
         """
         results: dict[int, StepResult[Any]] = {}
         ended: list[int] = []
@@ -254,6 +269,8 @@ class RemoteTransport:
                 end = EpisodeEnd("lost", "infrastructure", str(error))
                 results[row] = self._ended(row, end, error)
                 ended.append(row)
+            except ActionError as error:
+                results[row] = self._refused(row, error)
             except EnvWeaveError as error:
                 self._calls.steps.pop(key)
                 self._calls.replies.pop(key)

@@ -10,7 +10,7 @@ from envweave.errors import ActionError
 from envweave.session.ledger import AgentLedger
 from envweave.session.outbox import Outbox
 from envweave.session.plan import Position
-from envweave.types import AgentEnd, ResetResult, StepResult, ToolResult
+from envweave.types import AgentEnd, ResetResult, StepResult, ToolCallRequest, ToolResult
 from envweave.wire.exchange import Caller
 
 
@@ -39,6 +39,11 @@ class Seat:
     def has_tool_calls(self) -> bool:
         """Whether a tool call waits for its answer."""
         return bool(self._outbox.open_calls)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallRequest, ...]:
+        """The tool calls that wait for an answer."""
+        return tuple(self._outbox.open_calls.values())
 
     def admit(self, action: Any) -> Any:
         """Return the action as it travels, or refuse, as the session itself would.

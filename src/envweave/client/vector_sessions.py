@@ -25,7 +25,7 @@ from envweave.errors import (
     ToolCallOpenError,
 )
 from envweave.session.plan import Position
-from envweave.types import State, StepResult, ToolResult
+from envweave.types import State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.choices import Wanted
 from envweave.wire.exchange import Caller, Key, Volley
 from envweave.wire.faults import error_of
@@ -151,6 +151,10 @@ class Sessions:
         if sent.position is not None:
             seat.position = sent.position
         return result
+
+    def tool_calls(self, row: int) -> tuple[ToolCallRequest, ...]:
+        """Return the tool calls of a row that wait for an answer."""
+        return self._seats[row].tool_calls
 
     def position(self, row: int) -> Position | None:
         """Return where a row's stream of episodes stands."""

@@ -7,36 +7,26 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.leaves import Choice, Integer, Real
-from envweave.codec.ranges import refuse_empty
+from envweave.codec.leaves import Choice, Integer, Real, Text
+from envweave.codec.lengths import ANY_LENGTH, Length
 from envweave.codec.records import Record as Record
 from envweave.codec.records import Recursion as Recursion
-from envweave.codec.spec import AnySpec, Mismatch, Spec, gathered, short
+from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short
 from envweave.errors import SpecError, suggest
 
 _ATTEMPTS = 100
-_MAX_DRAWN = 1000
 
 
 @final
 class Listing(Spec):
-    """A list, every item of one kind; or a tuple or set of such. Without limits, of any length."""
+    """A list of any length, every item of one kind; or a tuple or set of such."""
 
-    def __init__(
-        self,
-        item: Spec,
-        *,
-        kind: type = list,
-        min_length: int = 0,
-        max_length: int | None = None,
-    ) -> None:
-        refuse_empty(min_length, max_length)
+    def __init__(self, item: Spec, *, kind: type = list, length: Length = ANY_LENGTH) -> None:
         self.item = item
         self.kind = kind
-        self.min_length, self.max_length = min_length, max_length
+        self.length = length
         self._is_set = kind in (set, frozenset)
-        self._is_limited = min_length > 0 or max_length is not None
-        self.can_sample = min_length == 0 or (item.can_sample and min_length <= _MAX_DRAWN)
+        self.can_sample = item.can_sample or length.low == 0
 
     def read(self, value: Any) -> Any:
         """Take a list, a tuple or an array of at least one dimension; for a set, a set too."""
@@ -46,10 +36,8 @@ class Listing(Spec):
             items = _sequence(value)
         if items is None:
             raise Mismatch(f"{short(value)} is not a {self.kind.__name__}")
-        if len(items) < self.min_length:
-            raise Mismatch(f"{short(value)} has fewer than {self.min_length} items")
-        if self.max_length is not None and len(items) > self.max_length:
-            raise Mismatch(f"{short(value)} has more than {self.max_length} items")
+        if not self.length.is_open:
+            self.length.check(items)
         read = _read_each(items, [self.item] * len(items))
         if type(value) is self.kind and all(map(_same, read, items)):
             return value
@@ -67,37 +55,31 @@ class Listing(Spec):
         return unique
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to four items, or as many as are needed; of what cannot be drawn, none.
+        """Draw up to four items, or as few as there must be; of what cannot be drawn, none.
 
         Raises:
-            SpecError: There are not as many different ones as a set needs.
+            SpecError: A set needs more different items than could be drawn.
         """
-        low, high = self.min_length, self.min_length + 4
-        if not self.item.can_sample:
-            high = low  # refused by the item, if there must be some
-        elif self.max_length is not None:
-            high = min(high, self.max_length)
-        drawn = self.kind([self.item.sample(rng) for _ in range(int(rng.integers(low, high + 1)))])
-        for _ in range(_ATTEMPTS):  # the items of a set may be the same
-            if len(drawn) >= low:
-                return drawn
-            drawn = self.kind([*drawn, self.item.sample(rng)])
-        raise SpecError(f"{self!r} needs {low} different items, and {len(drawn)} were drawn.")
+        count = self.length.draw(rng, 4) if self.item.can_sample else self.length.low
+        items = [self.item.sample(rng) for _ in range(count)]
+        if not self._is_set:
+            return self.kind(items)
+        different = self.kind(items)
+        for _ in range(_ATTEMPTS):
+            if len(different) >= self.length.low:
+                return different
+            different = different | {self.item.sample(rng)}
+        raise SpecError(f"{self.length.low} different items could not be drawn for {self!r}.")
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array."""
-        schema: dict[str, Any] = {"type": "array", "items": self.item.json_schema()}
-        if self._is_set:
-            schema["uniqueItems"] = True
-        if self.min_length:
-            schema["minItems"] = self.min_length
-        if self.max_length is not None:
-            schema["maxItems"] = self.max_length
-        return gathered(schema)
+        unique = {"uniqueItems": True} if self._is_set else {}
+        lengths = self.length.schema("minItems", "maxItems")
+        return gathered({"type": "array", "items": described(self.item), **unique, **lengths})
 
     def __repr__(self) -> str:
-        limits = f", {self.min_length} to {self.max_length}" if self._is_limited else ""
-        return f"Listing({self.item!r}, kind={self.kind.__name__}{limits})"
+        length = "" if self.length.is_open else f", length={self.length}"
+        return f"Listing({self.item!r}, kind={self.kind.__name__}{length})"
 
 
 @final
@@ -153,7 +135,7 @@ class Fixed(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an array of that length."""
-        items = [item.json_schema() for item in self.items]
+        items = [described(item) for item in self.items]
         if not items:
             return {"type": "array", "maxItems": 0}
         return gathered(
@@ -175,16 +157,20 @@ class Dictionary(Spec):
         *,
         key: Spec | None = None,
         optional: Iterable[str] = (),
+        length: Length = ANY_LENGTH,
+        definition: str | None = None,
     ) -> None:
+        self.length = length
+        self._definition = definition  # what it is called within itself
         self.item = AnySpec() if item is None else item
         self.key = AnySpec() if key is None else key
         self.fields = None if fields is None else dict(fields)
         self.optional = frozenset(optional)
         takes_anything = isinstance(self.item, AnySpec) and isinstance(self.key, AnySpec)
-        self.exact = dict if fields is None and takes_anything else None
+        self.exact = dict if fields is None and takes_anything and length.is_open else None
         self.can_sample = all(
             spec.can_sample for name, spec in (fields or {}).items() if name not in self.optional
-        )
+        ) and (length.low == 0 or self.item.can_sample)
 
     def read(self, value: Any) -> dict[Any, Any]:
         """Take a dict."""
@@ -192,6 +178,8 @@ class Dictionary(Spec):
             raise Mismatch(f"{short(value)} is not a dict")
         if self.exact is not None:
             return value if type(value) is dict else dict(value)
+        if not self.length.is_open:
+            self.length.check(value)
         read = self._read_any(value) if self.fields is None else self._read_known(value)
         if type(value) is dict and value.keys() == read.keys():
             same = all(read[key] is one for key, one in value.items())
@@ -225,7 +213,8 @@ class Dictionary(Spec):
         read = {}
         for key in {**value, **self.fields}:
             if key not in self.fields:
-                hint = suggest(str(key), self.fields)
+                known = f"Known: {', '.join(self.fields)}." if self.fields else "It has none."
+                hint = suggest(str(key), self.fields) or f" {known}"
                 raise Mismatch(f"unknown key.{hint}").under(f"[{key!r}]")
             if key in value:
                 try:
@@ -236,9 +225,25 @@ class Dictionary(Spec):
                 raise Mismatch("this key is missing").under(f"[{key!r}]")
         return read
 
+    def overlap(self, value: Mapping[Any, Any]) -> int:
+        """Return how many keys of a dict are known here."""
+        return sum(key in (self.fields or ()) for key in value)
+
     def sample(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw the known keys; where none is known, an empty dict."""
-        return {
+        """Draw the known keys; where none is known, as few items as there must be.
+
+        Raises:
+            SpecError: More different keys are needed than could be drawn.
+        """
+        drawn: dict[str, Any] = {}
+        key = Text() if isinstance(self.key, AnySpec) else self.key
+        for _ in range(_ATTEMPTS + self.length.low if self.length.low else 0):
+            if len(drawn) == self.length.low:
+                break
+            drawn[key.sample(rng)] = self.item.sample(rng)
+        if len(drawn) < self.length.low:
+            raise SpecError(f"{self.length.low} different keys could not be drawn for {self!r}.")
+        return drawn or {
             key: spec.sample(rng)
             for key, spec in (self.fields or {}).items()
             if spec.can_sample or key not in self.optional
@@ -247,10 +252,11 @@ class Dictionary(Spec):
     def json_schema(self) -> dict[str, Any]:
         """Describe an object."""
         if self.fields is None:
-            schema = {"type": "object", "additionalProperties": self.item.json_schema()}
-            return gathered({**schema, **_key_schema(self.key)})
-        properties = {key: spec.json_schema() for key, spec in self.fields.items()}
-        return gathered(
+            schema = {"type": "object", "additionalProperties": described(self.item)}
+            lengths = self.length.schema("minProperties", "maxProperties")
+            return gathered({**schema, **_key_schema(self.key), **lengths})
+        properties = {key: described(spec) for key, spec in self.fields.items()}
+        described_object = gathered(
             {
                 "type": "object",
                 "properties": properties,
@@ -258,6 +264,11 @@ class Dictionary(Spec):
                 "additionalProperties": False,
             }
         )
+        if self._definition is None:
+            return described_object
+        others = described_object.pop("$defs", {})
+        reference = f"#/$defs/{self._definition}"
+        return {"$ref": reference, "$defs": {self._definition: described_object, **others}}
 
     def __repr__(self) -> str:
         return f"Dictionary({self.item!r}, fields={self.fields!r})"
@@ -290,7 +301,7 @@ class Either(Spec):
             return deeper[0]
         if isinstance(value, Mapping):
             overlaps = [
-                option.overlap(value) if isinstance(option, Record) else 0
+                option.overlap(value) if isinstance(option, Record | Dictionary) else 0
                 for option in self.options
             ]
             if overlaps.count(max(overlaps)) == 1:
@@ -305,7 +316,7 @@ class Either(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe the options."""
-        return gathered({"anyOf": [option.json_schema() for option in self.options]})
+        return gathered({"anyOf": [described(option) for option in self.options]})
 
     def __repr__(self) -> str:
         return f"Either({self.options!r})"

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import collections.abc as abc
 import dataclasses
 import enum
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.leaves import Boolean, Choice, Instance, Real, Text
-from envweave.codec.limits import NO_LIMITS, Limits
+from envweave.codec.leaves import Boolean, Choice, Instance, Text
+from envweave.codec.limits import DICTS, LISTS, NO_LIMITS, SETS, Limits, is_number
+from envweave.codec.records import definition
 from envweave.codec.spec import AnySpec, Spec
 from envweave.codec.type_arguments import field_hints, substitute
+from envweave.codec.typed_dicts import (
+    is_qualifier,
+    is_required,
+    is_typed_dict,
+    typed_dict_hints,
+)
 from envweave.errors import DefinitionError
 
-_LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
-_SETS = {set: set, abc.Set: set, abc.MutableSet: set, frozenset: frozenset}
-_DICTS = (dict, abc.Mapping, abc.MutableMapping)
-_QUALIFIERS = (typing.ClassVar, typing.Final, typing.Required, typing.NotRequired)
 _ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = …`, from Python 3.12 on
 
 Enclosing: typing.TypeAlias = Mapping[Any, list[Recursion]]
@@ -34,17 +37,27 @@ def spec_from_hint(hint: Any) -> Spec:
 
     Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
     `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions, `np.ndarray`, `NDArray`,
-    and `Annotated[..., Bounds(...)]`, or with any other mark that has `ge`, `gt`, `le` or `lt`.
-    Any other class accepts its instances.
+    and `Annotated[..., Bounds(...)]`. Marks of msgspec and annotated_types, and pydantic's
+    `Field`, limit numbers (`ge`, `gt`, `le`, `lt`, `multiple_of`), texts (`min_length`,
+    `max_length`, `pattern`), lists, sets and dicts (`min_length`, `max_length`). Their titles,
+    descriptions and examples go into the JSON Schema. Any other class accepts its instances.
 
     Raises:
-        DefinitionError: A hint cannot be evaluated, or its bounds make no sense.
+        DefinitionError: A hint cannot be evaluated, its limits make no sense, or they are of a
+            kind that cannot be kept.
     """
     return _spec(hint, {}, NO_LIMITS)
 
 
 def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     hint, limits = _unwrap(hint, limits)
+    spec = _limited(hint, within, limits)
+    if limits.notes and not spec.notes:
+        spec.notes = limits.notes
+    return spec
+
+
+def _limited(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     if isinstance(hint, str | typing.ForwardRef):
         raise DefinitionError(f"The type hint {hint!r} is a text that nobody has evaluated.")
     if (meant := _alias(hint)) is not None:
@@ -57,25 +70,36 @@ def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     if origin in (typing.Union, types.UnionType):
         return _union(arguments, within, limits)
     kind = hint if origin is None else origin
-    if limits.are_ours and not _has_limits(kind):
-        raise DefinitionError(f"Bounds say nothing about {hint!r}. Give them to what it holds.")
+    _refuse_useless(hint, kind, limits)
     if kind is typing.Literal:
         return Choice(arguments)
     if kind is tuple:
-        return _tuple(hint, arguments, within)
-    if kind in _LISTS or kind in _SETS:
+        return _tuple(hint, arguments, within, limits)
+    if kind in LISTS or kind in SETS:
         item = _spec(arguments[0], within, NO_LIMITS) if arguments else AnySpec()
-        return Listing(item, kind=_SETS.get(kind, list))
-    if kind in _DICTS:
+        return Listing(item, kind=SETS.get(kind, list), length=limits.length)
+    if kind in DICTS:
         if not arguments:
-            return Dictionary()
+            return Dictionary(length=limits.length)
         key, item = (_spec(argument, within, NO_LIMITS) for argument in arguments)
-        return Dictionary(item, key=None if isinstance(key, Text) else key)
+        is_text = isinstance(key, Text) and key.exact is str
+        return Dictionary(item, key=None if is_text else key, length=limits.length)
     if kind is np.ndarray:
         return limits.array(_dtype_in(arguments))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _record(hint, kind, arguments, within)
-    return _class(kind, within, limits)
+    return _class(hint, kind, arguments, within, limits)
+
+
+def _refuse_useless(hint: Any, kind: Any, limits: Limits) -> None:
+    """Refuse limits that say nothing of a type: they would be ignored."""
+    _, others = limits.split(kind)
+    if limits.are_ours and not is_number(kind):
+        raise DefinitionError(f"Bounds say nothing about {hint!r}. Give them to what it holds.")
+    if others:
+        raise DefinitionError(
+            f"{limits.describe(others)} in Annotated says nothing about {hint!r}."
+        )
 
 
 def _unwrap(hint: Any, limits: Limits) -> tuple[Any, Limits]:
@@ -85,7 +109,7 @@ def _unwrap(hint: Any, limits: Limits) -> tuple[Any, Limits]:
         if origin is typing.Annotated:
             hint, *marks = typing.get_args(hint)
             limits = limits.within(marks)
-        elif origin in _QUALIFIERS:
+        elif is_qualifier(origin):
             (hint,) = typing.get_args(hint)
         elif isinstance(hint, typing.NewType):
             hint = hint.__supertype__
@@ -111,47 +135,55 @@ def _bound(variable: typing.TypeVar) -> Any:
     return Any if variable.__bound__ is None else variable.__bound__
 
 
-def _has_limits(kind: Any) -> bool:
-    numbers = (int, float, np.ndarray, np.integer, np.floating)
-    return isinstance(kind, type) and issubclass(kind, numbers) and kind is not bool
-
-
 def _union(options: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
-    """A union; limits around it are those of its numbers."""
-    bare = [_unwrap(option, limits)[0] for option in options]
-    bare = [one if (meant := _alias(one)) is None else _unwrap(meant, limits)[0] for one in bare]
-    takes = [_has_limits(typing.get_origin(one) or one) for one in bare]
-    if limits.are_ours and not any(takes):
+    """A union; limits around it are those of the options that they say something of."""
+    bare = [_unwrap(option, NO_LIMITS)[0] for option in options]
+    bare = [one if (meant := _alias(one)) is None else _unwrap(meant, NO_LIMITS)[0] for one in bare]
+    kinds = [typing.get_origin(one) or one for one in bare]
+    split = [replace(limits, notes={}).split(kind) for kind in kinds]
+    useless = set.intersection(*(set(others) for _, others in split))
+    takes_bounds = [is_number(kind) for kind in kinds]
+    if limits.are_ours and not any(takes_bounds):
         raise DefinitionError(f"Bounds say nothing about {' | '.join(map(repr, options))}.")
+    if useless:
+        raise DefinitionError(
+            f"{limits.describe(sorted(useless))} in Annotated says nothing about "
+            f"{' | '.join(map(repr, options))}."
+        )
     return Either(
-        _spec(option, within, limits if takes_limits else NO_LIMITS)
-        for option, takes_limits in zip(options, takes, strict=True)
+        _spec(option, within, replace(own, are_ours=limits.are_ours and is_bounded))
+        for option, (own, _), is_bounded in zip(options, split, takes_bounds, strict=True)
     )
 
 
-def _tuple(hint: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
+def _tuple(hint: Any, arguments: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
     if not hasattr(hint, "__args__"):  # `tuple` alone; `tuple[()]` has an empty one
-        return Listing(AnySpec(), kind=tuple)
+        return Listing(AnySpec(), kind=tuple, length=limits.length)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return Listing(_spec(arguments[0], within, NO_LIMITS), kind=tuple)
+        item = _spec(arguments[0], within, NO_LIMITS)
+        return Listing(item, kind=tuple, length=limits.length)
+    if not limits.length.is_open:
+        raise DefinitionError(f"{hint!r} has a length of its own. Leave out that in Annotated.")
     return Fixed(_spec(argument, within, NO_LIMITS) for argument in arguments)
 
 
-def _class(cls: Any, within: Enclosing, limits: Limits) -> Spec:
+def _class(
+    hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing, limits: Limits
+) -> Spec:
     if cls is int:
         return limits.integer()
     if cls is float:
-        return Real(*limits.real())
+        return limits.real()
     if cls is bool or cls is np.bool_:
         return Boolean()
     if cls in (str, bytes, typing.LiteralString):
-        return Text(binary=cls is bytes)
+        return limits.text(binary=cls is bytes)
     if cls is None or cls is type(None):
         return Choice([None])
     if not isinstance(cls, type) or cls in (Any, object) or _is_bare_protocol(cls):
         return AnySpec()
-    if typing.is_typeddict(cls):
-        return _typed_dict(cls, within)
+    if is_typed_dict(cls):
+        return _typed_dict(hint, cls, arguments, within)
     if issubclass(cls, enum.Enum):
         return Choice(cls, enum=cls)
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
@@ -159,7 +191,7 @@ def _class(cls: Any, within: Enclosing, limits: Limits) -> Spec:
     if issubclass(cls, np.integer) and cls.__subclasses__() == []:
         return limits.integer(np.iinfo(cls))
     if issubclass(cls, np.floating):
-        return Real(*limits.real())
+        return limits.real()
     return Instance(cls)
 
 
@@ -216,16 +248,22 @@ def _named_tuple(cls: Any, within: Enclosing) -> Spec:
     )
 
 
-def _typed_dict(cls: Any, within: Enclosing) -> Spec:
-    hints = field_hints(cls, ())
-    optional = [
-        name
-        for name, hint in hints.items()
-        if typing.get_origin(hint) is typing.NotRequired
-        or (name in cls.__optional_keys__ and typing.get_origin(hint) is not typing.Required)
-    ]
-    fields = {name: _spec(hint, {**within, cls: []}, NO_LIMITS) for name, hint in hints.items()}
-    return Dictionary(fields=fields, optional=optional)
+def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
+    if hint in within:
+        recursion = Recursion(cls)
+        within[hint].append(recursion)
+        return recursion
+    returns: list[Recursion] = []
+    hints = typed_dict_hints(cls, arguments)
+    fields = {name: _spec(one, {**within, hint: returns}, NO_LIMITS) for name, one in hints.items()}
+    spec = Dictionary(
+        fields=fields,
+        optional=[name for name, one in hints.items() if not is_required(cls, name, one)],
+        definition=definition(cls) if returns else None,
+    )
+    for recursion in returns:
+        recursion.record = spec
+    return spec
 
 
 def _is_bare_protocol(cls: type) -> bool:

@@ -7,36 +7,59 @@ import binascii
 import enum as enums
 import inspect
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+import string
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import msgspec
 import numpy as np
 
 from envweave.codec.arrays import Array as Array
+from envweave.codec.formats import FORMATS
+from envweave.codec.lengths import ANY_LENGTH, Length
+from envweave.codec.patterns import Pattern
 from envweave.codec.plain import to_plain
 from envweave.codec.ranges import between, bounded, ends, refuse_empty
 from envweave.codec.spec import Mismatch, Spec, short
-from envweave.codec.texts import FORMATS, MAX_DRAWN, can_draw, draw_match, draw_text
 from envweave.errors import DefinitionError, SpecError
 
 _pack = msgspec.msgpack.Encoder().encode
 _ATTEMPTS = 100
+_TEXT = string.ascii_letters + string.digits + " "
 
 
 @final
 class Integer(Spec):
     """A whole number within bounds. A bool is none."""
 
-    def __init__(self, low: int | None = None, high: int | None = None) -> None:
+    def __init__(
+        self, low: int | None = None, high: int | None = None, *, multiple_of: int | None = None
+    ) -> None:
         refuse_empty(low, high)
         self.low, self.high = low, high
+        self.multiple_of = multiple_of
+        if multiple_of is not None:
+            self._refuse_no_multiple(multiple_of)
         self._low = -math.inf if low is None else low
         self._high = math.inf if high is None else high
-        self.exact = int if low is None and high is None else None
+        is_open = low is None and high is None and multiple_of is None
+        self.exact = int if is_open else None
         small = low is not None and high is not None and low >= -32 and high <= 127
-        self._bytes = b"".join(map(_pack, range(low, high + 1))) if small else None  # type: ignore[arg-type, operator]
+        allowed = range(low, high + 1) if small else ()  # type: ignore[arg-type, operator]
+        packed = b"".join(_pack(one) for one in allowed if not one % (multiple_of or 1))
+        self._bytes = packed if small else None
+
+    def _refuse_no_multiple(self, multiple_of: Any) -> None:
+        if type(multiple_of) is not int or multiple_of < 1:
+            raise DefinitionError(
+                f"multiple_of of an int must be a whole number of 1 or more, got {multiple_of!r}."
+            )
+        if self.low is not None and self.high is not None:
+            lowest = -(-self.low // multiple_of) * multiple_of
+            if lowest > self.high:
+                raise DefinitionError(
+                    f"No multiple of {multiple_of} is {between(self.low, self.high)}."
+                )
 
     def read_all(self, values: Sequence[Any]) -> list[Any]:
         """Read many values, in two passes of C where they are all plain ints of a small range."""
@@ -61,11 +84,17 @@ class Integer(Spec):
             value = int(value)
         if not self._low <= value <= self._high:
             raise Mismatch(f"{short(value)} is not {between(self.low, self.high)}")
+        if self.multiple_of is not None and value % self.multiple_of:
+            raise Mismatch(f"{short(value)} is not a multiple of {self.multiple_of}")
         return value  # type: ignore[no-any-return] # an int by now
 
     def sample(self, rng: np.random.Generator) -> int:
         """Draw evenly; an open end lies 1,000 beyond the other one, or beyond 0."""
-        low, high = (int(end) for end in ends(self.low, self.high, 1000))
+        unit = self.multiple_of or 1
+        low, high = (int(end) for end in ends(self.low, self.high, 1000 * unit))
+        return unit * self._draw(rng, -(-low // unit), high // unit)
+
+    def _draw(self, rng: np.random.Generator, low: int, high: int) -> int:
         if low >= -(2**63) and high < 2**63:
             return int(rng.integers(low, high, endpoint=True))
         count = high - low + 1
@@ -77,21 +106,36 @@ class Integer(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an integer."""
-        return bounded({"type": "integer"}, self.low, self.high)
+        schema = bounded({"type": "integer"}, self.low, self.high)
+        return schema if self.multiple_of is None else {**schema, "multipleOf": self.multiple_of}
 
     def __repr__(self) -> str:
-        return f"Integer({self.low}, {self.high})"
+        unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
+        return f"Integer({self.low}, {self.high}{unit})"
 
 
 @final
 class Real(Spec):
     """A number within bounds. An int is one, a bool is none, and NaN is within no bounds."""
 
-    def __init__(self, low: float | None = None, high: float | None = None) -> None:
+    def __init__(
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        *,
+        multiple_of: float | None = None,
+    ) -> None:
         refuse_empty(low, high)
         self.low, self.high = low, high
+        self.multiple_of = multiple_of
         self._bounded = low is not None or high is not None
-        self.exact = None if self._bounded else float
+        self.exact = None if self._bounded or multiple_of is not None else float
+        if multiple_of is not None and not 0 < multiple_of < math.inf:
+            raise DefinitionError(f"multiple_of must be a number above 0, got {multiple_of!r}.")
+        if multiple_of is not None:
+            lowest, highest = ends(low, high, 1000 * multiple_of)
+            if math.ceil(lowest / multiple_of) > math.floor(highest / multiple_of):
+                raise DefinitionError(f"No multiple of {multiple_of} is {between(low, high)}.")
 
     def read(self, value: Any) -> float:
         """Take a float, an int or a numpy number."""
@@ -109,10 +153,20 @@ class Real(Spec):
             (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
         ):
             raise Mismatch(f"{value!r} is not {between(self.low, self.high)}")
+        unit = self.multiple_of
+        # 0.3 is a multiple of 0.1 to everybody but a float.
+        if unit is not None and not (
+            math.isfinite(value) and math.isclose(value, round(value / unit) * unit, abs_tol=1e-12)
+        ):
+            raise Mismatch(f"{value!r} is not a multiple of {unit}")
         return value  # type: ignore[no-any-return] # a float by now
 
     def sample(self, rng: np.random.Generator) -> float:
         """Draw evenly; an open end lies 1 beyond the other one, or beyond 0."""
+        if (unit := self.multiple_of) is not None:
+            low, high = ends(self.low, self.high, 1000 * unit)
+            steps = int(rng.integers(math.ceil(low / unit), math.floor(high / unit), endpoint=True))
+            return float(min(max(steps * unit, low), high))
         low, high = ends(self.low, self.high, 1.0)
         share = float(rng.random())
         # Not `low + (high - low) * share`: the width of a range may be no float.
@@ -120,10 +174,12 @@ class Real(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe a number."""
-        return bounded({"type": "number"}, self.low, self.high)
+        schema = bounded({"type": "number"}, self.low, self.high)
+        return schema if self.multiple_of is None else {**schema, "multipleOf": self.multiple_of}
 
     def __repr__(self) -> str:
-        return f"Real({self.low}, {self.high})"
+        unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
+        return f"Real({self.low}, {self.high}{unit})"
 
 
 @final
@@ -157,48 +213,52 @@ class Text(Spec):
 
     Args:
         binary: Whether it is bytes.
-        min_length: How long it is at least.
-        max_length: How long it is at most; `None` for no limit.
-        pattern: What must be found in it, as `re.search` finds it.
+        length: How long it may be.
+        pattern: What it must contain.
+        examples: Drawn from where no text can be drawn for the pattern.
         format: One of JSON Schema's formats, such as `date`. It is drawn so, and not checked.
-        stands_in: Whether the spec is that of an author elsewhere. A pattern is not checked then:
-            a stranger's may take for ever.
+        checks_pattern: Whether texts without the pattern are refused here. Where somebody else
+            refuses them, it only says what to draw.
     """
 
     def __init__(
         self,
         *,
         binary: bool = False,
-        min_length: int = 0,
-        max_length: int | None = None,
-        pattern: str | None = None,
+        length: Length = ANY_LENGTH,
+        pattern: Pattern | None = None,
+        examples: Sequence[Any] = (),
         format: str | None = None,  # noqa: A002 - JSON Schema's word
-        stands_in: bool = False,
+        checks_pattern: bool = True,
     ) -> None:
-        refuse_empty(min_length, max_length)
         self.binary = binary
-        self.min_length, self.max_length = min_length, max_length
-        self.pattern, self.format = pattern, format
+        self._checks_pattern = checks_pattern
+        self.length = length
+        self.pattern = pattern
         self._kind: type = bytes if binary else str
-        self._is_free = min_length == 0 and max_length is None and pattern is None
-        self._found = None if pattern is None or stands_in else _search(pattern)
-        self.exact = self._kind if self._is_free else None
-        if pattern is not None:
-            self.can_sample = can_draw(pattern)
-        elif format is not None:
+        self._is_open = length.is_open and pattern is None
+        self.exact = self._kind if self._is_open else None
+        self._examples = [one for one in examples if pattern is not None and self.contains(one)]
+        self.format = format
+        self.can_sample = pattern is None or pattern.can_sample or bool(self._examples)
+        if pattern is None and format is not None:
             self.can_sample = format in FORMATS
-        else:
-            self.can_sample = min_length <= MAX_DRAWN
 
     def read(self, value: Any) -> Any:
         """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
-        if not isinstance(value, self._kind):
-            value = self._decoded(value)
-        if not self._is_free:
-            self._check(value)
+        if isinstance(value, self._kind) and self._is_open:
+            return value
+        value = self._convert(value)
+        self.length.check(value)
+        if self.pattern is None or not self._checks_pattern:
+            return value
+        if not self.pattern.is_in(value):
+            raise Mismatch(f"{short(value)} does not match the pattern {self.pattern.text!r}")
         return value
 
-    def _decoded(self, value: Any) -> bytes:
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, self._kind):
+            return value
         if not self.binary or not isinstance(value, str):
             raise Mismatch(f"{short(value)} is not a {self._kind.__name__}")
         try:
@@ -206,50 +266,55 @@ class Text(Spec):
         except (binascii.Error, ValueError):
             raise Mismatch(f"{short(value)} is neither bytes nor base64") from None
 
-    def _check(self, value: Any) -> None:
-        length = len(value)
-        if length < self.min_length:
-            raise Mismatch(f"{short(value)} is shorter than {self.min_length}")
-        if self.max_length is not None and length > self.max_length:
-            raise Mismatch(f"{short(value)} is longer than {self.max_length}")
-        if self._found is not None and not self._found(value):
-            raise Mismatch(f"{short(value)} does not match the pattern {self.pattern!r}")
-
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to 16 letters, digits and blanks; or by pattern, format and length.
+        """Draw up to 16 letters, digits and blanks, or what a pattern wants.
 
         Raises:
-            SpecError: Nothing was drawn that fits.
+            SpecError: No text that the pattern wants could be drawn.
         """
-        for _ in range(_ATTEMPTS):
-            drawn = self._draw(rng)
-            if self._is_free or self.contains(drawn):
-                return drawn
-        raise SpecError(f"{self!r} refused {_ATTEMPTS} samples, the last of them {drawn!r}.")
-
-    def _draw(self, rng: np.random.Generator) -> Any:
         if self.pattern is not None:
-            return draw_match(self.pattern, rng)
-        if self.format in FORMATS:
-            return FORMATS[self.format](rng)
-        drawn = draw_text(rng, self.min_length, self.max_length)
-        return drawn.encode() if self.binary else drawn
+            return self._draw_pattern(rng, self.pattern)
+        if self.format is not None:
+            return self._draw_format(rng, self.format)
+        size = int(rng.integers(17)) if self.length.is_open else self.length.draw(rng, 16)
+        letters = "".join(_TEXT[i] for i in rng.integers(len(_TEXT), size=size))
+        return letters.encode() if self.binary else letters
+
+    def _draw_format(self, rng: np.random.Generator, format: str) -> str:  # noqa: A002
+        if format not in FORMATS:
+            raise SpecError(f"No text could be drawn in the format {format!r}.")
+        return FORMATS[format](rng)
+
+    def _draw_pattern(self, rng: np.random.Generator, pattern: Pattern) -> Any:
+        for _ in range(_ATTEMPTS if pattern.can_sample else 0):
+            drawn = pattern.draw(rng)
+            if self.contains(drawn):
+                return drawn
+        if self._examples:
+            return self._examples[int(rng.integers(len(self._examples)))]
+        raise SpecError(
+            f"No text could be drawn for the pattern {pattern.text!r}, of a length of "
+            f"{self.length}. Name some that fit: Annotated[str, msgspec.Meta(pattern=…, "
+            "examples=[…])]; or give the field a default."
+        )
 
     def json_schema(self) -> dict[str, Any]:
         """Describe a string."""
-        said = {
-            "contentEncoding": "base64" if self.binary else None,
-            "minLength": self.min_length or None,
-            "maxLength": self.max_length,
-            "pattern": self.pattern,
-            "format": self.format,
-        }
-        return {"type": "string", **{name: one for name, one in said.items() if one is not None}}
+        if self.binary:
+            # JSON counts the letters of the base64; the bytes themselves go beside it.
+            said = self.length.schema("min", "max")
+            lengths = {"x-bytes": said} if said else {}
+            return {"type": "string", "contentEncoding": "base64", **lengths}
+        schema = {"type": "string", **self.length.schema("minLength", "maxLength")}
+        if self.format is not None:
+            schema["format"] = self.format
+        return schema if self.pattern is None else {**schema, "pattern": self.pattern.text}
 
     def __repr__(self) -> str:
-        said = {**self.json_schema(), "type": None, "contentEncoding": None}
-        limits = "".join(f", {name}={one!r}" for name, one in said.items() if one is not None)
-        return f"Text(binary={self.binary}{limits})"
+        length = "" if self.length.is_open else f", length={self.length}"
+        pattern = "" if self.pattern is None else f", pattern={self.pattern.text!r}"
+        form = "" if self.format is None else f", format={self.format!r}"
+        return f"Text(binary={self.binary}{length}{pattern}{form})"
 
 
 @final
@@ -345,13 +410,6 @@ class Instance(Spec):
 
     def __repr__(self) -> str:
         return f"Instance({self.cls.__name__})"
-
-
-def _search(pattern: str) -> Callable[[str], Any]:
-    try:
-        return re.compile(pattern).search
-    except re.error as error:
-        raise DefinitionError(f"{pattern!r} is not a pattern that Python reads: {error}.") from None
 
 
 def _scalar(value: Any) -> Any:

@@ -1,17 +1,29 @@
-"""The limits that the marks of an `Annotated` hint put on a number or an array."""
+"""The limits that the marks of an `Annotated` hint put on a value."""
 
 from __future__ import annotations
 
+import collections.abc as abc
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import numbers
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from envweave.codec.leaves import Array, Integer
+from envweave.codec.leaves import Array, Integer, Real, Text
+from envweave.codec.lengths import Length
+from envweave.codec.patterns import Pattern
 from envweave.codec.spec import Bounds
 from envweave.errors import DefinitionError
+
+_NUMBERS = ("low", "high", "above", "below", "multiple_of")
+_LENGTHS = ("min_length", "max_length")
+_WORDS = {"low": "ge", "high": "le", "above": "gt", "below": "lt"}
+_NOTES = ("title", "description", "examples")
+_OURS = frozenset({"type", "enum", "const", "properties", "required", "items", "default"})
+"""Words of a JSON Schema that say what values are allowed, which is not for a note to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +35,13 @@ class Limits:
         high: The highest number that is allowed.
         above: A number that all must lie above.
         below: A number that all must lie below.
+        multiple_of: What numbers are a multiple of.
         shape: The shape of an array.
         dtype: The dtype of an array.
+        min_length: How long a text, a list or a dict is at least.
+        max_length: How long it is at most.
+        pattern: A regular expression that a text contains.
+        notes: What is said of the values besides, for a JSON Schema.
         are_ours: Whether a `Bounds` gave some, which must then mean something.
     """
 
@@ -32,12 +49,21 @@ class Limits:
     high: Any = None
     above: Any = None
     below: Any = None
+    multiple_of: Any = None
     shape: tuple[int, ...] | None = None
     dtype: Any = None
+    min_length: Any = None
+    max_length: Any = None
+    pattern: Any = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
     are_ours: bool = False
 
     def within(self, marks: Iterable[Any]) -> Limits:
-        """Return these limits, narrowed by the marks of an `Annotated`."""
+        """Return these limits, narrowed by the marks of an `Annotated`.
+
+        Raises:
+            DefinitionError: A mark limits the values in a way that cannot be kept.
+        """
         limits = self
         for mark in marks:
             if isinstance(mark, Bounds):
@@ -49,19 +75,62 @@ class Limits:
                     dtype=limits.dtype if mark.dtype is None else mark.dtype,
                     are_ours=True,
                 )
-                continue
-            # msgspec.Meta and annotated_types share these names; pydantic's Field holds a list
-            # of the latter.
-            limits = replace(
-                limits,
-                low=_pick(max, limits.low, getattr(mark, "ge", None)),
-                high=_pick(min, limits.high, getattr(mark, "le", None)),
-                above=_pick(max, limits.above, getattr(mark, "gt", None)),
-                below=_pick(min, limits.below, getattr(mark, "lt", None)),
-            )
-            inner = getattr(mark, "metadata", None)
-            limits = limits.within(inner) if isinstance(inner, list) else limits
+            else:
+                limits = limits.narrowed(mark)
         return limits
+
+    def narrowed(self, mark: Any) -> Limits:
+        """Return these limits with those of a mark of msgspec, annotated_types or pydantic."""
+        refuse_unkept(mark)
+        inner = getattr(mark, "metadata", None)
+        limits = self.within(inner) if isinstance(inner, list) else self
+        # Those of `annotated_types` that stand for several give them one by one.
+        if getattr(type(mark), "__is_annotated_types_grouped_metadata__", False):
+            return limits.within(mark)
+        said = {name: _said(mark, name) for name in ("ge", "gt", "le", "lt", *_LENGTHS)}
+        units = [one for one in (limits.multiple_of, _said(mark, "multiple_of")) if one is not None]
+        patterns = [one for one in (limits.pattern, _said(mark, "pattern")) if one is not None]
+        for name, several in (("multiple_of", units), ("pattern", patterns)):
+            if len(set(several)) > 1:
+                raise DefinitionError(f"{name} is given twice: {several[0]!r} and {several[1]!r}.")
+        return replace(
+            limits,
+            low=_pick(max, limits.low, said["ge"]),
+            high=_pick(min, limits.high, said["le"]),
+            above=_pick(max, limits.above, said["gt"]),
+            below=_pick(min, limits.below, said["lt"]),
+            min_length=_pick(max, limits.min_length, said["min_length"]),
+            max_length=_pick(min, limits.max_length, said["max_length"]),
+            multiple_of=units[0] if units else None,
+            pattern=patterns[0] if patterns else None,
+            notes={**limits.notes, **_notes(mark)},
+        )
+
+    def split(self, kind: Any) -> tuple[Limits, list[str]]:
+        """Return the limits that say something of a type, and the names of the others."""
+        kept = (*_names_for(kind), "notes", "are_ours")
+        others = [
+            one.name
+            for one in fields(self)
+            if one.name not in kept and getattr(self, one.name) is not None
+        ]
+        nothing: dict[str, Any] = dict.fromkeys(others)
+        return replace(self, **nothing), others
+
+    def describe(self, names: Iterable[str]) -> str:
+        """Return some of these limits as their author wrote them."""
+        return ", ".join(f"{_WORDS.get(name, name)}={getattr(self, name)!r}" for name in names)
+
+    @property
+    def length(self) -> Length:
+        """How long a text, a list or a dict may be."""
+        return Length(0 if self.min_length is None else self.min_length, self.max_length)
+
+    def text(self, *, binary: bool) -> Text:
+        """Return the spec of texts within these limits."""
+        pattern = None if self.pattern is None else Pattern(self.pattern)
+        examples = self.notes.get("examples") or ()
+        return Text(binary=binary, length=self.length, pattern=pattern, examples=examples)
 
     def integer(self, info: Any = None) -> Integer:
         """Return the spec of whole numbers within these limits, and within those of a dtype."""
@@ -69,12 +138,12 @@ class Limits:
         low, high = self._whole()
         if info is not None:
             low, high = _pick(max, low, int(info.min)), _pick(min, high, int(info.max))
-        return Integer(low, high)
+        return Integer(low, high, multiple_of=self.multiple_of)
 
-    def real(self) -> tuple[float | None, float | None]:
-        """Return the lowest and the highest float within these limits."""
+    def real(self) -> Real:
+        """Return the spec of numbers within these limits."""
         self._refuse_array()
-        return self._real(float)
+        return Real(*self._real(float), multiple_of=self.multiple_of)
 
     def array(self, dtype: Any) -> Array:
         """Return the spec of arrays within these limits; `dtype` is the hint's own."""
@@ -114,5 +183,78 @@ def _pick(choose: Any, one: Any, other: Any) -> Any:
 def _first(one: Any, other: Any) -> Any:
     return other if one is None else one
 
+
+def refuse_unkept(mark: Any) -> None:
+    """Refuse a mark that limits the values in a way that cannot be kept.
+
+    A mark of a kind that nobody knows is documentation.
+
+    Raises:
+        DefinitionError: It is one.
+    """
+    shown = f"{mark!r} in Annotated"
+    if isinstance(mark, numbers.Number | range | slice):
+        raise DefinitionError(f"{shown} is no limit. Write Bounds(low, high).")
+    if getattr(mark, "tz", None) is not None:
+        raise DefinitionError(f"{shown} limits time zones, which cannot be kept.")
+    names = {(one.__module__.partition(".")[0], one.__name__) for one in type(mark).__mro__}
+    if names & _UNKEPT:
+        raise DefinitionError(
+            f"{shown} runs code of its own, which can be neither sampled nor described. Check the "
+            "value in step(), and raise ActionError there."
+        )
+
+
+_UNKEPT = frozenset(
+    {("annotated_types", name) for name in ("Predicate", "Not")}
+    | {("annotated_types", "Timezone")}
+    | {("pydantic", f"{when}Validator") for when in ("Before", "After", "Plain", "Wrap")}
+)
+
+
+def _said(mark: Any, name: str) -> Any:
+    """What a mark says of this name; a method is no limit."""
+    said = getattr(mark, name, None)
+    return None if callable(said) else said
+
+
+def _notes(mark: Any) -> dict[str, Any]:
+    said = {name: getattr(mark, name, None) for name in _NOTES}
+    more = getattr(mark, "extra_json_schema", None)
+    notes = {name: one for name, one in said.items() if isinstance(one, str | list) and one}
+    if isinstance(more, dict):
+        notes |= {
+            word: one
+            for word, one in more.items()
+            if word not in _OURS and not word.startswith(("$", "x-"))
+        }
+    return notes
+
+
+def _names_for(kind: Any) -> tuple[str, ...]:
+    """The names of the limits that say something of a type."""
+    if kind in (str, typing.LiteralString):
+        return (*_LENGTHS, "pattern")
+    if kind is bytes or kind in SIZED:
+        return _LENGTHS
+    if not isinstance(kind, type) or kind is bool:
+        return ()
+    if issubclass(kind, np.ndarray):
+        return ("low", "high", "above", "below", "shape", "dtype")
+    if issubclass(kind, int | float | np.integer | np.floating):
+        return (*_NUMBERS, "shape", "dtype")  # the last two are refused by name
+    return ()
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a type is one of numbers or of arrays, which `Bounds` say something about."""
+    return "low" in _names_for(kind)
+
+
+LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+SETS = {set: set, abc.Set: set, abc.MutableSet: set, frozenset: frozenset}
+DICTS = (dict, abc.Mapping, abc.MutableMapping)
+SIZED = (*LISTS, *SETS, *DICTS, tuple)
+"""Types whose values have a length."""
 
 NO_LIMITS = Limits()

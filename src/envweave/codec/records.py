@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.spec import Mismatch, Spec, gathered, short
+from envweave.codec.spec import Mismatch, Spec, described, gathered, short
 from envweave.errors import SpecError, in_words, suggest
 
 _ATTEMPTS = 100
@@ -176,7 +176,7 @@ class Record(Spec):
             {
                 "title": self.cls.__name__,
                 "type": "object",
-                "properties": {name: spec.json_schema() for name, spec in self._known.items()},
+                "properties": {name: described(spec) for name, spec in self._known.items()},
                 "required": list(self._required),
                 "additionalProperties": False,
             }
@@ -184,7 +184,7 @@ class Record(Spec):
         if not self.is_recursive:
             return schema
         definitions = schema.pop("$defs", {})
-        name = _definition(self.cls)
+        name = definition(self.cls)
         return {"$ref": f"#/$defs/{name}", "$defs": {name: schema, **definitions}}
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ class Record(Spec):
 
 @final
 class Recursion(Spec):
-    """A dataclass within itself. Its `record` is filled in when that is complete."""
+    """A dataclass, or a `TypedDict`, within itself. Its `record` is filled in when complete."""
 
     can_sample = False
 
@@ -219,13 +219,14 @@ class Recursion(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Refer to the record's own schema."""
-        return {"$ref": f"#/$defs/{_definition(self.cls)}"}
+        return {"$ref": f"#/$defs/{definition(self.cls)}"}
 
     def __repr__(self) -> str:
         return f"Recursion({self.cls.__name__})"
 
 
-def _definition(cls: type) -> str:
+def definition(cls: type) -> str:
+    """Return what a class within itself is called in a schema."""
     return re.sub(r"[^\w.]", "", f"{cls.__module__}.{cls.__qualname__}")
 
 

@@ -15,13 +15,14 @@ from gymnasium import spaces
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
 from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real, Text
-from envweave.codec.space_spec import AnyText, SpaceSpec
+from envweave.codec.space_spec import AnyText, SizedSequence, SpaceSpec, SpecText
 from envweave.codec.spaces import shown_fields
 from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short
 from envweave.errors import SpecError, suggest
 from envweave.types import Action
 
 _INT64 = np.iinfo(np.int64)
+_MAX_MULTIPLES = 10_000
 
 
 @final
@@ -59,10 +60,10 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
             return _by_index(spec, values)
         case Integer():
             return _integer(spec, name)
-        case Real():
+        case Real(multiple_of=None):
             return _real(spec)
         case Text(binary=False):
-            return Bridge(AnyText(), spec.read, spec.read)
+            return Bridge(_text(spec), spec.read, spec.read)
         case Array(shape=shape, dtype=dtype) if shape is not None and dtype is not None:
             if dtype.kind in "biuf":
                 return _array(spec, shape, dtype)
@@ -84,6 +85,11 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
     )
 
 
+def _text(spec: Text) -> spaces.Space[Any]:
+    """Return the space of texts; one with a pattern draws none that fit, but knows them."""
+    return AnyText() if spec.exact is str else SpecText(spec)
+
+
 def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
     index = Integer(0, len(values) - 1)
     # 1 == True, so a value is known by its type as well.
@@ -98,6 +104,10 @@ def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
 
 def _integer(spec: Integer, name: str) -> Bridge:
     low, high = spec.low, spec.high
+    if spec.multiple_of is not None:
+        if low is None or high is None or (high - low) // spec.multiple_of > _MAX_MULTIPLES:
+            raise SpecError(f"{name}: {spec!r} has no Gymnasium space. Give it both bounds.")
+        return _by_index(spec, [one for one in range(low, high + 1) if spec.contains(one)])
     if min(low or 0, high or 0) < _INT64.min or max(low or 0, high or 0) > _INT64.max:
         raise SpecError(f"{name}: {spec!r} has no Gymnasium space; it reaches beyond int64.")
     if low is not None and high is not None and high - low < _INT64.max:
@@ -168,6 +178,8 @@ def _listing(spec: Listing, item: Bridge) -> Bridge:
     def decode(value: Any) -> Any:
         return spec.read(_each(value, None, lambda _, one: item.decode(one)))
 
+    if not spec.length.is_open:
+        return Bridge(SizedSequence(item.space, spec.length), encode, decode)
     return Bridge(spaces.Sequence(item.space), encode, decode)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from envweave.codec.branches import Dictionary, Fixed, Record
+from envweave.codec.branches import Dictionary, Fixed, Listing, Record
 from envweave.codec.leaves import Array, Integer, Text
 from envweave.codec.spec import Spec
 from envweave.errors import MissingExtraError, SpecError
@@ -66,7 +66,7 @@ def from_space(space: Any) -> Spec:
         SpecError: It is no Gymnasium space.
     """
     spaces = gymnasium_module().spaces
-    from envweave.codec.space_spec import AnyText, SpaceSpec
+    from envweave.codec.space_spec import AnyText, SizedSequence, SpaceSpec, SpecText
 
     match space:
         case spaces.Discrete():
@@ -82,6 +82,10 @@ def from_space(space: Any) -> Spec:
             return Array(space.shape, space.dtype, space.start, space.start + (space.nvec - 1))
         case AnyText():
             return Text()
+        case SpecText():
+            return space.spec
+        case SizedSequence():
+            return Listing(from_space(space.feature_space), kind=tuple, length=space.length)
         case spaces.Dict():
             return Dictionary(fields={key: from_space(one) for key, one in space.spaces.items()})
         case spaces.Tuple():

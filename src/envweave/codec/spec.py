@@ -56,10 +56,12 @@ class Spec(ABC):
     Attributes:
         can_sample: Whether `sample` can draw a value at all.
         exact: The one type whose every value fits as it is, if there is such a type.
+        notes: What its author says of it besides, for its JSON Schema: a description, examples.
     """
 
     can_sample: bool = True
     exact: type | None = None
+    notes: Mapping[str, Any] = {}
 
     @abstractmethod
     def read(self, value: Any) -> Any:
@@ -174,7 +176,7 @@ class AgentsSpec(Spec):
 
     def json_schema(self) -> dict[str, Any]:
         """Describe an object with the agents as properties."""
-        properties = {agent_id: spec.json_schema() for agent_id, spec in self.agents.items()}
+        properties = {agent_id: described(spec) for agent_id, spec in self.agents.items()}
         return gathered({"type": "object", "properties": properties, "additionalProperties": False})
 
     def __repr__(self) -> str:
@@ -188,6 +190,16 @@ def short(value: Any) -> str:
     except Exception:  # noqa: BLE001 - somebody's __repr__, or an int of thousands of digits
         return f"this {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def described(spec: Spec) -> dict[str, Any]:
+    """Return the schema of a part, with what its author says of it."""
+    schema = spec.json_schema()
+    for word, note in spec.notes.items():
+        # The title of an object is the name of its class.
+        if word != "title" or schema.get("type") not in (None, "object"):
+            schema.setdefault(word, note)
+    return schema
 
 
 def gathered(schema: dict[str, Any]) -> dict[str, Any]:

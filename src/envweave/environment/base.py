@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from envweave.codec import Spec
 from envweave.environment.interface import (
+    Given,
     Interface,
     by_agent,
     coroutine_methods,
+    for_one,
     hinted_specs,
+    read_spec,
     reset_parameters,
 )
 from envweave.errors import DefinitionError
 from envweave.types import (
+    REFUSED,
     EpisodeEnd,
     LogEvent,
     Observation,
@@ -28,7 +31,7 @@ from envweave.types import (
 
 logger = logging.getLogger("envweave.environment")
 
-RESERVED = frozenset({"__all__", "episode", "reset_error", "seed"})
+RESERVED = frozenset({"__all__", REFUSED, "episode", "reset_error", "seed"})
 """Names that flags and infos keyed by agent id already use."""
 
 
@@ -51,8 +54,9 @@ class Environment(ABC):
         deterministic: Whether the same seed, task and actions give the same episode.
         tasks: What episodes can be about. With tasks, `reset` is always given one.
         transform: Applied by the session to every observation, once, before the caller's.
-        action_spec: What actions are taken, where the hints of `step` don't say it.
-        observation_spec: What is shown, where the hints of `step` don't say it.
+        action_spec: What actions are taken, where the hints of `step` don't say it: a type, or
+            a `Spec`. With several agents also a dict with one for each, by agent id.
+        observation_spec: What is shown, where the hints of `step` don't say it. As above.
         openenv_fields: The fields of an observation that OpenEnv has a class for, whose typed
             clients refuse any other. The others are told in the metadata there.
     """
@@ -60,8 +64,8 @@ class Environment(ABC):
     deterministic: bool = True
     tasks: Tasks | None = None
     transform: Callable[[Observation], Observation] | None = None
-    action_spec: Spec | Mapping[str, Spec] | None = None
-    observation_spec: Spec | Mapping[str, Spec] | None = None
+    action_spec: Any = None
+    observation_spec: Any = None
     openenv_fields: Sequence[str] | None = None
 
     _outbox: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
@@ -77,7 +81,11 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Any) -> Any:
-        """Let the agent act once. Only called while an episode is running."""
+        """Let the agent act once. Only called while an episode is running.
+
+        Raise `ActionError` before anything has changed to refuse the action: the caller gets
+        the error, no step is counted, and the episode goes on with the next action.
+        """
 
     def answer(self, result: ToolResult) -> Any:
         """Go on with the answer to a tool call that this environment emitted.
@@ -134,24 +142,27 @@ class Environment(ABC):
 
     def describe(self) -> Interface:
         """Return what a session must know. Authors need not touch it."""
-        given, shown = self.action_spec, self.observation_spec
-        if given is None or shown is None:
-            hinted = hinted_specs(self.step, several_agents=False)
-            given = hinted[0] if given is None else given
-            shown = hinted[1] if shown is None else shown
-        if not isinstance(given, Spec) or not isinstance(shown, Spec):
-            raise DefinitionError(
-                f"The specs of {type(self).__name__} are {given!r} and {shown!r}; with one agent "
-                "each is a Spec."
-            )
+        given, shown = self._specs(several_agents=False)
         return Interface(
             reset_parameters(self.reset, type(self).__name__),
             coroutine_methods(self),
-            given,
-            shown,
+            for_one(given, f"{type(self).__name__}.action_spec"),
+            for_one(shown, f"{type(self).__name__}.observation_spec"),
             deterministic=self.deterministic,
             name=type(self).__name__,
             openenv_fields=None if self.openenv_fields is None else tuple(self.openenv_fields),
+        )
+
+    def _specs(self, *, several_agents: bool) -> tuple[Given, Given]:
+        """What the author set as specs; where nothing is set, what the hints of `step` say."""
+        given, shown = self.action_spec, self.observation_spec
+        hinted: tuple[Any, Any] = (None, None)
+        if given is None or shown is None:
+            hinted = hinted_specs(self.step, several_agents=several_agents)
+        name = type(self).__name__
+        return (
+            hinted[0] if given is None else read_spec(given, f"{name}.action_spec"),
+            hinted[1] if shown is None else read_spec(shown, f"{name}.observation_spec"),
         )
 
 
@@ -163,6 +174,9 @@ class MultiAgentEnvironment(Environment):
     and returns a dict of observations (each carrying `reward`, `done`, `truncated`), or
     PettingZoo's five dicts. An agent whose `done` or `truncated` is true has left. The
     episode is over when nobody is left, or when the flags' dict says `"__all__"`.
+
+    Agents may act and see in different types: hint `step` with a `TypedDict` that has a key for
+    each agent, or set `action_spec` and `observation_spec` to a dict of types by agent id.
 
     Attributes:
         possible_agents: All that may ever take part, in a fixed order.
@@ -182,14 +196,12 @@ class MultiAgentEnvironment(Environment):
                 f"{type(self).__name__}.possible_agents is {list(agents)!r}. List every agent id "
                 f"that may ever take part, once; {', '.join(sorted(RESERVED))} mean something else."
             )
-        hinted = hinted_specs(self.step, several_agents=True)
-        given = hinted[0] if self.action_spec is None else self.action_spec
-        shown = hinted[1] if self.observation_spec is None else self.observation_spec
+        given, shown = self._specs(several_agents=True)
         return Interface(
             reset_parameters(self.reset, type(self).__name__),
             coroutine_methods(self),
-            by_agent(given, agents),
-            by_agent(shown, agents),
+            by_agent(given, agents, "action_spec"),
+            by_agent(shown, agents, "observation_spec"),
             agents,
             deterministic=self.deterministic,
             name=type(self).__name__,

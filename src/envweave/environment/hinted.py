@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from envweave.codec import Spec
 from envweave.environment.base import Environment, MultiAgentEnvironment
-from envweave.environment.interface import item_hint, observed_hint
+from envweave.environment.interface import (
+    by_agent,
+    for_one,
+    item_hint,
+    observed_hint,
+    read_spec,
+)
 
 
 class Hints(NamedTuple):
-    """Type hints, `None` where the class does not say; with several agents, those of one agent."""
+    """Type hints, `None` where the class does not say.
+
+    With several agents each is that of one agent, or a dict with one for each.
+    """
 
     action: Any = None
     observation: Any = None
@@ -34,11 +45,15 @@ def class_hints(factory: Any) -> Hints:
     if issubclass(factory, MultiAgentEnvironment):
         taken = None if taken is None else item_hint(taken)
         shown = None if shown is None else item_hint(shown)
-    return Hints(
-        None if factory.action_spec is not None or taken is Any else taken,
-        None if factory.observation_spec is not None or shown is Any else shown,
-        state,
-    )
+    return Hints(_known(factory.action_spec, taken), _known(factory.observation_spec, shown), state)
+
+
+def _known(given: Any, hint: Any) -> Any:
+    """What the author set, if it is types; where nothing is set, the hint."""
+    if given is None:
+        return None if hint is Any else hint
+    parts = given.values() if isinstance(given, Mapping) else [given]
+    return None if any(isinstance(one, Spec) for one in parts) else given
 
 
 def _state_hint(cls: type) -> Any:
@@ -47,3 +62,24 @@ def _state_hint(cls: type) -> Any:
         return None
     hint = typing.get_type_hints(found.fget, include_extras=True).get("return")
     return None if hint is Any else hint
+
+
+def refuse_types(factory: Any) -> None:
+    """Refuse a class of environments whose types cannot be kept, before one is made.
+
+    Raises:
+        DefinitionError: A type that cannot be meant, or a limit that cannot be kept.
+    """
+    hints = class_hints(factory)
+    several = isinstance(factory, type) and issubclass(factory, MultiAgentEnvironment)
+    listed = getattr(factory, "possible_agents", ())  # a property, where each has its own
+    agents = tuple(listed) if isinstance(listed, list | tuple) else ()
+    named = (("action_spec", hints.action), ("observation_spec", hints.observation))
+    for name, hint in named:
+        if hint is None:
+            continue
+        read = read_spec(hint, f"{factory.__name__}.{name}")
+        if not several:
+            for_one(read, f"{factory.__name__}.{name}")
+        elif agents:
+            by_agent(read, agents, name)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from envweave.codec import AgentsSpec, Spec, spec_from_hint
-from envweave.errors import DefinitionError
-from envweave.types import ResetResult, State, StepResult
+from envweave.codec.spaces import from_space
+from envweave.codec.typed_dicts import is_typed_dict, typed_dict_hints
+from envweave.errors import DefinitionError, suggest
+from envweave.types import AGENT, ResetResult, State, StepResult
 
 RESET_PARAMETERS = ("task", "seed", "options", "episode_id")
 """What an author's `reset` may take: any subset of these, by keyword."""
+
+
+Given: TypeAlias = Spec | Mapping[str, Spec]
+"""One spec, or one for each agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,13 @@ def coroutine_methods(environment: object) -> frozenset[str]:
     return frozenset(found)
 
 
-def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spec, Spec]:
-    """Return the action and observation specs that the hints of a `step` describe."""
+def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Given, Given]:
+    """Return the action and observation specs that the hints of a `step` describe.
+
+    Raises:
+        DefinitionError: The hints cannot be read; or, with several agents, the actions are none
+            by agent.
+    """
     parameters = list(inspect.signature(step).parameters)
     function = getattr(step, "__func__", step)
     if not inspect.isfunction(function):
@@ -93,7 +105,11 @@ def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Spe
 
 
 @functools.lru_cache(maxsize=256)
-def _hinted(step: Any, parameter: str, several_agents: bool) -> tuple[Spec, Spec]:  # noqa: FBT001
+def _hinted(
+    step: Any,
+    parameter: str,
+    several_agents: bool,  # noqa: FBT001 - a part of the key
+) -> tuple[Given, Given]:
     try:
         hints = typing.get_type_hints(step, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -104,11 +120,17 @@ def _hinted(step: Any, parameter: str, several_agents: bool) -> tuple[Spec, Spec
         ) from error
     returned = hints.pop("return", Any)
     action = hints.get(parameter, Any)
-    if several_agents:
-        action, returned = item_hint(action), item_hint(observed_hint(returned))
-    else:
-        returned = observed_hint(returned)
-    return spec_from_hint(action), spec_from_hint(returned)
+    if not several_agents:
+        return spec_from_hint(action), spec_from_hint(observed_hint(returned))
+    is_class = isinstance(action, type) and action not in (Any, object)
+    if is_class and not is_typed_dict(action) and not issubclass(action, Mapping):
+        raise DefinitionError(
+            f"{step.__qualname__} takes {action.__name__} by its hint; with several agents it "
+            f"takes a dict by agent id, dict[str, {action.__name__}], or a TypedDict with a key "
+            "for each agent."
+        )
+    given, shown = item_hint(action), item_hint(observed_hint(returned))
+    return read_spec(given, "action_spec"), read_spec(shown, "observation_spec")
 
 
 def state_spec(environment: object) -> Spec:
@@ -131,18 +153,80 @@ def _hinted_state(cls: Any) -> Spec:
         return spec_from_hint(State)
 
 
-def by_agent(spec: Spec | Mapping[str, Spec], agents: tuple[str, ...]) -> Spec:
+def read_spec(given: Any, name: str) -> Given:
+    """Return what an author set as a spec: a type becomes the spec it describes.
+
+    Args:
+        given: A spec, a type or a Gymnasium space; or one for each agent, by agent id.
+        name: What to call it in messages.
+
+    Raises:
+        DefinitionError: It is neither.
+    """
+    if isinstance(given, Spec):
+        return given
+    if isinstance(given, Mapping):
+        specs = {agent: read_spec(one, f"{name}[{agent!r}]") for agent, one in given.items()}
+        if any(not isinstance(spec, Spec) for spec in specs.values()):
+            raise DefinitionError(f"{name} is a dict of dicts; it has one type for each agent.")
+        return cast("Mapping[str, Spec]", specs)
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is not None and isinstance(given, gymnasium.Space):
+        return from_space(given)
+    if not _is_hint(given):
+        raise DefinitionError(
+            f"{name} must be a type or a Spec, or a dict with one for each agent, got {given!r}."
+        )
+    try:
+        return _described(given)
+    except TypeError:  # an `Annotated` with a mark that has no hash
+        return spec_from_hint(given)
+
+
+@functools.lru_cache(maxsize=256)
+def _described(hint: Any) -> Spec:
+    return spec_from_hint(hint)
+
+
+def _is_hint(given: Any) -> bool:
+    special = isinstance(given, typing.NewType | typing.TypeVar) or given in (Any, None)
+    return isinstance(given, type) or typing.get_origin(given) is not None or special
+
+
+def for_one(given: Given, name: str) -> Spec:
+    """Return the spec of an environment with one agent, whose id may be named.
+
+    Raises:
+        DefinitionError: It is for others.
+    """
+    if isinstance(given, Mapping):
+        if set(given) == {AGENT}:
+            return given[AGENT]
+        raise DefinitionError(
+            f"{name} has a type for each of {', '.join(map(repr, given))}, but the environment has "
+            "one agent. Set one type, or subclass MultiAgentEnvironment."
+        )
+    return given
+
+
+def by_agent(given: Given, agents: tuple[str, ...], name: str = "spec") -> Spec:
     """Return a spec keyed by agent, from one for all or from a mapping.
 
     Raises:
-        DefinitionError: A mapping leaves somebody out.
+        DefinitionError: A mapping leaves somebody out, or names somebody who takes no part.
     """
-    if isinstance(spec, Spec) and not isinstance(spec, AgentsSpec):
-        return AgentsSpec(dict.fromkeys(agents, spec))
-    keyed = spec if isinstance(spec, AgentsSpec) else AgentsSpec(spec)
+    if isinstance(given, Spec) and not isinstance(given, AgentsSpec):
+        return AgentsSpec(dict.fromkeys(agents, given))
+    keyed = given if isinstance(given, AgentsSpec) else AgentsSpec(given)
     left_out = [agent for agent in agents if agent not in keyed.agents]
     if left_out:
-        raise DefinitionError(f"There is no spec for {left_out[0]!r}, who may take part.")
+        raise DefinitionError(f"There is no {name} for {left_out[0]!r}, who may take part.")
+    unknown = [agent for agent in keyed.agents if agent not in agents]
+    if unknown:
+        raise DefinitionError(
+            f"There is an {name} for {unknown[0]!r}, who is not in possible_agents."
+            f"{suggest(str(unknown[0]), agents)}"
+        )
     return keyed
 
 
@@ -157,6 +241,8 @@ def observed_hint(hint: Any) -> Any:
 
 
 def item_hint(hint: Any) -> Any:
-    """The value type of a dict hint."""
+    """The value type of a dict hint; for a `TypedDict` that of each key."""
+    if is_typed_dict(typing.get_origin(hint) or hint):
+        return typed_dict_hints(typing.get_origin(hint) or hint, typing.get_args(hint))
     arguments = typing.get_args(hint)
     return arguments[1] if len(arguments) == 2 else Any

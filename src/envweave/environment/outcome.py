@@ -7,17 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from envweave.errors import ActionError, BadReturnError
+from envweave.errors import BadReturnError
 from envweave.types import Observation, ResetResult, StepResult
 
 _ALL = "__all__"
-
-
-class RefusedElsewhereError(ActionError):
-    """Raised by an async `step` whose environment runs elsewhere, and refused the action there.
-
-    Nothing was stepped, and the episode is unharmed.
-    """
 
 
 def read_reset(outcome: Any) -> ResetResult[Any]:
@@ -105,6 +98,11 @@ def read_agents_step(outcome: Any) -> StepResult[dict[str, Any]]:
         result.truncated = {agent: one.truncated for agent, one in outcome.items()}
         return result
     result = read_step(outcome)
+    if isinstance(outcome, StepResult):
+        # One flag of a result is about the whole episode.
+        for name in ("terminated", "truncated"):
+            if isinstance(getattr(result, name), bool):
+                setattr(result, name, {_ALL: getattr(result, name)})
     for name in ("observation", "reward", "terminated", "truncated", "info"):
         if not isinstance(getattr(result, name), dict):
             raise BadReturnError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ from envweave.api.recipes import (
     Transforms,
     backend_module,
     choose_backend,
+    constructor_keywords,
+    explains_collisions,
     recipe,
     refuse_one_object,
     seconds,
@@ -24,6 +26,7 @@ from envweave.transports import AsyncTransport
 logger = logging.getLogger(__name__)
 
 
+@explains_collisions
 def pool(
     env: Any,
     *,
@@ -40,7 +43,8 @@ def pool(
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> Pool:
     """Make `size` environments of one kind that take turns at whole episodes.
 
@@ -66,7 +70,9 @@ def pool(
         docker_image: The image whose container serves them; see `make`.
         isolation: With containers, `"container"` gives each environment one of its own; left
             out, one container has them all.
-        **kwargs: Passed to each environment's constructor.
+        kwargs: Keywords for each environment's constructor, also those that have the name of
+            an option.
+        **keywords: Passed to each environment's constructor too.
 
     Raises:
         EnvNotFoundError: Nobody answers to the ID.
@@ -77,12 +83,13 @@ def pool(
     count = whole_number("size", size)
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
-    spec = recipe(env, registry, max_episode_steps, transform, kwargs)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, isolation)
-    chosen, kwargs = choose_backend(spec, backend, remote, max_episode_steps, transform, kwargs)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)
-    connect = partial(module.connect_async, spec, kwargs, one)
+    connect = partial(module.connect_async, spec, given, one)
     if workers is not None:
         workers = whole_number("workers", workers)
     connect_pool = getattr(module, "connect_pool", None)
@@ -90,7 +97,7 @@ def pool(
         transports = _connect_each(connect, count)
     else:
         options = Options(timeout_s=timeout_s, workers=workers, remote=remote)
-        transports = connect_pool(spec, kwargs, options, count)
+        transports = connect_pool(spec, given, options, count)
     return Pool(spec.id, transports, None if getattr(module, "GOES_ON", False) else connect)
 
 

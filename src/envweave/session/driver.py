@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, final
 
-from envweave.environment.outcome import RefusedElsewhereError
-from envweave.errors import BusyError, DeadlineError
+from envweave.errors import ActionError, BusyError, DeadlineError
 from envweave.session.deadlines import Deadline, own
 from envweave.session.looking import looking
 from envweave.session.private_loop import PrivateLoop
@@ -82,9 +81,13 @@ class SyncDriver(Driver):
             try:
                 # Given no name here: the session must see whether anybody holds the outcome.
                 result = session.conclude(run(action))
+            except ActionError:
+                raise
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 result = session.fail(error)
             return self.go_on(result) if session.reset_due else result
+        except ActionError as error:
+            raise session.refuse(error) from error
         except BaseException:
             session.abandon()
             raise
@@ -217,8 +220,8 @@ class AsyncDriver(Driver):
                     outcome = await own(self._step(action))
                 else:
                     outcome = await deadline.run("step", partial(self._step, action))
-            except RefusedElsewhereError:
-                raise
+            except ActionError as error:
+                raise session.refuse(error) from error
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 late = error is deadline.missed
                 result = session.fail(error, "timeout" if late else "error")

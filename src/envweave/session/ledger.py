@@ -176,6 +176,12 @@ class AgentLedger:
             return (*known, *sorted(agents.difference(known)))
         return tuple(agents)
 
+    def ask_again(self) -> tuple[NeedAction[Any], ...]:
+        """Ask the same agents again, whose actions were refused. They have earned nothing new."""
+        return tuple(
+            NeedAction(self._seen[agent], self._masks[agent], None, agent) for agent in self.asked
+        )
+
     def ask(self, agents: Iterable[str] | None) -> tuple[NeedAction[Any], ...]:
         """Ask these to act, or with `None` all that live."""
         asked = tuple(self._owed) if agents is None else self._in_order(agents)

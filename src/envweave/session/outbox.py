@@ -103,6 +103,14 @@ class Outbox:
         self.said.clear()
         return logged
 
+    def take_back(self) -> None:
+        """Forget what a call emitted that refused its action, but for what it logged.
+
+        A tool call whose answer was refused waits on.
+        """
+        self.said[:] = [said for said in self.said if isinstance(said, LogEvent)]
+        self.answering = None
+
     def admit(self, answer: Any, name: str) -> ToolResult:
         """Return the answer to an open tool call.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from envweave.types import (
+    REFUSED,
     AutoResetReady,
     EpisodeEnd,
     Event,
@@ -42,6 +43,34 @@ def make_result(
     result.episode_id, result.task_id = about.episode_id, about.task_id
     result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
     return result
+
+
+def refused_row(
+    error: Exception,
+    last: Any,
+    asked: tuple[NeedAction[Any], ...],
+    waiting: tuple[Event, ...],
+    about: Episode,
+    *,
+    several_agents: bool,
+) -> StepResult[Any]:
+    """Make the row of a batch whose action was refused: it stands where it stood.
+
+    Args:
+        error: Why.
+        last: What it showed last.
+        asked: Who was asked to act.
+        waiting: The tool calls that wait for an answer; while there are some nobody may act.
+        about: Which step of which episode came before.
+        several_agents: Whether results are keyed by agent.
+    """
+    info: dict[str, Any] = {REFUSED: str(error)}
+    parts: Parts = (last, None, False, False, info)
+    if several_agents:
+        parts = (last, *(dict.fromkeys(last, one) for one in (None, False, False)), info)
+    elif asked[0].action_mask is not None:
+        info["action_mask"] = asked[0].action_mask
+    return make_result(parts, None, waiting, () if waiting else asked, about)
 
 
 def make_start(

@@ -5,6 +5,7 @@ A driver asks the session for leave, runs the author's code, and tells the sessi
     begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
                   (by another environment in its `seat`, if this one has failed)
     admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
+                  (or `refuse(error)`, if the author's step raised an `ActionError`)
 
 With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
 `begin_next() → joined(result, outcome) | join_failed(result, error)`, so that the end and the
@@ -73,6 +74,7 @@ class Session:
         reset_due: Whether the driver owes an autoreset.
         step_index: How many steps the episode has taken.
         last: The last good observation.
+        info: The info of the last result, with one agent.
         said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
         seat: Who is under these rules, and whether it is still trusted.
@@ -101,6 +103,7 @@ class Session:
         self.said = self._outbox.said
         self.seat = Seat(environment, self.said)
         self._plan = EpisodePlan(self.seat, interface)
+        self.info: dict[str, Any] = {}
         self._owed: float | None = None  # earned since the agent acted, while tools were called
         self._broken: str | None = None  # why no episode is running
         agents = interface.possible_agents
@@ -173,7 +176,7 @@ class Session:
             asked = self._ledger.ask(self.seat.to_act())
         self.step_index = 0
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
-        info = keep_info(info)
+        info = self.info = keep_info(info)
         if self._plan.seed is not None:
             info["seed"] = self._plan.seed
         return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events
@@ -256,7 +259,7 @@ class Session:
                 observation = observation.copy()
             elif not is_bare or info or getrefcount(observation) > HELD_ALONE or not is_flat(kind):
                 observation = keep(observation)
-            info = keep_info(info) if info else {}
+            self.info = info = keep_info(info) if info else {}
         except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
         self.last = observation
@@ -305,7 +308,8 @@ class Session:
             self._owed = outcomes.total(self._owed, reward)
             if answers and not self._outbox.open_calls:
                 asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
-        parts = (kept, reward, terminated, truncated, keep_info(info))
+        self.info = info = keep_info(info)
+        parts = (kept, reward, terminated, truncated, info)
         return self._result(parts, end, events, asked)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
@@ -357,6 +361,25 @@ class Session:
             return self._result((last, None, False, True, {}), end, events)
         self._ledger.clear()
         return self._result((last, *outcomes.cut_short(last), {}), end, events, ())
+
+    def refuse(self, error: ActionError) -> ActionError:
+        """Return what to raise for an action that the author's `step` refused.
+
+        The episode stands where it stood before: the same agents are asked, and no step was taken.
+        """
+        self._outbox.take_back()
+        # Not the author's own error: elsewhere its class may be unknown, and all raise the same.
+        return ActionError(str(error) or f"action: {self._name} refuses it")
+
+    def refused(self, error: ActionError) -> StepResult[Any]:
+        """Return a refused action as the row of a batch, whose other rows were stepped."""
+        last, waiting = keep(self.last), tuple(self._outbox.open_calls.values())
+        if self._ledger is not None:
+            asked = self._ledger.ask_again()
+        else:
+            asked = (NeedAction(last, keep(self.info.get("action_mask"))),)
+        several = self._ledger is not None
+        return outcomes.refused_row(error, last, asked, waiting, self, several_agents=several)
 
     def abandon(self) -> None:
         """Forget the episode: the author's code was interrupted, and nobody knows where."""

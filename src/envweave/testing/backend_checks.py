@@ -237,6 +237,41 @@ def a_wrong_type_is_refused_by_its_path(subject: BackendSubject) -> None:
         require(_state(env).calls == 0, "A refused action reached the environment.")
 
 
+def a_step_may_refuse_its_action(subject: BackendSubject) -> None:
+    """An `ActionError` of the author's refuses the action, and the episode is as it was."""
+    with subject.make(
+        subject.scripted, script=[{"reward": 1.0}, {"log": "on"}, {}], refuses="no", autoreset=True
+    ) as env:
+        env.reset(seed=5)
+        before = env.step({"text": "yes"})
+
+        refusal = refuses(lambda: env.step({"text": "no"}), ActionError, "A step that refuses")
+
+        require("'no' is not wanted here" in str(refusal), f"The reason is lost: {refusal}")
+        again = refuses(lambda: env.step({"text": "no"}), ActionError, "A second refusal")
+        require(str(again) == str(refusal), f"It was refused with {refusal}, then with {again}.")
+        after = env.step({"text": "yes"})
+        require(after.step_index == 2, f"After two refusals comes step {after.step_index}.")
+        require(after.episode_id == before.episode_id, "The refusal began another episode.")
+        require(after.observation.at == 2, f"The script stands at {after.observation.at}.")
+        require(_state(env).step_count == 2, f"{_state(env).step_count} steps are counted.")
+
+
+def agents_may_have_their_actions_refused(subject: BackendSubject) -> None:
+    """With several agents the same ones are asked again, and are owed what they were owed."""
+    script = [{"rewards": {"a": 1.0, "b": 10.0}, "act": ["b"]}, {"rewards": {"a": 2.0}}, {}]
+    with subject.make(AGENTS, script=script, refuses="no", first=["a"]) as env:
+        env.reset()
+        env.step({"a": NOTHING})
+
+        refuses(lambda: env.step({"b": {"text": "no"}}), ActionError, "A step that refuses")
+
+        after = env.step({"b": {"text": "yes"}})
+        require(after.step_index == 2, f"After a refusal comes step {after.step_index}.")
+        owed = {need.agent_id: need.reward for need in after.needs}
+        require(owed == {"a": 3.0, "b": None}, f"Asked and owed are {owed!r}.")
+
+
 def no_environment_return_value_crashes_the_caller(subject: BackendSubject) -> None:
     """Nonsense returned from `step` is the environment's error, told in words."""
     for nonsense in (None, 3, "text", [1, 2], {"observation": 1}):
@@ -324,6 +359,8 @@ BACKEND_CHECKS: list[Check[BackendSubject]] = [
         a_task_reaches_the_environment,
         options_and_names_reach_the_environment,
         a_wrong_type_is_refused_by_its_path,
+        a_step_may_refuse_its_action,
+        agents_may_have_their_actions_refused,
         no_environment_return_value_crashes_the_caller,
         agents_may_come_and_go,
         a_failure_among_agents_is_nobodys_reward,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from envweave.api import Env, make
+from envweave.api.recipes import constructor_keywords
 from envweave.registry import Registry
 from envweave.testing.backend_checks import BACKEND_CHECKS, SCRIPTED, BackendSubject
 from envweave.testing.environment_checks import ENVIRONMENT_CHECKS
@@ -21,7 +22,8 @@ def iter_checks(
     seed: int = 0,
     max_steps: int = 1000,
     registry: Registry | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> Iterator[CheckOutcome]:
     """Check every promise that an environment keeps, and tell each outcome as it is known.
 
@@ -31,14 +33,17 @@ def iter_checks(
         seed: Where randomness begins.
         max_steps: How long to wait for an episode's end.
         registry: Where to look up the ID.
-        **kwargs: Passed to the environment's constructor.
+        kwargs: Keywords for the environment's constructor, also those that have the name of an
+            option of `make`.
+        **keywords: Passed to the environment's constructor too.
 
     Raises:
         EnvWeaveError: The environment cannot be made at all.
     """
+    given = constructor_keywords(kwargs, keywords)
 
     def open_env(*, autoreset: bool = False) -> Env:
-        return make(env, backend=backend, autoreset=autoreset, registry=registry, **kwargs)
+        return make(env, backend=backend, autoreset=autoreset, registry=registry, kwargs=given)
 
     with open_env() as one:
         deterministic = one.deterministic

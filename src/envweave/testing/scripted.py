@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from envweave.environment import Environment, MultiAgentEnvironment
+from envweave.errors import ActionError
 from envweave.types import (
     Action,
     Blame,
@@ -64,6 +65,7 @@ class ScriptedEnvironment(Environment):
         script: What each step does.
         fail_resets: Which resets raise, counted from 0.
         fail_seeds: For which seeds a reset raises.
+        refuses: A text whose action `step` refuses, before it does anything else.
     """
 
     tasks = Tasks({"train": [Task("first"), Task("second")], "test": [Task("third", "test")]})
@@ -74,7 +76,9 @@ class ScriptedEnvironment(Environment):
         *,
         fail_resets: Sequence[int] = (),
         fail_seeds: Sequence[int] = (),
+        refuses: str | None = None,
     ) -> None:
+        self._refuses = refuses
         self.script = list(script) or [{"reward": 1.0}, {"reward": 2.0}, {"reward": 3.0}]
         self._fail_resets = frozenset(fail_resets)
         self._fail_seeds = frozenset(fail_seeds)
@@ -104,6 +108,7 @@ class ScriptedEnvironment(Environment):
     def step(self, action: ScriptedAction) -> ScriptedObservation:
         """Do what the next entry says."""
         self._state.calls += 1
+        _refuse(action, self._refuses)
         entry = self.script[self._at]
         self._at += 1
         self._state.step_count += 1
@@ -167,8 +172,11 @@ class AsyncScriptedEnvironment(Environment):
         *,
         fail_resets: Sequence[int] = (),
         fail_seeds: Sequence[int] = (),
+        refuses: str | None = None,
     ) -> None:
-        self._inner = ScriptedEnvironment(script, fail_resets=fail_resets, fail_seeds=fail_seeds)
+        self._inner = ScriptedEnvironment(
+            script, fail_resets=fail_resets, fail_seeds=fail_seeds, refuses=refuses
+        )
         self.closed = 0
 
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
@@ -209,7 +217,7 @@ class ScriptedAgents(MultiAgentEnvironment):
 
     An entry is a dict with any of `rewards` (by agent), `leave` (agents whose part ends),
     `join` (agents who come), `act` (who acts next), `cut` (the episode is truncated), `raise`.
-    After the last entry everybody terminates.
+    After the last entry everybody terminates. An action whose text is `refuses` is refused.
     """
 
     def __init__(
@@ -219,7 +227,9 @@ class ScriptedAgents(MultiAgentEnvironment):
         *,
         possible_agents: Sequence[str] | None = None,
         first: Sequence[str] | None = None,
+        refuses: str | None = None,
     ) -> None:
+        self._refuses = refuses
         self.possible_agents = list(possible_agents or agents)
         self._begin = list(agents)
         self._first = None if first is None else list(first)
@@ -243,6 +253,8 @@ class ScriptedAgents(MultiAgentEnvironment):
 
     def step(self, actions: dict[str, ScriptedAction]) -> dict[str, ScriptedObservation]:
         """Do what the next entry says."""
+        for action in actions.values():
+            _refuse(action, self._refuses)
         entry = self.script[self._at]
         self._at += 1
         if "raise" in entry:
@@ -264,3 +276,8 @@ class ScriptedAgents(MultiAgentEnvironment):
         self._living = [agent for agent in self._living if agent not in leave]
         self._act = entry.get("act")
         return shown
+
+
+def _refuse(action: ScriptedAction, text: str | None) -> None:
+    if text is not None and action.text == text:
+        raise ActionError(f"action.text: {text!r} is not wanted here")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
-from envweave.errors import EnvWeaveError
+from envweave.errors import ActionError, EnvWeaveError
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State
@@ -177,7 +177,9 @@ class ApartTransport:
         ids, results = [], []
         for number in numbers:
             outcome = done[number]
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, ActionError):
+                outcome = self.sessions[self._steps[number]].refused(outcome)
+            elif isinstance(outcome, BaseException):
                 # The others stay, for whoever receives next.
                 raise _named(self._steps.pop(number), outcome)
             ids.append(self._steps[number])

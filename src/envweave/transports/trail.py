@@ -70,8 +70,13 @@ class Trail:
         self._last, self.step_index = shown, result.step_index
         self.episode_id, self.task_id = result.episode_id, result.task_id
 
+    @property
+    def last(self) -> Any:
+        """What was shown last, the caller's to change."""
+        return keep(self._last)
+
     def lost(self, end: EpisodeEnd) -> StepResult[Any]:
         """Return the last result of the episode, which is lost."""
         self.is_live = False
         self.step_index += 1
-        return lost_result(keep(self._last), end, self, several_agents=self._several_agents)
+        return lost_result(self.last, end, self, several_agents=self._several_agents)

@@ -4,6 +4,7 @@ from envweave.types.data import Action, Observation, State
 from envweave.types.episodes import Episode, EpisodeStep
 from envweave.types.requests import (
     AGENT,
+    REFUSED,
     AgentEnd,
     AutoResetReady,
     Blame,
@@ -20,6 +21,7 @@ from envweave.types.tasks import Task, Tasks
 
 __all__ = [
     "AGENT",
+    "REFUSED",
     "Action",
     "AgentEnd",
     "AutoResetReady",

@@ -11,6 +11,9 @@ ObsT = TypeVar("ObsT")
 AGENT = "agent"
 """The agent id of an environment with one agent."""
 
+REFUSED = "action_refused"
+"""Where the info of a vector's row says why its action was refused."""
+
 Reason: TypeAlias = Literal["terminated", "truncated", "error", "timeout", "lost"]
 Blame: TypeAlias = Literal["agent", "environment", "infrastructure"]
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from envweave.errors import SpecError
 from envweave.types.equality import same
 from envweave.types.requests import (
+    REFUSED,
     AgentEnd,
     AutoResetReady,
     EpisodeEnd,
@@ -82,7 +83,7 @@ class StepResult(Generic[ObsT]):
         info: dict[str, Any] | None = None,
         requests: Iterable[Request] | None = None,
         *,
-        done: bool | None = None,
+        done: bool | Mapping[str, bool] | None = None,
         reward_parts: Mapping[str, float] | None = None,
         end: EpisodeEnd | None = None,
         episode_id: str | None = None,
@@ -90,6 +91,14 @@ class StepResult(Generic[ObsT]):
         task_id: str | None = None,
     ) -> None:
         is_plain = terminated is False and truncated is False
+        if done is not None and done is not True and done is not False:
+            done = _read_done(done)
+            if isinstance(done, dict):
+                if not is_plain:
+                    raise SpecError("done by agent contradicts terminated or truncated. Leave one.")
+                # As one bool does, it means terminated; `"__all__"` is for all.
+                terminated, truncated = done, dict.fromkeys(done, False)
+                is_plain, done = False, None
         if not is_plain:
             terminated, truncated = _flag(terminated), _flag(truncated)
         if done is False and (terminated is True or truncated is True):
@@ -152,8 +161,18 @@ class StepResult(Generic[ObsT]):
 
     @property
     def valid(self) -> bool:
-        """Whether the step may be learnt from: no failure, or one the agent caused."""
-        return self.end is None or self.end.valid
+        """Whether the step may be learnt from: taken, and no failure, or one the agent caused."""
+        return (self.end is None or self.end.valid) and REFUSED not in self.info
+
+    @property
+    def refused(self) -> str | None:
+        """In the row of a batch, why the environment refused the action, if it did.
+
+        Nothing was stepped then: the observation, the episode and who is to act are as before.
+        A single environment raises `ActionError` instead.
+        """
+        refused: str | None = self.info.get(REFUSED)
+        return refused
 
     @property
     def current(self) -> ObsT:
@@ -264,6 +283,22 @@ class ResetResult(StepResult[ObsT]):
 
     def __len__(self) -> int:
         return 2
+
+
+def _read_done(done: Any) -> bool | dict[str, bool]:
+    """Return `done` as one bool, or as one for each agent.
+
+    Raises:
+        SpecError: It is neither.
+    """
+    by_agent = dict(done) if isinstance(done, Mapping) else {"": done}
+    read = {
+        agent: bool(one) if type(one) is int and one in (0, 1) else _flag(one)
+        for agent, one in by_agent.items()
+    }
+    if not all(isinstance(one, bool) for one in read.values()):
+        raise SpecError(f"done must be a bool, or a dict of bools by agent id, got {done!r}.")
+    return read if isinstance(done, Mapping) else bool(read[""])
 
 
 def _flag(value: Any) -> Any:

@@ -111,6 +111,14 @@ class StepBatch:
         """Where the step may be learnt from: nothing failed that the agent did not cause."""
         return ~self._mark(lambda result: not result.valid)
 
+    @once
+    def refused(self) -> NDArray[np.bool_]:
+        """Where the environment refused the action: no step was taken, and `valid` is false.
+
+        The row stands where it stood, and `batch[i].refused` says why.
+        """
+        return self._mark(lambda result: result.refused is not None)
+
     @property
     def bootstrap(self) -> NDArray[np.bool_]:
         """Where the value of `successor` counts: valid and not terminated."""

@@ -94,6 +94,11 @@ class ResetBatch:
         return np.ones(len(self), np.bool_)
 
     @property
+    def refused(self) -> NDArray[np.bool_]:
+        """Nowhere."""
+        return np.zeros(len(self), np.bool_)
+
+    @property
     def bootstrap(self) -> NDArray[np.bool_]:
         """Everywhere."""
         return np.ones(len(self), np.bool_)

@@ -48,6 +48,7 @@ class SessionRows:
         self._refills: Arrays | None = None
         self._shown: Sequence[Any] | None = None  # what was shown of them, if columns don't hold it
         self._may_change = True  # whether an author can write to what was shown
+        self._infos: Mapping[int, dict[str, Any]] = {}  # of the last ordinary steps
         self._columns: Columns = None  # the last observations; nobody writes to it
         self._tick = 0
         self._off_road: set[int] = set()  # rows whose steps all go to their session
@@ -133,6 +134,10 @@ class SessionRows:
         self._note_fitting(told.observations, special)
         for i, result in special.items():
             told.rewards[i] = math.nan if result.reward is None else result.reward
+        if refused := [i for i, result in special.items() if result.refused is not None]:
+            self._offsets = self._offsets.copy()
+            self._offsets[refused] -= 1  # their clock stands still
+        self._infos = told.infos
         self._columns = successor
         by_row = self._shown = None if self._shown is None else shown
         self._tick += 1
@@ -199,6 +204,8 @@ class SessionRows:
     def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
         """Let a row's session conclude its step, and begin the next episode if one is due."""
         session = self._caught_up(i)
+        if isinstance(error, ActionError):
+            return session.refused(session.refuse(error))
         result = session.conclude(outcome) if error is None else session.fail(error)
         return self.drivers[i].go_on(result)
 
@@ -206,7 +213,9 @@ class SessionRows:
         """Return a row's session, told of the ordinary steps that it did not see."""
         session = self.sessions[i]
         if session.phase is Phase.LIVE and i not in self._off_road:
-            session.step_index = self._tick + self._offsets.item(i)
+            index = self._tick + self._offsets.item(i)
+            if session.step_index != index:
+                session.step_index, session.info = index, self._infos.get(i) or {}
             session.last = self._columns[i, ...] if self._shown is None else self._shown[i]
         return session
 
@@ -250,8 +259,11 @@ class SessionRows:
         """Step these rows in order, each under its own session."""
         results: dict[int, StepResult[Any]] = {}
         for i, action in sent:
-            self._caught_up(i)
-            results[i] = self.drivers[i].step(action)
+            session = self._caught_up(i)
+            try:
+                results[i] = self.drivers[i].step(action)
+            except ActionError as error:
+                results[i] = session.refused(error)
         # Rows share one clock; for a row, its start is where the clock meets its own count.
         self._offsets = self._offsets.copy()
         self._shown = None if self._shown is None else list(self._shown)

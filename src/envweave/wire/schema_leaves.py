@@ -10,9 +10,14 @@ import numpy as np
 
 from envweave.codec import AnySpec, Spec
 from envweave.codec.leaves import Array, Choice, Text
+from envweave.codec.lengths import Length
+from envweave.codec.patterns import Pattern
+from envweave.errors import DefinitionError
 
 _MAX_SIZE = 2**28
+_MAX_LENGTH = 2**16
 _MAX_PATTERN = 1000
+_MAX_EXAMPLES = 100
 _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -30,25 +35,6 @@ def choice(values: Any) -> Spec:
 def text_in(value: Any) -> str:
     """Return a text; an empty one in the place of anything else."""
     return value if isinstance(value, str) else ""
-
-
-def text_of(schema: Mapping[str, Any]) -> Spec:
-    """Return texts as a schema limits them."""
-    pattern = text_in(schema.get("pattern"))
-    return Text(
-        binary=schema.get("contentEncoding") == "base64",
-        min_length=count_in(schema, "minLength") or 0,
-        max_length=count_in(schema, "maxLength"),
-        pattern=pattern if pattern and len(pattern) <= _MAX_PATTERN else None,
-        format=text_in(schema.get("format")) or None,
-        stands_in=True,
-    )
-
-
-def count_in(schema: Mapping[str, Any], name: str) -> int | None:
-    """Return a limit of how many there may be, if the schema has it."""
-    value = schema.get(name)
-    return value if type(value) is int and 0 <= value <= _MAX_SIZE else None
 
 
 def _number(value: Any) -> Any:
@@ -82,6 +68,50 @@ def whole_bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
     highs = [math.floor(high)] if high is not None else []
     highs += [math.ceil(below) - 1] if below is not None else []
     return max(lows, default=None), min(highs, default=None)
+
+
+def unit(schema: Mapping[str, Any]) -> float | None:
+    """Return what a schema's numbers are a multiple of."""
+    said = _number(schema.get("multipleOf"))
+    return said if said is not None and 0 < said < math.inf else None
+
+
+def whole_unit(schema: Mapping[str, Any]) -> int | None:
+    """Return what a schema's whole numbers are a multiple of."""
+    said = unit(schema)
+    return int(said) if said is not None and said >= 1 and int(said) == said else None
+
+
+def length(schema: Mapping[str, Any], low: str, high: str) -> Length:
+    """Return how long a value may be; what cannot be meant well says nothing."""
+    least, most = (schema.get(name) for name in (low, high))
+    least = least if type(least) is int and 0 <= least <= _MAX_LENGTH else 0
+    return Length(least, most if type(most) is int and most >= least else None)
+
+
+def text(schema: Mapping[str, Any]) -> Text:
+    """Return texts or bytes.
+
+    A pattern that may take long to look for is left to the server, which looks for it anyway.
+    """
+    if schema.get("contentEncoding") == "base64":
+        said = schema.get("x-bytes")
+        said = said if isinstance(said, dict) else {}
+        return Text(binary=True, length=length(said, "min", "max"))
+    lengths, pattern = length(schema, "minLength", "maxLength"), schema.get("pattern")
+    if isinstance(pattern, str) and len(pattern) <= _MAX_PATTERN:
+        examples = schema.get("examples")
+        try:
+            wanted = Pattern(pattern)
+        except DefinitionError:
+            return Text(length=lengths)
+        return Text(
+            length=lengths,
+            pattern=wanted,
+            examples=examples[:_MAX_EXAMPLES] if isinstance(examples, list) else (),
+            checks_pattern=wanted.is_simple,
+        )
+    return Text(length=lengths, format=text_in(schema.get("format")) or None)
 
 
 def array_of(said: Any) -> Spec:

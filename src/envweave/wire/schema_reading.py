@@ -29,10 +29,12 @@ from envweave.wire.schema_leaves import (
     array_of,
     bounds,
     choice,
-    count_in,
+    length,
+    text,
     text_in,
-    text_of,
+    unit,
     whole_bounds,
+    whole_unit,
 )
 from envweave.wire.schema_spaces import space_in
 
@@ -119,13 +121,13 @@ class _Reader:
     def _typed(self, kind: Any, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         match kind:
             case "integer":
-                return Integer(*whole_bounds(schema))
+                return Integer(*whole_bounds(schema), multiple_of=whole_unit(schema))
             case "number":
-                return Real(*bounds(schema))
+                return Real(*bounds(schema), multiple_of=unit(schema))
             case "boolean":
                 return Boolean()
             case "string":
-                return text_of(schema)
+                return text(schema)
             case "null":
                 return Choice([None])
             case "array":
@@ -146,9 +148,8 @@ class _Reader:
             return Fixed([])
         kind: type = set if schema.get("uniqueItems") is True else list
         kind = _KINDS.get(text_in(schema.get("x-kind")), kind)
-        lengths = count_in(schema, "minItems") or 0, count_in(schema, "maxItems")
         item = self.read(schema.get("items"), None, depth + 1)
-        return Listing(item, kind=kind, min_length=lengths[0], max_length=lengths[1])
+        return Listing(item, kind=kind, length=length(schema, "minItems", "maxItems"))
 
     def _fixed(self, places: list[Any], schema: dict[str, Any], depth: int) -> Spec:
         items = [self.read(one, None, depth + 1) for one in places]
@@ -170,7 +171,9 @@ class _Reader:
             keys = schema.get("x-keys")
             key = None if keys is None else self.read(keys, None, depth + 1)
             return Dictionary(
-                self.read(schema.get("additionalProperties"), None, depth + 1), key=key
+                self.read(schema.get("additionalProperties"), None, depth + 1),
+                key=key,
+                length=length(schema, "minProperties", "maxProperties"),
             )
         if not all(isinstance(name, str) for name in properties):
             return AnySpec()

@@ -7,6 +7,7 @@ It is the schema of the codec with a few words more, which other readers ignore:
     "writeOnly"     a field that only the constructor takes
     "x-kind"        `tuple` or `frozenset`, where an array is no list and no set
     "x-names"       the names of a tuple's places
+    "x-bytes"       how many bytes there may be
     "x-keys"        what the keys of a dict are, where they are no texts
     "x-array"       dtype, shape and bounds of a numpy array
     "x-space"       a Gymnasium space that has no other form
@@ -60,7 +61,8 @@ class _Annotator:
                     schema["x-keys"] = schema_of(spec.key)
                 self.annotate(spec.item, schema["additionalProperties"])
             case Dictionary(fields=fields) if fields is not None:
-                self._each(fields, schema["properties"])
+                if (found := self._defined(schema)) is not None:
+                    self._each(fields, found["properties"])
             case AgentsSpec(agents=agents):
                 self._each(agents, schema["properties"])
             case Either(options=options):
@@ -88,14 +90,22 @@ class _Annotator:
                 if name in spec.optional and _is_plain(spec.optional[name]):
                     place["default"] = to_plain(spec.optional[name])
 
+    def _defined(self, schema: dict[str, Any]) -> dict[str, Any] | None:
+        """The schema that one refers to, or itself; nothing if that was gone through before."""
+        if "$ref" not in schema:
+            return schema
+        name = schema["$ref"].removeprefix("#/$defs/")
+        if name in self._done:
+            return None
+        self._done.add(name)
+        definition: dict[str, Any] = self._definitions[name]
+        return definition
+
     def _record(self, spec: Record, schema: dict[str, Any]) -> None:
-        if "$ref" in schema:
-            name = schema["$ref"].removeprefix("#/$defs/")
-            if name in self._done:
-                return
-            self._done.add(name)
-            schema = self._definitions[name]
-        properties = schema["properties"]
+        found = self._defined(schema)
+        if found is None:
+            return
+        properties = found["properties"]
         self._each({**spec.fields, **spec.init_only, **spec.derived}, properties)
         for name in spec.init_only:
             properties[name]["writeOnly"] = True

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
-from envweave.codec import AgentsSpec, Spec, spec_from_hint
-from envweave.environment.interface import RESET_PARAMETERS, Interface, by_agent
+from envweave.codec import AgentsSpec, Spec
+from envweave.environment.interface import (
+    RESET_PARAMETERS,
+    Interface,
+    by_agent,
+    for_one,
+    read_spec,
+)
 from envweave.errors import WireError
 from envweave.types import Tasks
 from envweave.wire.description import Description
@@ -21,7 +27,7 @@ from envweave.wire.schema_writing import schema_of
 class Types:
     """What a caller knows of the author's classes, as type hints; `None` where it knows nothing.
 
-    With several agents, each is that of one agent.
+    With several agents, each is that of one agent, or a dict with one for each.
     """
 
     action: Any = None
@@ -95,9 +101,10 @@ class Rebuilt:
 
 def _spec(schema: dict[str, Any], role: str, hint: Any, agents: list[str] | None) -> Spec:
     if agents is None:
-        return spec_of(schema, role) if hint is None else spec_from_hint(hint)
+        name = f"{role}_spec"
+        return spec_of(schema, role) if hint is None else for_one(read_spec(hint, name), name)
     if hint is not None:
-        return by_agent(spec_from_hint(hint), tuple(agents))
+        return by_agent(read_spec(hint, f"{role}_spec"), tuple(agents), f"{role}_spec")
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         raise WireError(f"The server's description has no {role} for each agent.")

@@ -11,10 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.session.keeping import keep
+from envweave.session.outcomes import refused_row
 from envweave.transports.process.gathering import chosen_rows
 from envweave.transports.process.rebuilding import RebuiltRows
 from envweave.transports.trail import lost_result
-from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
+from envweave.types import (
+    AutoResetReady,
+    EpisodeEnd,
+    NeedAction,
+    ResetResult,
+    StepResult,
+    ToolCallRequest,
+)
 from envweave.vector.batch import StepBatch, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
 from envweave.vector.reset_batch import Standing
@@ -54,10 +62,14 @@ class Books:
         self._steps = self._steps.copy()
         self._episodes, self._tasks = list(self._episodes), list(self._tasks)
         shown = {}
+        self._infos = dict(self._infos)
         for row, one in began.items():
             self._steps[row] = -self._clock
             self._episodes[row], self._tasks[row] = one.episode_id, one.task_id
-            shown[row] = one.initial_obs if isinstance(one, AutoResetReady) else one.observation
+            if isinstance(one, AutoResetReady):
+                shown[row], self._infos[row] = one.initial_obs, one.initial_info
+            else:
+                shown[row], self._infos[row] = one.observation, one.info
         self.live.update(began)
         self._shown |= shown
         if self.columns is not None:
@@ -85,6 +97,17 @@ class Books:
             task_id=self._tasks[row],
         )
         return lost_result(self.last(row), end, about, several_agents=self._several_agents)
+
+    def refused(
+        self, row: int, error: Exception, waiting: tuple[ToolCallRequest, ...]
+    ) -> StepResult[Any]:
+        """Return the row of a batch whose action was refused, with one agent."""
+        last = self.last(row)
+        asked = (NeedAction(last, keep(self._infos.get(row, {}).get("action_mask"))),)
+        about = SimpleNamespace(
+            step_index=self._step(row), episode_id=self._episodes[row], task_id=self._tasks[row]
+        )
+        return refused_row(error, last, asked, waiting, about, several_agents=False)
 
     def plain_batch(self, successor: Columns, rewards: NDArray[np.float64]) -> StepBatch:
         """Book a step of all rows that columns hold all of, and return it as a batch."""
@@ -154,6 +177,7 @@ class Books:
         )
         self._look(rows, successor, rewards, infos, whole, is_all=is_all)
         self._shown |= {row: result.observation for row, result in special.items()}
+        self._infos |= {row: one.info for row, one in special.items() if not self._several_agents}
         self.live.difference_update(row for row, result in special.items() if result.done)
         self.start({row: one.ready for row, one in special.items() if one.ready is not None})
         current = self.columns if is_all else chosen_rows(self.columns, chosen)
