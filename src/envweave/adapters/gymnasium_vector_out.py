@@ -18,7 +18,7 @@ from envweave.adapters.outward import (
     with_mask,
 )
 from envweave.codec import Mismatch, Spec
-from envweave.codec.branches import Dictionary, Record
+from envweave.codec.branches import Dictionary, Model, Record
 from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Integer, Real
 from envweave.codec.space_values import bridge
@@ -145,7 +145,9 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
         empty: Any = create_empty_array(one.space, count)
         return concatenate(one.space, [one.encode(value) for value in column], empty)
 
-    if isinstance(spec, Record | Dictionary) and isinstance(one.space, gymnasium.spaces.Dict):
+    if isinstance(spec, Record | Model | Dictionary) and isinstance(
+        one.space, gymnasium.spaces.Dict
+    ):
         fields = spec.fields or {}
         inner = {name: column_encoder(fields[name], count) for name in one.space.spaces}
 
@@ -182,9 +184,13 @@ def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, A
 
 def _takes_arrays(spec: Spec) -> bool:
     """Whether one array of a space's values is an array of actions as it is."""
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         fields = [one for name, one in spec.fields.items() if name != "metadata"]
-        return len(fields) == 1 and not isinstance(fields[0], Record) and _takes_arrays(fields[0])
+        return (
+            len(fields) == 1
+            and not isinstance(fields[0], Record | Model)
+            and _takes_arrays(fields[0])
+        )
     if isinstance(spec, Array):
         return spec.dtype is not None and spec.dtype.kind != "b"
     return isinstance(spec, Integer | Real)

@@ -15,6 +15,7 @@ import numpy as np
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
 from envweave.codec.leaves import Boolean, Choice, Instance, Text
 from envweave.codec.limits import DICTS, LISTS, NO_LIMITS, SETS, Limits, is_number
+from envweave.codec.pydantic_models import Model, is_model, model_hints
 from envweave.codec.records import definition
 from envweave.codec.spec import AnySpec, Spec
 from envweave.codec.type_arguments import field_hints, substitute
@@ -184,6 +185,8 @@ def _class(
         return AnySpec()
     if is_typed_dict(cls):
         return _typed_dict(hint, cls, arguments, within)
+    if is_model(cls):
+        return _model(cls, within)
     if issubclass(cls, enum.Enum):
         return Choice(cls, enum=cls)
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
@@ -264,6 +267,30 @@ def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosi
     for recursion in returns:
         recursion.record = spec
     return spec
+
+
+def _model(cls: Any, within: Enclosing) -> Spec:
+    if cls in within:
+        recursion = Recursion(cls)
+        within[cls].append(recursion)
+        return recursion
+    returns: list[Recursion] = []
+    inside = {**within, cls: returns}
+    fields = {name: _model_field(hint, inside) for name, hint in model_hints(cls).items()}
+    model = Model(cls, fields)
+    model.is_recursive = bool(returns)
+    for recursion in returns:
+        recursion.record = model
+    return model
+
+
+def _model_field(hint: Any, within: Enclosing) -> Spec:
+    """The spec of a model's field. Limits that are not understood are pydantic's to keep."""
+    try:
+        return _spec(hint, within, NO_LIMITS)
+    except DefinitionError:
+        bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        return AnySpec() if bare is hint else _model_field(bare, within)
 
 
 def _is_bare_protocol(cls: type) -> bool:

@@ -72,7 +72,8 @@ def shown(observation: Any) -> dict[str, Any]:
     fields = fields_of(observation)
     if fields is None:
         return {VALUE: observation}
-    if isinstance(observation, Observation) or fields.keys() >= NOT_SHOWN:
+    # OpenEnv's own classes have all of these but `truncated`.
+    if isinstance(observation, Observation) or fields.keys() >= NOT_SHOWN - {"truncated"}:
         return {name: one for name, one in fields.items() if name not in NOT_SHOWN}
     return {
         name: shown(one) if isinstance(one, Observation) or _carries_more(one) else one
