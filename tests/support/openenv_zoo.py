@@ -1,6 +1,6 @@
 """OpenEnv environments of many kinds, for a process that has OpenEnv.
 
-`openenv_peer.py` serves them by OpenEnv's own server; `interop_classes.py` makes them by envweave.
+`openenv_peer.py` serves them by OpenEnv's own server; `openenv_classes.py` makes them by envweave.
 """
 
 from __future__ import annotations
