@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from refusing_worlds import RefusingInGymnasiumsWay
 
 import envweave as ew
 from envweave.errors import (
@@ -216,3 +217,12 @@ def test_a_vector_that_does_not_reset_itself_is_refused_at_once():
 def test_one_environment_is_no_vector():
     with ew.make("counter-v0") as env, pytest.raises(OptionError, match="One Env is no vector"):
         ew.to_gymnasium_vector(env)
+
+
+def test_an_action_that_an_environment_refuses_is_raised_since_gymnasium_has_no_word_for_it():
+    venv = ew.to_gymnasium_vector(RefusingInGymnasiumsWay, num_envs=2)
+    venv.reset(seed=0)
+
+    with pytest.raises(ActionError, match="environment 1 refused its action: square 13 is taken"):
+        venv.step((1, 13))
+    venv.close()

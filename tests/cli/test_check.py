@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from envweave.testing import ENVIRONMENT_CHECKS
 
 FORGETFUL = '''
@@ -108,3 +110,20 @@ def test_keywords_reach_the_constructor(envweave):
 
     statuses = {one["name"]: one["status"] for one in json.loads(ran.stdout)["checks"]}
     assert statuses["step_after_the_end_is_refused"] == "skipped"
+
+
+@pytest.mark.parametrize("world", ["Dataclasses", "Structs", "TypedDicts", "Inside"])
+def test_check_takes_an_action_of_each_member_of_a_union(envweave, world):
+    ran = envweave("check", f"pkg://union_worlds:{world}", "--json")
+
+    assert ran.code == 0, ran.text
+    kinds = [one for one in json.loads(ran.text)["checks"] if one["name"].startswith("each_kind")]
+    assert [one["status"] for one in kinds] == ["passed"]
+
+
+def test_check_names_the_member_of_a_union_that_fails(envweave):
+    ran = envweave("check", "pkg://broken:FailsOnOneKind")
+
+    assert ran.code != 0
+    assert "After a Jump the episode ended" in " ".join(ran.text.split())
+    assert "nobody can jump" in ran.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -188,3 +189,29 @@ def test_a_module_that_is_not_there_is_told(envweave):
 
     assert ran.code == 2
     assert "'no_such_module' cannot be imported" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("world", "rows"),
+    [
+        (
+            "Dataclasses",
+            ["Wait or Move or Say", "Wait no fields", "Move.dx int -1 to 1", "Say.words str"],
+        ),
+        ("Structs", ["Open or Close", "Open.door int 1 to 3", "Close.door int", "Close.loudly"]),
+        ("TypedDicts", ["Take or Drop", "Take.what str", "Drop.what str", "Drop.where int"]),
+        ("Inside", ["inner Wait or Move", "inner(Wait) no fields", "inner(Move).dx int -1 to 1"]),
+    ],
+)
+def test_each_member_of_a_union_is_shown_with_its_fields(envweave, world, rows):
+    ran = envweave("info", f"pkg://union_worlds:{world}")
+
+    shown = " ".join(re.sub(r"[^\w.() -]", " ", ran.text).split())
+    for row in rows:
+        assert row in shown
+
+
+def test_limits_are_shown_in_words(envweave):
+    ran = envweave("info", "pkg://union_worlds:Dataclasses")
+
+    assert "a length of between 1 and 40" in ran.text

@@ -19,7 +19,21 @@ from envweave.client.blocking import BlockingConnection
 from envweave.wire.messages import Call
 
 ROWS = 3
-DEEDS = ("step", "step", "step", "tell", "end", "cut", "fail", "exit", "owe", "log", "grow", "lost")
+DEEDS = (
+    "step",
+    "step",
+    "step",
+    "tell",
+    "end",
+    "cut",
+    "fail",
+    "exit",
+    "owe",
+    "log",
+    "grow",
+    "lost",
+    "refuse",
+)
 
 
 @dataclass
@@ -37,6 +51,8 @@ class Wild(ew.Environment):
         return Seen(0, f"seed {seed}", np.zeros(2))
 
     def step(self, action: str) -> Seen:
+        if action == "refuse":
+            raise ew.errors.ActionError(f"not after {self.at} steps")
         self.at += 1
         if action == "fail":
             raise ValueError("as it was told")

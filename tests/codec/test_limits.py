@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 import envweave as ew
 from envweave.codec import spec_from_hint
+from envweave.codec.patterns import Pattern
 from envweave.errors import ActionError, DefinitionError, SpecError
 from envweave.wire.schema_reading import spec_of
 from envweave.wire.schema_writing import schema_of
@@ -159,6 +160,26 @@ class Echo(ew.Environment):
 
     def step(self, action: Say) -> tuple[int, float, bool, bool, dict[str, Any]]:
         return 0, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_simple"),
+    [
+        ("^[a-h][1-8]$", True),
+        ("^(north|south)( [1-9])?$", True),
+        (r"^\w+$", True),
+        ("^([a-h][1-8])+$", True),
+        (r"(\w+)*$", False),
+        ("(a|aa)+$", False),
+        (".*.*.*x", False),
+        ("(?=a)b", False),
+        ("a{0,99}a{0,99}a{0,99}a{0,99}b", False),
+    ],
+)
+def test_a_pattern_is_simple_if_it_is_found_quickly_in_any_text(
+    pattern: str, is_simple: bool
+) -> None:
+    assert Pattern(pattern).is_simple is is_simple
 
 
 def test_what_limits_a_field_is_named_by_its_path() -> None:

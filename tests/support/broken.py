@@ -83,6 +83,32 @@ class ShowsWhatItsHintsDeny(Sound):
         return shown
 
 
+@dataclass
+class Wait(ew.Action):
+    pass
+
+
+@dataclass
+class Jump(ew.Action):
+    height: int = 1
+
+
+class FailsOnOneKind(Sound):
+    """Takes two kinds of actions, and knows only one."""
+
+    def step(self, action: Wait | Jump) -> Shown:
+        if isinstance(action, Jump):
+            raise NotImplementedError("nobody can jump")
+        return super().step(action)  # type: ignore[arg-type]
+
+
+class RefusesOneKind(Sound):
+    def step(self, action: Wait | Jump) -> Shown:
+        if isinstance(action, Jump):
+            raise ActionError("nobody may jump")
+        return super().step(action)  # type: ignore[arg-type]
+
+
 class MiscountsItsState(Sound):
     @property
     def state(self) -> ew.State:

@@ -15,6 +15,7 @@ from broken import (
     DropsSeeds,
     DropsTheSeed,
     DropsWhatResetIsGiven,
+    FailsOnOneKind,
     FailsOnRefusals,
     FlattensAgents,
     ForgetsWhoActs,
@@ -30,6 +31,7 @@ from broken import (
     MiscountsItsState,
     PaysFailuresNothing,
     Raises,
+    RefusesOneKind,
     RemembersTheLastEpisode,
     RepeatsOneSeed,
     ResetsBehindYourBack,
@@ -121,6 +123,8 @@ BROKEN = [
     (10, turns, FlattensAgents, "results_are_keyed_by_agent"),
     (11, Sound, SpoilsParts, "reward_parts_sum_to_the_reward"),
     (0, ShowsWhatItsHintsDeny, Spoilt, "observations_fit_their_spec"),
+    (0, FailsOnOneKind, Spoilt, "each_kind_of_action_can_be_taken"),
+    (0, RefusesOneKind, Spoilt, "each_kind_of_action_can_be_taken"),
     (0, MiscountsItsState, Spoilt, "state_names_the_episode"),
 ]
 

@@ -26,7 +26,7 @@ class Seen(ew.Observation):
 
 
 class Wild(ew.Environment):
-    """Random lengths, both flags, exceptions, nonsense, odd scalars, one buffer, logs, tools."""
+    """Random lengths, flags, refusals, exceptions, nonsense, odd scalars, one buffer, tools."""
 
     def __init__(self, case: int, form: str) -> None:
         self.case, self.form = case, form
@@ -39,7 +39,8 @@ class Wild(ew.Environment):
         self.plan = random.Random(f"{self.case} {seed}")
         self.in_place = self.plan.random() < 0.5
         faults = ("raise", "short", "shape", "none", "odd", "flag", "reward", "reset", "log")
-        self.p = {name: self.plan.random() ** 3 * 0.2 for name in (*faults, "end", "tool", "parts")}
+        others = ("end", "tool", "parts", "refuse")
+        self.p = {name: self.plan.random() ** 3 * 0.2 for name in (*faults, *others)}
 
     def reset(self, *, seed: int | None = None) -> Any:
         self.resets += 1
@@ -59,8 +60,10 @@ class Wild(ew.Environment):
         return observation
 
     def step(self, action: int) -> Any:
-        self.at += 1
         chance = self.plan.random
+        if chance() < self.p["refuse"]:
+            raise ActionError(f"not after {self.at} steps")
+        self.at += 1
         self.buffer *= 0.5
         self.buffer += action
         if chance() < self.p["log"]:
@@ -220,10 +223,11 @@ def play_on(venv: ew.VectorEnv, case: int, n: int, form: str, autoreset: bool) -
             with pytest.raises((ActionError, ToolCallOpenError)):
                 venv.step(wrong if not waiting else [0] * n)
         batch = venv.step(np.array(actions) if turn % 2 and not waiting else actions)
-        rows = [env.step(action) for env, action in zip(singles, actions, strict=True)]
+        rows = [_step(env, action) for env, action in zip(singles, actions, strict=True)]
         for i in range(n):
             assert_same(batch[i], rows[i])
         assert batch.valid.tolist() == [row.valid for row in rows]
+        assert batch.refused.tolist() == [row.refused is not None for row in rows]
         assert batch.done.tolist() == [row.done for row in rows]
         assert batch.bootstrap.tolist() == [row.valid and not row.terminated for row in rows]
         assert batch.step_index.tolist() == [row.step_index for row in rows]
@@ -242,6 +246,13 @@ def play_on(venv: ew.VectorEnv, case: int, n: int, form: str, autoreset: bool) -
         for i, observation in enumerate(observations):
             assert same(batch[i].observation, observation)
     venv.close()
+
+
+def _step(env: ew.Env, action: Any) -> ew.StepResult[Any]:
+    try:
+        return env.step(action)
+    except ActionError as error:
+        return env._transport.session.refused(error)
 
 
 def _action(caller: random.Random, row: ew.StepResult[Any]) -> Any:

@@ -83,10 +83,13 @@ def check_result(result: StepResult[Any], name: str) -> None:
     """Refuse a result that the other library has no words for.
 
     Raises:
+        ActionError: In a vector, the environment refused its action, so that it has no reward.
         EnvironmentFailure: The step failed, so it has no reward.
         ToolCallOpenError: The environment asks its caller to run a tool.
         OptionError: The environment resets itself.
     """
+    if result.refused is not None:
+        raise ActionError(f"{name} refused its action: {result.refused}")
     if result.end is not None:
         if not result.valid:
             raise EnvironmentFailure(

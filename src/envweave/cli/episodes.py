@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import envweave as ew
 from envweave.errors import SpecError, in_words
 from envweave.testing import RandomPolicy
+from envweave.testing.policy import take_step
 
 Return = float | dict[str, float] | None
 
@@ -65,7 +67,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
 
     Raises:
         SpecError: Actions of this environment cannot be drawn.
-        EnvWeaveError: The environment refused the seed, or could not be reset.
+        EnvWeaveError: The environment refused the seed, or every action, or could not be reset.
     """
     choose: Callable[[ew.StepResult[Any]], Any] | None = None
     for number in range(1, episodes + 1):
@@ -76,7 +78,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
             choose = RandomPolicy(env.action_spec, given if seed is None else seed)
         task_id, total = result.task_id, None
         while not result.done:
-            result = env.step(draw(env.id, choose, result))
+            _, result = take_step(env, partial(draw, env.id, choose), result)
             total = _add(total, result.reward)
         assert result.end is not None
         yield Finished(

@@ -14,8 +14,10 @@ from envweave.codec import AgentsSpec, AnySpec, Spec
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, Record, Recursion
 from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.members import members_of
 from envweave.codec.pydantic_models import carries_outcome
 from envweave.codec.spaces import NOT_SHOWN
+from envweave.codec.structs import Struct
 from envweave.types import Action, Observation
 
 _FEW = 6
@@ -59,6 +61,13 @@ def _walk(spec: Spec, path: str) -> Iterator[Field]:
             named = [(_join(path, name), one) for name, one in fields.items()]
         case Fixed(items=items):
             named = [(f"{path}[{index}]", one) for index, one in enumerate(items)]
+        case Struct(fields=fields):
+            named = [(_join(path, name), one) for name, one in fields.items()]
+        case Either() if len(members := members_of(spec)) > 1:
+            yield Field(path, _type(spec), "one of them")
+            for name, option in members.items():
+                fields_inside = list(_walk(option, _within(path, name)))
+                yield from fields_inside or [Field(_within(path, name), "no fields", "")]
         case AgentsSpec(agents=agents) if same_for_all(spec):
             named = [(path, next(iter(agents.values())))]
         case AgentsSpec(agents=agents):
@@ -67,6 +76,11 @@ def _walk(spec: Spec, path: str) -> Iterator[Field]:
             yield Field(path, _type(spec), _allowed(spec))
     for name, one in named:
         yield from _walk(one, name)
+
+
+def _within(path: str, member: str) -> str:
+    """Where a member of a union stands."""
+    return f"{path}({member})" if path else member
 
 
 def _join(path: str, name: str) -> str:
@@ -97,8 +111,12 @@ def _type(spec: Spec) -> str:
             return "dict" if isinstance(item, AnySpec) else f"dict of {_type(item)}"
         case Either(options=options):
             return " or ".join(dict.fromkeys(map(_type, options)))
-        case Record(cls=cls) | Model(cls=cls) | Recursion(cls=cls) | Instance(cls=cls):
+        case Record(cls=cls) | Model(cls=cls) | Struct(cls=cls):
             return cls.__name__
+        case Recursion(cls=cls) | Instance(cls=cls):
+            return cls.__name__
+        case Dictionary(name=name):
+            return name
         case Fixed(items=items):
             return f"({', '.join(map(_type, items))})"
         case AnySpec():
@@ -108,15 +126,20 @@ def _type(spec: Spec) -> str:
 
 def _allowed(spec: Spec) -> str:
     match spec:
-        case Integer(low=low, high=high) | Real(low=low, high=high):
-            return _range(low, high)
+        case Integer(multiple_of=unit) | Real(multiple_of=unit):
+            multiples = "" if unit is None else f"multiples of {unit}"
+            return ", ".join(filter(None, [_range(spec.low, spec.high), multiples]))
+        case Text(length=length, pattern=pattern):
+            limit = "" if length.is_open else f"a length of {length}"
+            return ", ".join(filter(None, [limit, "" if pattern is None else pattern.text]))
         case Choice(values=values) if values != [None]:
             return ", ".join(repr(v.value if isinstance(v, enum.Enum) else v) for v in values)
         case Array():
             return _array_range(spec)
         case Listing(item=item) | Dictionary(fields=None, item=item):
             inside = _allowed(item)
-            return f"each {inside}" if inside else ""
+            limit = "" if spec.length.is_open else f"a length of {spec.length}"
+            return ", ".join(filter(None, [limit, f"each {inside}" if inside else ""]))
         case Either(options=options):
             return "; ".join(filter(None, map(_allowed, options)))
     return ""

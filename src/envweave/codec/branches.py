@@ -13,6 +13,7 @@ from envweave.codec.pydantic_models import Model as Model
 from envweave.codec.records import Record as Record
 from envweave.codec.records import Recursion as Recursion
 from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short
+from envweave.codec.structs import Struct
 from envweave.errors import SpecError, suggest
 
 _ATTEMPTS = 100
@@ -160,8 +161,10 @@ class Dictionary(Spec):
         optional: Iterable[str] = (),
         length: Length = ANY_LENGTH,
         definition: str | None = None,
+        name: str = "dict",
     ) -> None:
         self.length = length
+        self.name = name  # of a `TypedDict`, for messages
         self._definition = definition  # what it is called within itself
         self.item = AnySpec() if item is None else item
         self.key = AnySpec() if key is None else key
@@ -302,7 +305,9 @@ class Either(Spec):
             return deeper[0]
         if isinstance(value, Mapping):
             overlaps = [
-                option.overlap(value) if isinstance(option, Record | Dictionary | Model) else 0
+                option.overlap(value)
+                if isinstance(option, Record | Dictionary | Model | Struct)
+                else 0
                 for option in self.options
             ]
             if overlaps.count(max(overlaps)) == 1:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
@@ -18,6 +19,7 @@ from envweave.codec.limits import DICTS, LISTS, NO_LIMITS, SETS, Limits, is_numb
 from envweave.codec.pydantic_models import Model, is_model, model_hints
 from envweave.codec.records import definition
 from envweave.codec.spec import AnySpec, Spec
+from envweave.codec.structs import Struct
 from envweave.codec.type_arguments import field_hints, substitute
 from envweave.codec.typed_dicts import (
     is_qualifier,
@@ -37,11 +39,12 @@ def spec_from_hint(hint: Any) -> Spec:
     """Return the spec that a type hint describes.
 
     Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
-    `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions, `np.ndarray`, `NDArray`,
-    and `Annotated[..., Bounds(...)]`. Marks of msgspec and annotated_types, and pydantic's
-    `Field`, limit numbers (`ge`, `gt`, `le`, `lt`, `multiple_of`), texts (`min_length`,
-    `max_length`, `pattern`), lists, sets and dicts (`min_length`, `max_length`). Their titles,
-    descriptions and examples go into the JSON Schema. Any other class accepts its instances.
+    `msgspec.Struct`, pydantic's models, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions,
+    `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
+    annotated_types, and pydantic's `Field`, limit numbers (`ge`, `gt`, `le`, `lt`,
+    `multiple_of`), texts (`min_length`, `max_length`, `pattern`), lists, sets and dicts
+    (`min_length`, `max_length`). Their titles, descriptions and examples go into the JSON Schema.
+    Any other class accepts its instances.
 
     Raises:
         DefinitionError: A hint cannot be evaluated, its limits make no sense, or they are of a
@@ -187,6 +190,8 @@ def _class(
         return _typed_dict(hint, cls, arguments, within)
     if is_model(cls):
         return _model(cls, within)
+    if issubclass(cls, msgspec.Struct) and not cls.__struct_config__.array_like:
+        return _struct(hint, cls, arguments, within)
     if issubclass(cls, enum.Enum):
         return Choice(cls, enum=cls)
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
@@ -263,6 +268,7 @@ def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosi
         fields=fields,
         optional=[name for name, one in hints.items() if not is_required(cls, name, one)],
         definition=definition(cls) if returns else None,
+        name=cls.__name__,
     )
     for recursion in returns:
         recursion.record = spec
@@ -291,6 +297,25 @@ def _model_field(hint: Any, within: Enclosing) -> Spec:
     except DefinitionError:
         bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
         return AnySpec() if bare is hint else _model_field(bare, within)
+
+
+def _struct(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
+    if hint in within:
+        recursion = Recursion(cls)
+        within[hint].append(recursion)
+        return recursion
+    returns: list[Recursion] = []
+    hints = field_hints(cls, arguments)
+    fields = {
+        name: _spec(hints[name], {**within, hint: returns}, NO_LIMITS)
+        for name in cls.__struct_fields__
+    }
+    needed = {field.name for field in msgspec.structs.fields(cls) if field.required}
+    spec = Struct(cls, fields, [name for name in fields if name not in needed])
+    spec.is_recursive = bool(returns)
+    for recursion in returns:
+        recursion.record = spec
+    return spec
 
 
 def _is_bare_protocol(cls: type) -> bool:

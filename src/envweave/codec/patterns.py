@@ -6,6 +6,7 @@ part. Lookarounds and conditions have no such reading.
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Callable
@@ -21,6 +22,8 @@ _LETTERS = string.ascii_letters + string.digits + "_- ,.:/"
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
 _REACH = 8  # how often something is repeated that may be repeated without end
 _MAX_PARTS = 20_000
+_ENDLESS = 1e4  # how often something that is repeated without end may be, for a guess
+_FEW_WAYS = 1e6
 _CLASSES: dict[Any, Callable[[str], bool]] = {
     sre.CATEGORY_DIGIT: str.isdigit,
     sre.CATEGORY_NOT_DIGIT: lambda one: not one.isdigit(),
@@ -41,8 +44,8 @@ class Pattern:
 
     Attributes:
         text: The expression.
-        is_simple: Whether looking for it takes no more than a short time, whatever the text:
-            nothing that is repeated holds a choice, or something else that is repeated.
+        is_simple: Whether looking for it takes no more than a short time, whatever the text: one
+            part is repeated without end at most, and none that is repeated holds a choice.
         can_sample: Whether texts can be drawn that contain it.
     """
 
@@ -55,7 +58,7 @@ class Pattern:
             self._parsed = parser.parse(text)
         except (re.error, OverflowError, RecursionError) as error:
             raise DefinitionError(f"pattern={text!r} is no regular expression: {error}.") from None
-        self.is_simple = _is_simple(self._parsed, repeated=False)
+        self.is_simple = _ways(self._parsed, repeated=False) <= _FEW_WAYS
         try:
             self.draw(np.random.default_rng(0))
             self.can_sample = True
@@ -150,18 +153,20 @@ def _is_member(letter: str, choices: Any) -> bool:
     return negated
 
 
-def _is_simple(parts: Any, *, repeated: bool) -> bool:
+def _ways(parts: Any, *, repeated: bool) -> float:
+    """In how many ways a text may be gone through in search of these parts, about."""
+    ways = 1.0
     for kind, value in parts:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
-            varies = value[0] != value[1]
-            if (repeated and varies) or not _is_simple(value[2], repeated=repeated or varies):
-                return False
+            low, high, inside = value
+            count = _ENDLESS if high is sre.MAXREPEAT else high - low + 1
+            if (repeated and count > 1) or _ways(inside, repeated=True) > 1:
+                return math.inf
+            ways *= count
         elif kind is sre.SUBPATTERN:
-            if not _is_simple(value[-1], repeated=repeated):
-                return False
+            ways *= _ways(value[-1], repeated=repeated)
         elif kind is sre.BRANCH:
-            if repeated or not all(_is_simple(one, repeated=False) for one in value[1]):
-                return False
+            ways *= math.inf if repeated else sum(_ways(one, repeated=False) for one in value[1])
         elif kind not in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN, sre.AT):
-            return False
-    return True
+            return math.inf
+    return ways

@@ -74,7 +74,8 @@ class Session:
         reset_due: Whether the driver owes an autoreset.
         step_index: How many steps the episode has taken.
         last: The last good observation.
-        info: The info of the last result, with one agent.
+        info: The info of the episode's start; whoever makes rows of results sets that of the
+            last one, since an ordinary step has no time for it.
         said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
         seat: Who is under these rules, and whether it is still trusted.
@@ -259,7 +260,7 @@ class Session:
                 observation = observation.copy()
             elif not is_bare or info or getrefcount(observation) > HELD_ALONE or not is_flat(kind):
                 observation = keep(observation)
-            self.info = info = keep_info(info) if info else {}
+            info = keep_info(info) if info else {}
         except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
         self.last = observation
@@ -308,8 +309,7 @@ class Session:
             self._owed = outcomes.total(self._owed, reward)
             if answers and not self._outbox.open_calls:
                 asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
-        self.info = info = keep_info(info)
-        parts = (kept, reward, terminated, truncated, info)
+        parts = (kept, reward, terminated, truncated, keep_info(info))
         return self._result(parts, end, events, asked)
 
     def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:

@@ -14,6 +14,7 @@ from envweave.errors import (
     SpecError,
 )
 from envweave.session.keeping import keep
+from envweave.testing.action_checks import ACTION_CHECKS
 from envweave.testing.agent_checks import AGENT_CHECKS
 from envweave.testing.outcomes import Check, NotApplicable, refuses, require
 from envweave.testing.seed_checks import SEED_CHECKS
@@ -80,7 +81,7 @@ def an_episode_ends_exactly_once(subject: Subject) -> None:
         ended: list[str | None] = []
         for _ in range(subject.max_steps):
             try:
-                result = env.step(choose(result))
+                _, result = subject.act(env, choose, result)
             except NotApplicable:
                 break
             if result.end is not None:
@@ -198,7 +199,7 @@ def observations_do_not_change_later(subject: Subject) -> None:
         choose = subject.policy(env)
         shown = [(0, result.observation, keep(result.observation))]
         while not result.done and len(shown) < subject.max_steps:
-            result = env.step(choose(result))
+            _, result = subject.act(env, choose, result)
             shown.append((result.step_index, result.observation, keep(result.observation)))
         subject.start(env)
 
@@ -215,7 +216,7 @@ def state_names_the_episode(subject: Subject) -> None:
     with subject.opened() as env:
         result = subject.start(env)
         before = env.state()
-        result = env.step(subject.first_action(env, result))
+        _, result = subject.act(env, subject.policy(env), result)
         after = env.state()
 
         require(after.episode_id, f"state() names no episode: {after!r}.")
@@ -301,6 +302,7 @@ ENVIRONMENT_CHECKS: list[Check[Subject]] = [
         flags_and_reason_agree,
         an_unknown_field_is_refused,
         a_refused_action_leaves_the_episode_unharmed,
+        *ACTION_CHECKS,
         *SEED_CHECKS,
         observations_fit_their_spec,
         observations_do_not_change_later,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 
+from envweave.api import Env
 from envweave.codec import AgentsSpec, Spec
 from envweave.codec.branches import Model, Record
 from envweave.codec.leaves import Choice, Integer
+from envweave.errors import ActionError
 from envweave.types import NeedAction, StepResult, ToolResult
+
+_ATTEMPTS = 100
 
 
 @final
@@ -52,6 +56,26 @@ class RandomPolicy:
         elif (choices := _choices(spec)) is not None:
             return choices[int(self._rng.choice(legal))]
         return spec.sample(self._rng)
+
+
+def take_step(
+    env: Env, choose: Callable[[StepResult[Any]], Any], result: StepResult[Any]
+) -> tuple[Any, StepResult[Any]]:
+    """Take one step; where the environment refuses an action, choose another.
+
+    Returns the action and what came of it.
+
+    Raises:
+        ActionError: It refused so many in a row that it may refuse all.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        action = choose(result)
+        try:
+            return action, env.step(action)
+        except ActionError:
+            continue
+    action = choose(result)
+    return action, env.step(action)
 
 
 def _choices(spec: Spec) -> Sequence[Any] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from envweave.api import Env
 from envweave.errors import SeedError, SpecError
 from envweave.testing.outcomes import NotApplicable, require
-from envweave.testing.policy import RandomPolicy
+from envweave.testing.policy import RandomPolicy, take_step
 from envweave.types import StepResult, ToolResult
 
 
@@ -112,13 +112,25 @@ class Subject:
         actions: list[Any] = []
         results: list[StepResult[Any]] = [result]
         while not result.done and len(actions) < self.max_steps:
-            action = choose(result)
-            result = env.step(action)
+            action, result = self.act(env, choose, result)
             actions.append(action)
             results.append(result)
         if until_end and not result.done:
             raise NotApplicable(f"No episode ended within {self.max_steps} steps.")
         return Played(actions, results)
+
+    def act(
+        self, env: Env, choose: Callable[[StepResult[Any]], Any], result: StepResult[Any]
+    ) -> tuple[Any, StepResult[Any]]:
+        """Take one step; where the environment refuses an action, choose another.
+
+        Raises:
+            ActionError: It refused every one of them, or one of the given episode.
+        """
+        if self.episode is None:
+            return take_step(env, choose, result)
+        action = choose(result)
+        return action, env.step(action)
 
     def first_action(self, env: Env, result: StepResult[Any]) -> Any:
         """Return an action that the environment takes now."""

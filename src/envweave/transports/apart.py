@@ -176,12 +176,14 @@ class ApartTransport:
         done = self._crew.done
         ids, results = [], []
         for number in numbers:
-            outcome = done[number]
+            outcome, session = done[number], self.sessions[self._steps[number]]
             if isinstance(outcome, ActionError):
-                outcome = self.sessions[self._steps[number]].refused(outcome)
+                outcome = session.refused(outcome)
             elif isinstance(outcome, BaseException):
                 # The others stay, for whoever receives next.
                 raise _named(self._steps.pop(number), outcome)
+            elif outcome.ready is None:
+                session.info = outcome.info
             ids.append(self._steps[number])
             results.append(outcome)
         shown = {i: result.current for i, result in zip(ids, results, strict=True)}

@@ -207,6 +207,7 @@ class SessionRows:
         if isinstance(error, ActionError):
             return session.refused(session.refuse(error))
         result = session.conclude(outcome) if error is None else session.fail(error)
+        session.info = result.info
         return self.drivers[i].go_on(result)
 
     def _caught_up(self, i: int) -> Session:
@@ -261,9 +262,11 @@ class SessionRows:
         for i, action in sent:
             session = self._caught_up(i)
             try:
-                results[i] = self.drivers[i].step(action)
+                results[i] = result = self.drivers[i].step(action)
             except ActionError as error:
                 results[i] = session.refused(error)
+            else:
+                session.info = result.info if result.ready is None else session.info
         # Rows share one clock; for a row, its start is where the clock meets its own count.
         self._offsets = self._offsets.copy()
         self._shown = None if self._shown is None else list(self._shown)

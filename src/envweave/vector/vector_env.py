@@ -179,7 +179,8 @@ class VectorEnv:
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
 
-        With several agents it returns an `AgentStepBatch`.
+        An action that an environment's own `step` refuses leaves its row where it was, and
+        `batch.refused` is true there. With several agents it returns an `AgentStepBatch`.
 
         Args:
             actions: A list of actions or dicts; a dict of columns; or one array, where an

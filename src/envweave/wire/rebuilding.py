@@ -26,6 +26,7 @@ from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, R
 from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Choice, Instance, Text
 from envweave.codec.pydantic_models import validate
+from envweave.codec.structs import Struct
 from envweave.wire.fitting import best_of
 
 Rebuilder = Callable[[Any], Any]
@@ -105,7 +106,7 @@ class _Compiler:
                 return _reading(spec) if has_members else None
             case Text(binary=True):
                 return _binary
-            case Instance(cls=cls):
+            case Instance(cls=cls) | Struct(cls=cls):
                 return _instance(cls)
         return None
 

@@ -20,12 +20,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec, to_plain
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
 from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array
+from envweave.codec.structs import Struct
 from envweave.types.equality import same
 from envweave.wire.schema_spaces import words_for
 
@@ -63,6 +65,11 @@ class _Annotator:
             case Dictionary(fields=fields) if fields is not None:
                 if (found := self._defined(schema)) is not None:
                     self._each(fields, found["properties"])
+            case Struct(fields=fields, cls=cls):
+                if (found := self._defined(schema)) is not None:
+                    self._each(fields, found["properties"])
+                    for name, default in _struct_defaults(cls).items():
+                        found["properties"][name]["default"] = default
             case AgentsSpec(agents=agents):
                 self._each(agents, schema["properties"])
             case Either(options=options):
@@ -125,6 +132,19 @@ def _defaults(cls: Any) -> dict[str, Any]:
             default = _made_alike(field.default_factory)
         if default is not dataclasses.MISSING and _is_plain(default):
             told[name] = to_plain(default)
+    return told
+
+
+def _struct_defaults(cls: Any) -> dict[str, Any]:
+    """The defaults of a struct that can be told, as plain data."""
+    told = {}
+    for field in msgspec.structs.fields(cls):
+        default = field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = _made_alike(field.default_factory)
+        is_known = default is not msgspec.NODEFAULT and default is not dataclasses.MISSING
+        if is_known and _is_plain(default):
+            told[field.name] = to_plain(default)
     return told
 
 
