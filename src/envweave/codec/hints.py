@@ -39,8 +39,8 @@ def spec_from_hint(hint: Any) -> Spec:
     """Return the spec that a type hint describes.
 
     Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
-    `msgspec.Struct`, pydantic's models, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions,
-    `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
+    `msgspec.Struct`, pydantic's models, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts,
+    unions, `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
     annotated_types, and pydantic's `Field`, limit numbers (`ge`, `gt`, `le`, `lt`,
     `multiple_of`), texts (`min_length`, `max_length`, `pattern`), lists, sets and dicts
     (`min_length`, `max_length`). Their titles, descriptions and examples go into the JSON Schema.
