@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interop_worlds import Moody, Pixels, Talk
+from interop_worlds import Curt, Moody, Pixels, Talk
 from serving import served
-from sly_openenv import Sly, shown, sly_server, usual
+from sly_openenv import SCHEMAS, Sly, shown, sly_server, usual
 
 import envweave as ew
 from envweave.errors import (
@@ -46,6 +46,52 @@ def test_only_known_keys_are_sent(sly: Sly) -> None:
         {"type": "state"},
         {"type": "close"},
     ]
+
+
+def test_what_an_action_leaves_out_is_not_sent(sly: Sly) -> None:
+    """pydantic writes no default for what is made anew each time, such as a list."""
+    fields = {
+        "metadata": {"type": "object", "additionalProperties": True},
+        "say": {"type": "string", "minLength": 1},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    }
+    action = {"type": "object", "title": "Act", "properties": fields, "required": ["say"]}
+    sly.schemas = {**SCHEMAS, "action": action}
+    rng = np.random.default_rng(0)
+
+    with ew.make(sly.url) as env:
+        env.reset()
+        env.step({"say": "hi"})
+        for _ in range(20):
+            env.step(env.action_spec.sample(rng))
+
+    sent = [one["data"] for one in sly.heard if one["type"] == "step"]
+    assert sent[0] == {"say": "hi", "metadata": {}}
+    assert all(one["say"] and None not in one.values() for one in sent)
+    assert {len(one) for one in sent} == {2, 3}
+
+
+def test_a_reset_that_shows_what_no_schema_declares_adds_it_to_every_observation(sly: Sly) -> None:
+    declared = {"score": {"type": "integer", "default": 0}, "steps": {"type": "integer"}}
+    observation = {"type": "object", "title": "Seen", "properties": declared}
+    sly.schemas = {**SCHEMAS, "observation": {**observation, "required": ["steps"]}}
+
+    def answer(request: dict[str, Any], connection: Any) -> Any:
+        if request["type"] == "reset":
+            told: dict[str, Any] = {"task": 7, "steps": 0}
+        else:
+            told = {"score": 5, "steps": 1}
+        return {"type": "observation", "data": {"observation": told, "reward": 1, "done": False}}
+
+    sly.answer = answer
+    with ew.make_vector(sly.url, num_envs=2) as envs:
+        first = envs.reset()
+        second = envs.step([{"say": "hi"}] * 2)
+
+    assert first.current["task"] == [7, 7]
+    assert first.current["score"] == second.current["task"] == [None, None]
+    assert second.current["score"] == [5, 5]
+    assert second.current["steps"].tolist() == [1, 1]
 
 
 def test_pings_are_answered_while_the_caller_thinks(sly: Sly) -> None:
@@ -318,3 +364,13 @@ def test_a_failure_at_our_own_server_keeps_its_owner() -> None:
     assert failed.end is not None
     assert (failed.end.reason, failed.end.blame) == ("error", "environment")
     assert math.isnan(failed.reward)
+
+
+def test_fields_that_openenv_has_no_class_for_are_told_in_the_metadata() -> None:
+    with served(Curt) as url, ew.make(f"openenv://{url}") as env:
+        env.reset()
+        result = env.step(3)
+
+    assert result.observation.value == 3
+    assert result.observation.note is None
+    assert result.info == {"note": "there you are", "more": 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -33,12 +35,13 @@ def openenv_python() -> Path:
 class Peer:
     """A process with OpenEnv in it, which does what it is asked."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, script: str = "openenv_peer.py", **more: str) -> None:
         self.process = subprocess.Popen(
-            [python, SUPPORT / "openenv_peer.py"],
+            [python, SUPPORT / script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **more},
         )
 
     def __call__(self, do: str, url: str | None = None, **keywords: Any) -> Any:
@@ -58,12 +61,13 @@ class World:
     """An OpenEnv server, with the environments of `openenv_worlds.py`.
 
     Attributes:
+        host: The ID of the server, to which the path of an environment is added.
         echo: The ID of OpenEnv's own echo environment there.
         staged: The ID of one that does what it is told.
     """
 
     def __init__(self, peer: Peer) -> None:
-        host = f"openenv://127.0.0.1:{peer('serve_worlds')['port']}"
+        self.host = host = f"openenv://127.0.0.1:{peer('serve_worlds')['port']}"
         self.echo, self.staged = f"{host}/echo", f"{host}/staged"
 
 
@@ -75,6 +79,30 @@ def peer(openenv_python: Path) -> Iterator[Peer]:
         yield one
     finally:
         one.process.kill()  # and with it the servers that it runs
+        one.process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def both(openenv_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """OpenEnv and envweave in one process.
+
+    Its virtual environment lacks a few packages that envweave needs; those of this one are lent.
+    """
+    lent = tmp_path_factory.mktemp("lent")
+    for name in ("cloudpickle", "msgspec", "prometheus_client"):
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        (lent / name).symlink_to(Path(found.origin).parent)
+    about = Path(str(importlib.metadata.distribution("envweave").locate_file("")))
+    for one in about.glob("envweave-*.dist-info"):  # which tells of its plug-ins
+        (lent / one.name).symlink_to(one)
+    paths = [ROOT / "src", SUPPORT, lent]
+    one = Peer(openenv_python, "openenv_classes.py", PYTHONPATH=os.pathsep.join(map(str, paths)))
+    try:
+        yield one
+    finally:
+        one.process.kill()
         one.process.communicate(timeout=10)
 
 

@@ -29,10 +29,25 @@ def test_output_errors_and_status_are_fields_of_the_observation(peer: Any, play:
     shown = [one["observation"] for one in (began, first, second, failed)]
     assert [one["stdout"] for one in shown] == ["", "set\n", "", ""]
     assert [one["exit_code"] for one in shown] == [0, 0, 0, 1]
-    assert [one["result"] for one in shown] == [None, None, "21", None]
-    assert "execution_result" not in shown[1]
+    assert shown[1].keys() == {"stdout", "stderr", "exit_code"}
+    told = [one["metadata"] for one in (began, first, second, failed)]
+    assert [one["result"] for one in told] == [None, None, "21", None]
+    assert told[0]["seed"] == 7
     assert shown[3]["stderr"].endswith("ZeroDivisionError: division by zero\n")
     assert (state["episode_id"], state["step_count"], state["last_exit_code"]) == ("e1", 3, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1}], ids=["here", "worker"])
+def test_their_typed_client_parses_what_is_shown(peer: Any, options: Any) -> None:
+    """Its class of observations has three fields, and refuses any other."""
+    with served("coding-v0", **options) as url:
+        began, printed, failed, state = peer("play_typed", url, codes=["print(6 * 7)", "1 / 0"])
+
+    assert (began["stdout"], began["exit_code"]) == ("", 0)
+    assert (printed["stdout"], printed["exit_code"]) == ("42\n", 0)
+    assert failed["exit_code"] == 1
+    assert "ZeroDivisionError" in failed["stderr"]
+    assert (state["step_count"], state["last_exit_code"]) == (2, 1)
 
 
 def test_a_reward_is_applied_once(peer: Any) -> None:

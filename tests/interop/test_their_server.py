@@ -211,3 +211,43 @@ def test_no_thread_is_left_when_all_are_closed(world: Any) -> None:
         other.reset()
 
     assert left.threads("openenv") == []
+
+
+@pytest.mark.parametrize("path", ["quiz", "exam"])
+def test_a_reset_may_show_other_fields_than_the_steps(world: Any, path: str) -> None:
+    """`quiz` declares only what its steps show, as most servers do; `exam` declares both."""
+    with ew.make(f"{world.host}/{path}") as env:
+        first = env.reset(seed=1)
+        result = env.step({"answer": 3})
+
+    assert first.observation.question == "2 + 1?"
+    assert (first.observation.correct, first.observation.explanation) == (None, None)
+    assert (result.observation.correct, result.observation.question) == (True, None)
+    assert type(first.observation) is type(result.observation)
+
+
+@pytest.mark.parametrize("path", ["quiz", "exam"])
+def test_fields_that_only_some_observations_have_are_lists_in_a_vector(
+    world: Any, path: str
+) -> None:
+    with ew.make_vector(f"{world.host}/{path}", num_envs=3, autoreset=True) as envs:
+        first = envs.reset(seed=1)
+        batches = [envs.step([{"answer": 3}] * 3) for _ in range(3)]
+
+    assert first.current.keys() == {"question", "correct", "explanation"}
+    assert first.current["question"] == ["2 + 1?", "0 + 1?", "3 + 1?"]
+    assert first.current["correct"] == [None] * 3
+    assert batches[0].current["question"] == [None] * 3
+    assert batches[0].current["correct"] == [True, False, False]
+    assert batches[2].successor["explanation"] == ["so it is"] * 3
+    assert all(text.endswith("+ 1?") for text in batches[2].current["question"])
+
+
+def test_tools_called_by_actions_run_in_a_vector(world: Any) -> None:
+    with ew.make_vector(f"{world.host}/kitchen", num_envs=2) as envs:
+        first = envs.reset()
+        batch = envs.step([{"tool_name": "cook", "arguments": {"dish": one}} for one in "ab"])
+
+    assert first.current["tool_name"] == [None, None]
+    assert batch.current["tool_name"] == ["cook", "cook"]
+    assert [one["data"] for one in batch.current["result"]] == ["a, cooked", "b, cooked"]

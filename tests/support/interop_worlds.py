@@ -78,3 +78,21 @@ class Moody(ew.Environment):
 
     def close(self) -> None:
         type(self).open -= 1
+
+
+@dataclass
+class Account(ew.Observation):
+    value: int = 0
+    note: str = ""
+
+
+class Curt(ew.Environment):
+    """Has a field of its own, besides those that OpenEnv has a class for."""
+
+    openenv_fields = ("value",)
+
+    def reset(self, *, seed: int | None = None) -> Account:
+        return Account(note="hello")
+
+    def step(self, action: int) -> Account:
+        return Account(value=action, note="there you are", reward=1.0, metadata={"more": 1})

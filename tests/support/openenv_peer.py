@@ -16,7 +16,9 @@ import socket
 import sys
 from typing import Any
 
-from openenv.core import GenericEnvClient, MCPToolClient
+from openenv.core import EnvClient, GenericEnvClient, MCPToolClient
+from openenv.core.client_types import StepResult
+from openenv.core.env_server import Action, Observation, State
 
 
 def told(result: Any) -> dict[str, Any]:
@@ -65,6 +67,44 @@ def play_sync(url: str, calls: list[list[Any]], **options: Any) -> list[Any]:
             except Exception as error:  # noqa: BLE001 - told to the test
                 said.append(failure(error))
     return said
+
+
+class TypedAction(Action):
+    code: str
+
+
+class TypedObservation(Observation):
+    """What OpenEnv's own coding environment shows. As in all of its classes, nothing else fits."""
+
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+
+
+class TypedState(State):
+    last_exit_code: int = 0
+
+
+class TypedClient(EnvClient[TypedAction, TypedObservation, TypedState]):
+    """A client of the kind that OpenEnv's environments come with: its coding client, in short."""
+
+    def _step_payload(self, action: TypedAction) -> dict[str, Any]:
+        return {"code": action.code}
+
+    def _parse_result(self, payload: dict[str, Any]) -> Any:
+        observation = TypedObservation(**payload["observation"])
+        return StepResult(observation, payload.get("reward"), bool(payload.get("done")))
+
+    def _parse_state(self, payload: dict[str, Any]) -> TypedState:
+        return TypedState(**payload)
+
+
+def play_typed(url: str, codes: list[str]) -> list[Any]:
+    """Play on a coding environment with a typed client; return what it parsed."""
+    with TypedClient(base_url=url).sync() as env:
+        said = [env.reset().observation.model_dump()]
+        said += [env.step(TypedAction(code=one)).observation.model_dump() for one in codes]
+        return [*said, env.state().model_dump()]
 
 
 async def crowd(url: str, count: int, actions: list[Any]) -> list[Any]:
@@ -212,6 +252,7 @@ def serve_worlds() -> dict[str, int]:
 DOES = {
     "play_async": play_async,
     "play_sync": play_sync,
+    "play_typed": play_typed,
     "crowd": crowd,
     "one_too_many": one_too_many,
     "use_tools": use_tools,

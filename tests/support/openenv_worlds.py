@@ -1,6 +1,7 @@
-"""An OpenEnv server with two environments, run by `openenv_peer.py`.
+"""An OpenEnv server with many environments, run by `openenv_peer.py`.
 
-`/echo` is OpenEnv's own, as `openenv init` writes it; `/staged` does what it is told.
+`/echo` is OpenEnv's own, as `openenv init` writes it; `/staged` does what it is told; the others
+are those of `openenv_zoo.py`. `/exam` is `/quiz`, by a server that declares what its reset shows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from echo_world.models import EchoWorldAction, EchoWorldObservation
 from echo_world.server.echo_world_environment import EchoWorldEnvironment
 from fastapi import FastAPI
 from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+from openenv_zoo import ZOO, Task
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
@@ -89,9 +91,12 @@ def run(listener: socket.socket, on_ready: Callable[[], Any]) -> None:
     worlds: dict[str, Any] = {
         "/echo": (EchoWorldEnvironment, EchoWorldAction, EchoWorldObservation),
         "/staged": (Staged, StagedAction, StagedObservation),
+        **{f"/{name}": classes for name, classes in ZOO.items()},
     }
     for path, classes in worlds.items():
         app.mount(path, create_fastapi_app(*classes, max_concurrent_envs=ROOM))
+    exam = create_fastapi_app(*ZOO["quiz"], max_concurrent_envs=ROOM, reset_observation_cls=Task)
+    app.mount("/exam", exam)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     startup = server.startup
 

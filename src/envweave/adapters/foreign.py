@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from typing import Any, final
 
+from envweave.adapters import openenv
 from envweave.environment import Environment, Interface
 from envweave.errors import DefinitionError
 
@@ -13,7 +14,7 @@ from envweave.errors import DefinitionError
 def adopt(candidate: Any) -> Environment:
     """Return an `Environment` for whatever a factory made.
 
-    Takes our own, Gymnasium's and PettingZoo's environments, and any other object with
+    Takes our own, Gymnasium's, PettingZoo's and OpenEnv's environments, and any other object with
     `reset` and `step` methods that return tuples or results.
 
     Raises:
@@ -34,6 +35,8 @@ def adopt(candidate: Any) -> Environment:
 
         if pettingzoo.is_foreign(candidate):
             return pettingzoo.from_pettingzoo(candidate)
+    if openenv.is_foreign(candidate):
+        return openenv.from_openenv(candidate)
     missing = [name for name in ("reset", "step") if not callable(getattr(candidate, name, None))]
     if missing:
         raise DefinitionError(

@@ -18,7 +18,8 @@ from envweave.adapters.outward import (
     with_mask,
 )
 from envweave.codec import Mismatch, Spec
-from envweave.codec.branches import Dictionary, Record
+from envweave.codec.branches import Dictionary, Model, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Integer, Real
 from envweave.codec.space_values import bridge
 from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
@@ -137,13 +138,17 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
     Columns of numbers within their bounds are passed on as they are; anything else goes value
     by value, and raises `Mismatch` where one does not fit.
     """
+    if isinstance(spec, Declared):
+        return column_encoder(spec.spec, count)
     one = bridge(spec)
 
     def by_value(column: Any) -> Any:
         empty: Any = create_empty_array(one.space, count)
         return concatenate(one.space, [one.encode(value) for value in column], empty)
 
-    if isinstance(spec, Record | Dictionary) and isinstance(one.space, gymnasium.spaces.Dict):
+    if isinstance(spec, Record | Model | Dictionary) and isinstance(
+        one.space, gymnasium.spaces.Dict
+    ):
         fields = spec.fields or {}
         inner = {name: column_encoder(fields[name], count) for name in one.space.spaces}
 
@@ -180,9 +185,10 @@ def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, A
 
 def _takes_arrays(spec: Spec) -> bool:
     """Whether one array of a space's values is an array of actions as it is."""
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         fields = _own_fields(spec)
-        return len(fields) == 1 and not isinstance(fields[0], Record) and _takes_arrays(fields[0])
+        nested = fields and isinstance(fields[0], Record | Model)
+        return len(fields) == 1 and not nested and _takes_arrays(fields[0])
     if isinstance(spec, Array):
         return spec.dtype is not None and spec.dtype.kind != "b"
     return isinstance(spec, Integer | Real)
@@ -190,11 +196,11 @@ def _takes_arrays(spec: Spec) -> bool:
 
 def _is_number(spec: Spec) -> bool:
     """Whether an action is one number, for which the space may have an array of one item."""
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         fields = _own_fields(spec)
         return len(fields) == 1 and _is_number(fields[0])
     return isinstance(spec, Integer | Real)
 
 
-def _own_fields(spec: Record) -> list[Spec]:
+def _own_fields(spec: Record | Model) -> list[Spec]:
     return [one for name, one in spec.fields.items() if name != "metadata"]

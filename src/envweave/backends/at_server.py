@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envweave.adapters.openenv import is_foreign, openenv_hints
 from envweave.client.alone import RemoteDriver
 from envweave.client.served import Served, Server
 from envweave.environment.hinted import class_hints
@@ -145,4 +146,9 @@ def token_of(remote: Remote) -> str | None:
 
 def types_of(spec: EnvSpec) -> Types:
     """Return the author's classes, where they are known here; nothing is made."""
-    return Types() if spec.backend is not None else Types(*class_hints(spec.load()))
+    if spec.backend is not None:
+        return Types()
+    factory = spec.load()
+    if isinstance(factory, type) and is_foreign(factory):
+        return Types(*openenv_hints(factory))
+    return Types(*class_hints(factory))

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, Record, Recursion
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
 from envweave.codec.members import members_of
+from envweave.codec.pydantic_models import carries_outcome
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.codec.structs import Struct
 from envweave.types import Action, Observation
@@ -49,8 +51,11 @@ def same_for_all(spec: AgentsSpec) -> bool:
 def _walk(spec: Spec, path: str) -> Iterator[Field]:
     named: Iterable[tuple[str, Spec]] = ()
     match spec:
-        case Record():
-            hidden = NOT_SHOWN if issubclass(spec.cls, Action | Observation) else frozenset()
+        case Declared(spec=declared):
+            named = [(path, declared)]
+        case Record() | Model():
+            is_ours = issubclass(spec.cls, Action | Observation) or carries_outcome(spec.cls)
+            hidden = NOT_SHOWN if is_ours else frozenset()
             named = [(_join(path, n), s) for n, s in spec.fields.items() if n not in hidden]
         case Dictionary(fields=dict() as fields):
             named = [(_join(path, name), one) for name, one in fields.items()]
@@ -106,7 +111,9 @@ def _type(spec: Spec) -> str:
             return "dict" if isinstance(item, AnySpec) else f"dict of {_type(item)}"
         case Either(options=options):
             return " or ".join(dict.fromkeys(map(_type, options)))
-        case Record(cls=cls) | Struct(cls=cls) | Recursion(cls=cls) | Instance(cls=cls):
+        case Record(cls=cls) | Model(cls=cls) | Struct(cls=cls):
+            return cls.__name__
+        case Recursion(cls=cls) | Instance(cls=cls):
             return cls.__name__
         case Dictionary(name=name):
             return name

@@ -8,7 +8,7 @@ knows no deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from envweave.client.address import Address, parse_address
@@ -95,7 +95,7 @@ class OpenEnvEnvironment(Environment):
             told = await self._ask({"type": "reset", "data": data}, may_dial=True)
         except ServerError as error:
             raise EnvironmentLostError(str(error)) from None
-        observation, info = self._read(told)
+        observation, info = self._read(told, self._found.rebuild_first)
         if told.get("done") is True:
             raise EnvironmentFailure("the server's reset returned an episode that is over already")
         self._last = observation
@@ -113,7 +113,7 @@ class OpenEnvEnvironment(Environment):
             told = await self._ask({"type": "step", "data": data})
         except ServerError as error:
             return self._lost(str(error))
-        observation, info = self._read(told)
+        observation, info = self._read(told, self._found.rebuild)
         self._last = observation
         truncated = told.get("truncated") is True
         terminated = told.get("done") is True and told.get("terminated") is not False
@@ -131,14 +131,16 @@ class OpenEnvEnvironment(Environment):
         if isinstance(end, dict) and end.get("blame") in ("environment", "infrastructure"):
             self.emit(EpisodeEnd(end["reason"], end["blame"], end.get("cause")))
 
-    def _read(self, told: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _read(
+        self, told: dict[str, Any], rebuild: Callable[[Any], Any]
+    ) -> tuple[Any, dict[str, Any]]:
         """Return the observation and the info in a reply, wherever they are."""
         shown = told.get("observation", {})
         info = told.get("metadata")
         if isinstance(shown, dict):
             info = shown.get("metadata") if info is None else info
             shown = {name: one for name, one in shown.items() if name not in _CARRIED}
-        return self._found.rebuild(shown), dict(info) if isinstance(info, dict) else {}
+        return rebuild(shown), dict(info) if isinstance(info, dict) else {}
 
     async def _ask(self, request: dict[str, Any], *, may_dial: bool = False) -> dict[str, Any]:
         """Have the keeper's thread make a request; return the data of its reply.

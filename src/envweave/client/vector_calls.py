@@ -10,7 +10,7 @@ from typing import Any, final
 from envweave.client.blocking import BlockingConnection
 from envweave.client.many import ManyConnections
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.branches import Record
+from envweave.codec.branches import Model, Record
 from envweave.codec.leaves import Boolean, Choice, Integer, Real
 from envweave.errors import (
     ActionError,
@@ -247,7 +247,7 @@ class Calls:
 
 def _is_small(spec: Spec) -> bool:
     """Whether an action is a few numbers, so that no frame of them is too large."""
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         return all(_is_small(one) for name, one in spec.fields.items() if name != "metadata")
     if isinstance(spec, AgentsSpec):
         return all(map(_is_small, spec.agents.values()))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.branches import Dictionary, Record
+from envweave.codec.branches import Dictionary, Model, Record
 from envweave.codec.leaves import Text
 from envweave.transports.process.rebuilding import is_rebuildable
 from envweave.types import Observation
@@ -193,7 +193,7 @@ def _part(layout: Layout, spec: Spec) -> _Part | None:
 
 
 def _field(spec: Spec, name: str) -> Spec:
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         return spec.fields[name]
     if isinstance(spec, Dictionary) and spec.fields is not None:
         return spec.fields[name]

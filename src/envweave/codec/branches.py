@@ -9,6 +9,7 @@ import numpy as np
 
 from envweave.codec.leaves import Choice, Integer, Real, Text
 from envweave.codec.lengths import ANY_LENGTH, Length
+from envweave.codec.pydantic_models import Model as Model
 from envweave.codec.records import Record as Record
 from envweave.codec.records import Recursion as Recursion
 from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short
@@ -304,7 +305,9 @@ class Either(Spec):
             return deeper[0]
         if isinstance(value, Mapping):
             overlaps = [
-                option.overlap(value) if isinstance(option, Record | Dictionary | Struct) else 0
+                option.overlap(value)
+                if isinstance(option, Record | Dictionary | Model | Struct)
+                else 0
                 for option in self.options
             ]
             if overlaps.count(max(overlaps)) == 1:

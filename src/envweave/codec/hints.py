@@ -16,6 +16,7 @@ import numpy as np
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
 from envweave.codec.leaves import Boolean, Choice, Instance, Text
 from envweave.codec.limits import DICTS, LISTS, NO_LIMITS, SETS, Limits, is_number
+from envweave.codec.pydantic_models import Model, is_model, model_hints
 from envweave.codec.records import definition
 from envweave.codec.spec import AnySpec, Spec
 from envweave.codec.structs import Struct
@@ -38,8 +39,8 @@ def spec_from_hint(hint: Any) -> Spec:
     """Return the spec that a type hint describes.
 
     Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
-    `msgspec.Struct`, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts, unions,
-    `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
+    `msgspec.Struct`, pydantic's models, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts,
+    unions, `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
     annotated_types, and pydantic's `Field`, limit numbers (`ge`, `gt`, `le`, `lt`,
     `multiple_of`), texts (`min_length`, `max_length`, `pattern`), lists, sets and dicts
     (`min_length`, `max_length`). Their titles, descriptions and examples go into the JSON Schema.
@@ -187,6 +188,8 @@ def _class(
         return AnySpec()
     if is_typed_dict(cls):
         return _typed_dict(hint, cls, arguments, within)
+    if is_model(cls):
+        return _model(cls, within)
     if issubclass(cls, msgspec.Struct) and not cls.__struct_config__.array_like:
         return _struct(hint, cls, arguments, within)
     if issubclass(cls, enum.Enum):
@@ -270,6 +273,30 @@ def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosi
     for recursion in returns:
         recursion.record = spec
     return spec
+
+
+def _model(cls: Any, within: Enclosing) -> Spec:
+    if cls in within:
+        recursion = Recursion(cls)
+        within[cls].append(recursion)
+        return recursion
+    returns: list[Recursion] = []
+    inside = {**within, cls: returns}
+    fields = {name: _model_field(hint, inside) for name, hint in model_hints(cls).items()}
+    model = Model(cls, fields)
+    model.is_recursive = bool(returns)
+    for recursion in returns:
+        recursion.record = model
+    return model
+
+
+def _model_field(hint: Any, within: Enclosing) -> Spec:
+    """The spec of a model's field. Limits that are not understood are pydantic's to keep."""
+    try:
+        return _spec(hint, within, NO_LIMITS)
+    except DefinitionError:
+        bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        return AnySpec() if bare is hint else _model_field(bare, within)
 
 
 def _struct(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:

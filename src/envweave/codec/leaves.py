@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from envweave.codec.arrays import Array as Array
+from envweave.codec.formats import FORMATS
 from envweave.codec.lengths import ANY_LENGTH, Length
 from envweave.codec.patterns import Pattern
 from envweave.codec.plain import to_plain
@@ -215,6 +216,7 @@ class Text(Spec):
         length: How long it may be.
         pattern: What it must contain.
         examples: Drawn from where no text can be drawn for the pattern.
+        format: One of JSON Schema's formats, such as `date`. It is drawn so, and not checked.
         checks_pattern: Whether texts without the pattern are refused here. Where somebody else
             refuses them, it only says what to draw.
     """
@@ -226,6 +228,7 @@ class Text(Spec):
         length: Length = ANY_LENGTH,
         pattern: Pattern | None = None,
         examples: Sequence[Any] = (),
+        format: str | None = None,  # noqa: A002 - JSON Schema's word
         checks_pattern: bool = True,
     ) -> None:
         self.binary = binary
@@ -236,7 +239,10 @@ class Text(Spec):
         self._is_open = length.is_open and pattern is None
         self.exact = self._kind if self._is_open else None
         self._examples = [one for one in examples if pattern is not None and self.contains(one)]
+        self.format = format
         self.can_sample = pattern is None or pattern.can_sample or bool(self._examples)
+        if pattern is None and format is not None:
+            self.can_sample = format in FORMATS
 
     def read(self, value: Any) -> Any:
         """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
@@ -268,9 +274,16 @@ class Text(Spec):
         """
         if self.pattern is not None:
             return self._draw_pattern(rng, self.pattern)
+        if self.format is not None:
+            return self._draw_format(rng, self.format)
         size = int(rng.integers(17)) if self.length.is_open else self.length.draw(rng, 16)
         letters = "".join(_TEXT[i] for i in rng.integers(len(_TEXT), size=size))
         return letters.encode() if self.binary else letters
+
+    def _draw_format(self, rng: np.random.Generator, format: str) -> str:  # noqa: A002
+        if format not in FORMATS:
+            raise SpecError(f"No text could be drawn in the format {format!r}.")
+        return FORMATS[format](rng)
 
     def _draw_pattern(self, rng: np.random.Generator, pattern: Pattern) -> Any:
         for _ in range(_ATTEMPTS if pattern.can_sample else 0):
@@ -293,12 +306,15 @@ class Text(Spec):
             lengths = {"x-bytes": said} if said else {}
             return {"type": "string", "contentEncoding": "base64", **lengths}
         schema = {"type": "string", **self.length.schema("minLength", "maxLength")}
+        if self.format is not None:
+            schema["format"] = self.format
         return schema if self.pattern is None else {**schema, "pattern": self.pattern.text}
 
     def __repr__(self) -> str:
         length = "" if self.length.is_open else f", length={self.length}"
         pattern = "" if self.pattern is None else f", pattern={self.pattern.text!r}"
-        return f"Text(binary={self.binary}{length}{pattern})"
+        form = "" if self.format is None else f", format={self.format!r}"
+        return f"Text(binary={self.binary}{length}{pattern}{form})"
 
 
 @final

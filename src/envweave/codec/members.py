@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envweave.codec.branches import Dictionary, Either, Record
+from envweave.codec.branches import Dictionary, Either, Model, Record
 from envweave.codec.leaves import Choice
 from envweave.codec.spec import AgentsSpec, Spec
 from envweave.codec.structs import Struct
@@ -33,13 +33,13 @@ def members_of(spec: Spec) -> dict[str, Spec]:
 
 
 def _has_fields(spec: Spec) -> bool:
-    return isinstance(spec, Record | Struct) or (
+    return isinstance(spec, Record | Model | Struct) or (
         isinstance(spec, Dictionary) and spec.fields is not None
     )
 
 
 def _name(spec: Spec) -> str:
-    if isinstance(spec, Record | Struct):
+    if isinstance(spec, Record | Model | Struct):
         return spec.cls.__name__
     return spec.name if isinstance(spec, Dictionary) else type(spec).__name__.lower()
 
@@ -59,7 +59,7 @@ def draw_each_member(spec: Spec, rng: np.random.Generator) -> Iterator[tuple[str
         yield from [(f"{name}.{part}", value) for part, value in inside] or [
             (name, member.sample(rng))
         ]
-    if not isinstance(spec, Record | Struct):
+    if not isinstance(spec, Record | Model | Struct):
         return
     for field, one in spec.fields.items():
         for name, value in draw_each_member(one, rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,10 @@ _PLAIN: tuple[Any, ...] = (str, int, float, bytes)
 def to_plain(value: Any) -> Any:
     """Return `value` as plain data that shares nothing with it.
 
-    Dataclasses and requests become dicts (a request keeps its `type`), arrays and tuples become
-    lists, sets become lists in a fixed order, numpy scalars become numbers, an `Enum` member
-    its value. Bytes stay bytes, and keys become strings. An object the codec does not know
-    becomes its `repr`.
+    Dataclasses, pydantic models and requests become dicts (a request keeps its `type`), arrays
+    and tuples become lists, sets become lists in a fixed order, numpy scalars become numbers, an
+    `Enum` member its value. Bytes stay bytes, and keys become strings. An object the codec does
+    not know becomes its `repr`.
     """
     if value is None or type(value) in _PLAIN or type(value) is bool:
         return value
@@ -42,6 +43,9 @@ def to_plain(value: Any) -> Any:
         tag = value.__struct_config__.tag
         fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
         return fields if tag is None else {value.__struct_config__.tag_field: tag, **fields}
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+        return to_plain(value.model_dump(warnings=False))
     return repr(value)
 
 

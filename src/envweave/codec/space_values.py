@@ -13,7 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real, Text
+from envweave.codec.pydantic_models import Model
 from envweave.codec.space_spec import AnyText, SizedSequence, SpaceSpec, SpecText
 from envweave.codec.spaces import shown_fields
 from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short
@@ -49,6 +51,8 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
         SpecError: Gymnasium has no space for a part of it, which is named.
     """
     match spec:
+        case Declared(spec=declared):
+            return bridge(declared, name)
         case SpaceSpec(space=space):
             return Bridge(space, spec.read, spec.read)
         case Boolean():
@@ -72,7 +76,7 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in fields.items()})
         case AgentsSpec(agents=agents):
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in agents.items()})
-        case Record():
+        case Record() | Model():
             return _record(spec, name)
         case Either(options=options):
             return _either([bridge(option, name) for option in options])
@@ -241,7 +245,7 @@ def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]
     return turned
 
 
-def _record(spec: Record, name: str) -> Bridge:
+def _record(spec: Record | Model, name: str) -> Bridge:
     fields = {
         field: bridge(one, f"{name}.{field}")
         for field, one in shown_fields(spec).items()
@@ -268,7 +272,7 @@ def _record(spec: Record, name: str) -> Bridge:
     return Bridge(spaces.Dict({key: one.space for key, one in fields.items()}), encode, decode)
 
 
-def _only_field(spec: Record, item: tuple[str, Bridge]) -> Bridge:
+def _only_field(spec: Record | Model, item: tuple[str, Bridge]) -> Bridge:
     field, one = item
 
     def encode(value: Any) -> Any:

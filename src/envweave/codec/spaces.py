@@ -7,6 +7,7 @@ from typing import Any
 
 from envweave.codec.branches import Dictionary, Fixed, Listing, Record
 from envweave.codec.leaves import Array, Integer, Text
+from envweave.codec.pydantic_models import Model, carries_outcome
 from envweave.codec.spec import Spec
 from envweave.errors import MissingExtraError, SpecError
 from envweave.types import Action, Observation
@@ -28,9 +29,9 @@ def gymnasium_module() -> ModuleType:
     return gymnasium
 
 
-def shown_fields(record: Record) -> dict[str, Spec]:
-    """Return the author's own fields of a dataclass: those of the base classes are no data."""
-    if not issubclass(record.cls, Action | Observation):
+def shown_fields(record: Record | Model) -> dict[str, Spec]:
+    """Return the author's own fields of a class: those of the base classes are no data."""
+    if not issubclass(record.cls, Action | Observation) and not carries_outcome(record.cls):
         return dict(record.fields)
     return {name: spec for name, spec in record.fields.items() if name not in NOT_SHOWN}
 

@@ -57,6 +57,8 @@ class Environment(ABC):
         action_spec: What actions are taken, where the hints of `step` don't say it: a type, or
             a `Spec`. With several agents also a dict with one for each, by agent id.
         observation_spec: What is shown, where the hints of `step` don't say it. As above.
+        openenv_fields: The fields of an observation that OpenEnv has a class for, whose typed
+            clients refuse any other. The others are told in the metadata there.
     """
 
     deterministic: bool = True
@@ -64,6 +66,7 @@ class Environment(ABC):
     transform: Callable[[Observation], Observation] | None = None
     action_spec: Any = None
     observation_spec: Any = None
+    openenv_fields: Sequence[str] | None = None
 
     _outbox: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
 
@@ -147,6 +150,7 @@ class Environment(ABC):
             for_one(shown, f"{type(self).__name__}.observation_spec"),
             deterministic=self.deterministic,
             name=type(self).__name__,
+            openenv_fields=None if self.openenv_fields is None else tuple(self.openenv_fields),
         )
 
     def _specs(self, *, several_agents: bool) -> tuple[Given, Given]:

@@ -36,6 +36,8 @@ class Interface:
         possible_agents: All that may ever take part; `None` for one agent without a name.
         deterministic: Whether the same seed, task and actions give the same episode.
         name: What to call it in messages.
+        state_spec: What its `state` is, where the class of the environment does not say it.
+        openenv_fields: The fields of an observation that OpenEnv's clients know; `None` for all.
     """
 
     reset_takes: frozenset[str]
@@ -45,6 +47,8 @@ class Interface:
     possible_agents: tuple[str, ...] | None = None
     deterministic: bool = True
     name: str = "the environment"
+    state_spec: Spec | None = None
+    openenv_fields: tuple[str, ...] | None = None
 
     @property
     def is_async(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from envweave.codec.pydantic_models import carries_outcome
 from envweave.errors import BadReturnError
 from envweave.types import Observation, ResetResult, StepResult
 
@@ -23,6 +24,11 @@ def read_reset(outcome: Any) -> ResetResult[Any]:
         return read
     if isinstance(outcome, Observation):
         return ResetResult(outcome, outcome.metadata)
+    if carries_outcome(type(outcome)):
+        parts = _model_parts(outcome)
+        if parts.terminated is True or parts.truncated is True:
+            raise BadReturnError("reset() returned an episode that is over already.")
+        return ResetResult(outcome, parts.info)
     if isinstance(outcome, tuple):
         if len(outcome) != 2 or not isinstance(outcome[1], dict):
             raise BadReturnError(
@@ -47,7 +53,19 @@ def read_step(outcome: Any) -> StepResult[Any]:
         result = StepResult(outcome[0], outcome[1], info=outcome[4])
         result.terminated, result.truncated = outcome[2], outcome[3]
         return result
+    if carries_outcome(type(outcome)):
+        return _model_parts(outcome)
     raise bad_step(outcome)
+
+
+def _model_parts(outcome: Any) -> StepResult[Any]:
+    """What a pydantic model says besides what it shows, as OpenEnv's observations do."""
+    fields = type(outcome).model_fields
+    info = outcome.metadata if "metadata" in fields else None
+    result = StepResult(outcome, outcome.reward, info={} if info is None else dict(info))
+    result.terminated = outcome.done
+    result.truncated = outcome.truncated if "truncated" in fields else False
+    return result
 
 
 def bad_step(outcome: Any) -> BadReturnError:
@@ -58,8 +76,8 @@ def bad_step(outcome: Any) -> BadReturnError:
     else:
         what = f"{type(outcome).__name__}"
     return BadReturnError(
-        f"step() returned {what}; expected an Observation, a StepResult, or a tuple of "
-        "(observation, reward, terminated, truncated, info)."
+        f"step() returned {what}; expected an Observation, a StepResult, a tuple of (observation, "
+        "reward, terminated, truncated, info), or a pydantic model with reward and done."
     )
 
 

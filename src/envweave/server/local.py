@@ -278,7 +278,7 @@ def _describe(spec: EnvSpec, session: Session) -> Description:
     environment = session.environment
     return describe(
         session.interface,
-        _state_spec(environment),
+        session.interface.state_spec or _state_spec(environment),
         environment.tasks,
         spec.id,
         version("envweave"),

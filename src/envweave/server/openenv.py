@@ -184,7 +184,8 @@ class _Line:
                 return {"type": "observation", "data": told}
             told = await self._call("step", {"action": _read_action(data or {}, action)})
         sent = told if isinstance(told, Wired) else read_wired(told)
-        return {"type": "observation", "data": as_openenv(sent)}
+        known = self._service.place.description.openenv_fields
+        return {"type": "observation", "data": as_openenv(sent, known)}
 
     def _read_reset(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return what `reset` is given. What is not asked for by name is an option, if any is."""

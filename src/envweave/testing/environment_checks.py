@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from envweave.codec import Spec
-from envweave.codec.branches import Record
+from envweave.codec.branches import Model, Record
 from envweave.errors import (
     ActionError,
     ClosedError,
@@ -268,9 +268,9 @@ def close_leaves_no_thread_behind(subject: Subject) -> None:
     require(not left, f"Threads are left: {left}.")
 
 
-def _record(spec: Spec, agents: tuple[str, ...] | None) -> Record:
+def _record(spec: Spec, agents: tuple[str, ...] | None) -> Record | Model:
     one = spec[agents[0]] if agents else spec  # type: ignore[index] # an AgentsSpec by then
-    if not isinstance(one, Record):
+    if not isinstance(one, Record | Model):
         raise NotApplicable("Its actions have no fields.")
     return one
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from envweave.api import Env
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.branches import Record
+from envweave.codec.branches import Model, Record
 from envweave.codec.leaves import Choice, Integer
 from envweave.errors import ActionError
 from envweave.types import NeedAction, StepResult, ToolResult
@@ -49,7 +49,7 @@ class RandomPolicy:
         legal = np.flatnonzero(np.asarray(need.action_mask))
         if len(legal) == 0:
             return spec.sample(self._rng)
-        if isinstance(spec, Record):
+        if isinstance(spec, Record | Model):
             own = [name for name in spec.fields if name != "metadata"]
             if len(own) == 1 and (choices := _choices(spec.fields[own[0]])) is not None:
                 return spec.cls(**{own[0]: choices[int(self._rng.choice(legal))]})

@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 from envweave.codec import AnySpec, Spec, spec_from_hint, to_plain
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, Record
 from envweave.codec.leaves import Instance
 from envweave.codec.spec import gathered
 from envweave.errors import DefinitionError
@@ -123,7 +123,7 @@ def _can_be_plain(spec: Spec) -> bool:
             return all(map(_can_be_plain, needed))
         case Either(options=options):
             return any(map(_can_be_plain, options))
-        case Record():
+        case Record() | Model():
             taken = {**spec.fields, **spec.init_only}
             needed = [one for name, one in taken.items() if name not in spec.optional]
             return all(map(_can_be_plain, needed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,4 +35,7 @@ def same(left: Any, right: Any) -> bool:
             return False
         names = [field.name for field in dataclasses.fields(left) if field.compare]
         return all(same(getattr(left, name), getattr(right, name)) for name in names)
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(left, pydantic.BaseModel):
+        return type(left) is type(right) and same(dict(left), dict(right))
     return bool(left == right)

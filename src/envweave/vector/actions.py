@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.branches import Record
+from envweave.codec.branches import Model, Record
 from envweave.codec.spec import short
 from envweave.errors import ActionError, suggest
 
@@ -46,7 +46,7 @@ def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
     if array.ndim == 0:
         raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
     values = array.tolist() if array.ndim == 1 else list(array)
-    if not isinstance(spec, Record):
+    if not isinstance(spec, Record | Model):
         return values
     fields = [name for name in spec.fields if name != "metadata"]
     if len(fields) != 1:

@@ -15,7 +15,7 @@ import numpy as np
 
 from envweave.codec import Spec
 from envweave.codec.arrays import Array
-from envweave.codec.branches import Dictionary, Record
+from envweave.codec.branches import Dictionary, Model, Record
 from envweave.codec.leaves import Boolean, Choice, Integer, Real
 from envweave.codec.spaces import shown_fields
 from envweave.errors import BadReturnError
@@ -84,7 +84,7 @@ def _declared(spec: Spec, twin: Layout | None) -> Layout:
         spec: What may be shown.
         twin: The columns of another agent with the same spec, whose dtypes are taken over.
     """
-    if isinstance(spec, Record):
+    if isinstance(spec, Record | Model):
         return Fields(_each(shown_fields(spec), twin), operator.attrgetter, spec.cls)
     if isinstance(spec, Dictionary) and spec.fields is not None and not spec.optional:
         return Fields(_each(spec.fields, twin), operator.itemgetter, dict)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.branches import Dictionary, Record
+from envweave.codec.branches import Dictionary, Model, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real
 from envweave.codec.spaces import NOT_SHOWN, shown_fields
 from envweave.codec.spec import short
@@ -211,7 +212,9 @@ Layout: TypeAlias = "Numbers | Arrays | Listed | Fields | ByAgent"
 
 def layout_of(spec: Spec, first: Any) -> Layout:
     """Decide the columns, from the spec, and where it says nothing from a first value."""
-    if isinstance(spec, Record):
+    if isinstance(spec, Declared):
+        return layout_of(spec.spec, first) if spec.spec.contains(first) else Listed()
+    if isinstance(spec, Record | Model):
         if not isinstance(first, spec.cls):
             raise _undeclared(first, spec.cls)
         shown = shown_fields(spec)

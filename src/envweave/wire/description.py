@@ -25,6 +25,7 @@ class Description(msgspec.Struct, kw_only=True):
         splits: How many tasks each split has, `None` where there is no end to them; `None`
             for an environment without tasks.
         description: One line about it.
+        openenv_fields: The fields of an observation that OpenEnv's clients know; `None` for all.
         max_message_bytes: How large a message the server takes; 0 if it does not say.
     """
 
@@ -40,6 +41,7 @@ class Description(msgspec.Struct, kw_only=True):
     splits: dict[str, int | None] | None = None
     description: str = ""
     max_message_bytes: int = 0
+    openenv_fields: list[str] | None = None
 
 
 def read_description(plain: Any) -> Description:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, Record, Recursion
 from envweave.codec.leaves import Array, Instance
 
 
@@ -22,7 +22,7 @@ def best_of(options: Sequence[Spec], plain: Any) -> int | None:
     overlaps = [
         (option.overlap(plain), -index)
         for index, option in enumerate(options)
-        if isinstance(option, Record)
+        if isinstance(option, Record | Model)
     ]
     overlap, index = max(overlaps, default=(0, 0))
     return -index if overlap else None
@@ -33,7 +33,7 @@ def fits(spec: Spec, plain: Any) -> bool:
     match spec:
         case AnySpec():
             return True
-        case Record():
+        case Record() | Model():
             return _is_record(spec, plain)
         case Recursion():
             return spec.record is not None and fits(spec.record, plain)
@@ -61,7 +61,7 @@ def fits(spec: Spec, plain: Any) -> bool:
     return spec.contains(plain)
 
 
-def _is_record(spec: Record, plain: Any) -> bool:
+def _is_record(spec: Record | Model, plain: Any) -> bool:
     held = {**spec.fields, **spec.derived}
     return (
         type(plain) is dict

@@ -60,6 +60,11 @@ def base_for(role: type | None, names: Mapping[str, Any]) -> type | None:
     return role
 
 
+def is_field(cls: type, name: str) -> bool:
+    """Whether a class has a field of this name."""
+    return any(field.name == name for field in dataclasses.fields(cls))
+
+
 def is_all_of(cls: type, names: Mapping[str, Any]) -> bool:
     """Whether a class has exactly these fields."""
     return names.keys() == {field.name for field in dataclasses.fields(cls)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -23,20 +24,29 @@ END = "episode_end"
 """Where the metadata of a last step say how the episode ended."""
 
 
-def as_openenv(sent: Wired) -> dict[str, Any]:
+def as_openenv(sent: Wired, known: Collection[str] | None = None) -> dict[str, Any]:
     """Return a result as OpenEnv's clients read it.
 
     A failure has no reward, and `metadata["episode_end"]` says whose it was. With several agents
     the rewards stand in `rewards`, for `reward` is one number.
+
+    Args:
+        sent: The result.
+        known: The fields that a client's class of observations has; the others are told in the
+            metadata. `None` for all.
     """
     result = result_of(sent, AS_IT_IS)
     end = sent.end
     is_shared = isinstance(sent.reward, dict)
+    observation = shown(sent.observation)
     metadata: dict[str, Any] = dict(sent.info)
+    if known is not None:
+        metadata = {n: one for n, one in observation.items() if n not in known} | metadata
+        observation = {name: one for name, one in observation.items() if name in known}
     if end is not None:
         metadata[END] = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
     said: dict[str, Any] = {
-        "observation": shown(sent.observation),
+        "observation": observation,
         "reward": None if is_shared else sent.reward,
         "done": result.done,
         "metadata": metadata,
@@ -62,7 +72,8 @@ def shown(observation: Any) -> dict[str, Any]:
     fields = fields_of(observation)
     if fields is None:
         return {VALUE: observation}
-    if isinstance(observation, Observation) or fields.keys() >= NOT_SHOWN:
+    # OpenEnv's own classes have all of these but `truncated`.
+    if isinstance(observation, Observation) or fields.keys() >= NOT_SHOWN - {"truncated"}:
         return {name: one for name, one in fields.items() if name not in NOT_SHOWN}
     return {
         name: shown(one) if isinstance(one, Observation) or _carries_more(one) else one

@@ -14,7 +14,6 @@ import datetime
 import decimal
 import enum
 import pathlib
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -23,8 +22,10 @@ import msgspec
 import numpy as np
 
 from envweave.codec import AgentsSpec, Mismatch, Spec
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
+from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Model, Record, Recursion
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array, Choice, Instance, Text
+from envweave.codec.pydantic_models import validate
 from envweave.codec.structs import Struct
 from envweave.wire.fitting import best_of
 
@@ -78,8 +79,12 @@ class _Compiler:
 
     def compile(self, spec: Spec) -> Rebuilder | None:
         match spec:
+            case Declared(spec=declared):
+                return self.compile(declared)
             case Record():
                 return self._record(spec)
+            case Model():
+                return self._model(spec)
             case Recursion():
                 return self._recursion(spec)
             case Array():
@@ -114,6 +119,12 @@ class _Compiler:
         self._records[id(spec)] = holder
         parts = self._parts({**spec.fields, **spec.derived})
         holder.append(_record(spec.cls, parts))
+        return holder[0]
+
+    def _model(self, spec: Model) -> Rebuilder:
+        holder: list[Rebuilder] = []
+        self._records[id(spec)] = holder
+        holder.append(_model(spec, self._parts(spec.fields)))
         return holder[0]
 
     def _recursion(self, spec: Recursion) -> Rebuilder | None:
@@ -251,6 +262,30 @@ def _record(cls: Any, parts: Mapping[str, Rebuilder]) -> Rebuilder:
     return rebuild if has_dict else lambda plain: _other(plain) if type(plain) is dict else plain
 
 
+def _model(spec: Model, parts: Mapping[str, Rebuilder]) -> Rebuilder:
+    cls, known, derived = spec.cls, spec.fields.keys(), spec.derived
+
+    def rebuild(plain: Any) -> Any:
+        if type(plain) is not dict:
+            return plain
+        held = {
+            name: parts[name](one) if name in parts else one
+            for name, one in plain.items()
+            if name not in derived
+        }
+        try:
+            return validate(cls, held)
+        except Exception:  # noqa: BLE001 - what the author's code showed need not be valid
+            if not held.keys() > known:
+                return plain
+            made = cls.model_construct(**held)
+            for name, one in held.items():
+                _put(made, name, one)  # also what is no field of it: it was of a subclass
+            return made
+
+    return rebuild
+
+
 def _put(made: Any, name: Any, value: Any) -> None:
     if isinstance(name, str) and not name.startswith("__"):
         try:
@@ -302,8 +337,6 @@ def _instance(cls: Any) -> Rebuilder | None:
         def make(plain: Any) -> Any:
             return msgspec.convert(plain, cls)
 
-    elif (pydantic := sys.modules.get("pydantic")) and issubclass(cls, pydantic.BaseModel):
-        make = cls.model_validate
     else:
         return None
 

@@ -111,7 +111,7 @@ def text(schema: Mapping[str, Any]) -> Text:
             examples=examples[:_MAX_EXAMPLES] if isinstance(examples, list) else (),
             checks_pattern=wanted.is_simple,
         )
-    return Text(length=lengths)
+    return Text(length=lengths, format=text_in(schema.get("format")) or None)
 
 
 def array_of(said: Any) -> Spec:

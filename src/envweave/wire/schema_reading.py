@@ -22,6 +22,7 @@ from envweave.wire.generated import (
     are_names,
     base_for,
     is_all_of,
+    is_field,
     make_class,
 )
 from envweave.wire.schema_leaves import (
@@ -197,10 +198,12 @@ class _Reader:
             name: _member(properties[name], spec, needed=name in needed)
             for name, spec in specs.items()
         }
-        for name, member in members.items():
-            if not member.needed and member.default is UNKNOWN:
-                specs[name] = _or_none(specs[name])
         base = base_for(None if role is None else ROLES[role], properties)
+        for name, member in members.items():
+            # A field that envweave's own class has takes the default that it has there.
+            is_inherited = base is not None and is_field(base, name)
+            if not member.needed and member.default is UNKNOWN and not is_inherited:
+                specs[name] = _or_none(specs[name])
         if base is not None and schema["title"] == base.__name__ and is_all_of(base, properties):
             return spec_from_hint(base)  # the author's is envweave's own
         cls = self._class(schema, members, base, role)

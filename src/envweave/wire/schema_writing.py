@@ -25,6 +25,7 @@ import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec, to_plain
 from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.declared import Declared
 from envweave.codec.leaves import Array
 from envweave.codec.structs import Struct
 from envweave.types.equality import same
@@ -47,6 +48,8 @@ class _Annotator:
 
     def annotate(self, spec: Spec, schema: dict[str, Any]) -> None:
         match spec:
+            case Declared(spec=declared):
+                self.annotate(declared, schema)
             case Array():
                 schema["x-array"] = _array(spec)
             case Listing(item=item, kind=kind):

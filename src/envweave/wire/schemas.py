@@ -57,6 +57,7 @@ def describe(
         deterministic=interface.deterministic,
         splits=None if tasks is None else {name: tasks.length(name) for name in tasks.splits},
         description=description,
+        openenv_fields=None if interface.openenv_fields is None else [*interface.openenv_fields],
     )
 
 

@@ -56,6 +56,8 @@ class CodingEnvironment(ew.Environment):
         OptionError: An option is not sound, or does not go with another.
     """
 
+    openenv_fields = ("stdout", "stderr", "exit_code")
+
     def __init__(
         self,
         *,

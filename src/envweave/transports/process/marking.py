@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, final
 
 from envweave.codec import Spec
-from envweave.codec.branches import Record
+from envweave.codec.branches import Model, Record
 from envweave.environment import Environment, Interface
 from envweave.transports.process.board import Board, Turn
 from envweave.types import ToolResult
@@ -73,7 +73,7 @@ def bind_main_classes(interface: Interface) -> None:
     main = sys.modules["__main__"]
     for spec in (interface.action_spec, interface.observation_spec):
         for one in specs_in(spec):
-            if isinstance(one, Record) and one.cls.__module__ == "__main__":
+            if isinstance(one, Record | Model) and one.cls.__module__ == "__main__":
                 setattr(main, one.cls.__qualname__, one.cls)
 
 

@@ -1,0 +1,250 @@
+"""OpenEnv's environments as ours: its classes, in this process, without its server.
+
+OpenEnv is never imported here. An environment of its exists only where it was imported already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+import operator
+import sys
+import typing
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from envweave.codec import AnySpec, Spec, spec_from_hint
+from envweave.codec.pydantic_models import is_model
+from envweave.environment import Environment, Interface
+from envweave.environment.hinted import Hints
+from envweave.environment.interface import observed_hint
+from envweave.errors import ActionError, DefinitionError, OptionError, suggest
+
+logger = logging.getLogger("envweave.adapters")
+
+_INTERFACES = "openenv.core.env_server.interfaces"
+_TOOLS = "openenv.core.env_server.mcp_environment"
+_TOOL_TYPES = "openenv.core.env_server.mcp_types"
+
+
+def is_foreign(candidate: Any) -> bool:
+    """Whether this is an environment of OpenEnv's, or a class of such."""
+    interfaces = sys.modules.get(_INTERFACES)
+    if interfaces is None:
+        return False
+    cls = candidate if isinstance(candidate, type) else type(candidate)
+    return issubclass(cls, interfaces.Environment)
+
+
+def from_openenv(env: Any) -> Environment:
+    """Return an OpenEnv environment as an `Environment`.
+
+    Actions are built and validated by its own class of actions; `reward`, `done` and `metadata`
+    of its observations are the outcome of a step. `reset` is given the seed and the episode id,
+    and the options as its other keywords. Where it has methods that are coroutines, these are
+    used. Whether it heeds its seed nobody knows, so that it counts as not deterministic.
+
+    Raises:
+        DefinitionError: It is no OpenEnv environment.
+    """
+    if isinstance(env, type) or not is_foreign(env):
+        raise DefinitionError(f"{env!r} cannot be adapted: it is no environment of OpenEnv's.")
+    return FromOpenEnv(env)
+
+
+def openenv_hints(cls: type) -> Hints:
+    """Return what a class of OpenEnv environments says of its types; `None` where it does not.
+
+    They stand in the hints of `step`, `reset` and `state`, or between the brackets of
+    `Environment[…]`.
+    """
+    given = _type_arguments(cls)
+    step, reset = _method(cls, "step"), _method(cls, "reset")
+    hints = _read_hints(step)
+    action = _own(hints.get(_first_parameter(step)), "Action") or given[0]
+    shown = _own(hints.get("return"), "Observation") or given[1]
+    first = _own(_read_hints(reset).get("return"), "Observation")
+    state = inspect.getattr_static(cls, "state", None)
+    held = _read_hints(state.fget).get("return") if isinstance(state, property) else None
+    shown = _union(shown, first) if shown is not None else None
+    if _calls_tools(cls):
+        types = sys.modules[_TOOL_TYPES]
+        calls = (types.CallToolAction, types.ListToolsAction)
+        action = _union(*calls) if action is None or action in calls else action
+        base = sys.modules[_INTERFACES].Observation  # mostly what a reset shows
+        shown = _union(types.CallToolObservation, types.ListToolsObservation, shown, first, base)
+    return Hints(action, shown, _own(held, "State") or given[2] or held)
+
+
+@final
+class FromOpenEnv(Environment):
+    """An OpenEnv environment, as an `Environment`."""
+
+    deterministic = False
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self._name = type(env).__name__
+        self._hints = openenv_hints(type(env))
+        self._episode_id: str | None = None
+        self._reset = _used(env, "reset")
+        parameters = inspect.signature(self._reset).parameters
+        self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        self._named = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
+        # Bound here, so that hints and colours are theirs, and a step costs no further call.
+        if inspect.iscoroutinefunction(self._reset):
+            self.reset = self._reset_later  # type: ignore[method-assign]
+        self.step = _used(env, "step")  # type: ignore[method-assign]
+        if self._hints.action is None:
+            self.step = _only_objects(self.step, self._name)  # type: ignore[method-assign]
+        self.close = env.close  # type: ignore[method-assign]
+        _note_company(env)
+
+    def reset(self, **given: Any) -> Any:
+        """Begin an episode; the options become keywords of the environment's own `reset`."""
+        return self._reset(**self._keywords(given))
+
+    async def _reset_later(self, **given: Any) -> Any:
+        return await self._reset(**self._keywords(given))
+
+    def _keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        self._episode_id = given.get("episode_id")
+        options = dict(given.get("options") or {})
+        for name in options:
+            if not self._takes_any and name not in self._named:
+                known = [one for one in self._named if one not in ("seed", "episode_id")]
+                raise OptionError(
+                    f"reset() of {self._name} takes no {name!r}.{suggest(name, known)}"
+                )
+        own = {name: one for name, one in given.items() if name != "options" and one is not None}
+        return {**own, **options}
+
+    def step(self, action: Any) -> Any:
+        """Replaced by the environment's own."""
+
+    @property
+    def state(self) -> Any:
+        """The environment's own state; an episode id that it leaves open is filled in."""
+        state = self.env.state
+        if is_model(type(state)) and getattr(state, "episode_id", "") is None:
+            return state.model_copy(update={"episode_id": self._episode_id})
+        return state
+
+    def describe(self) -> Interface:
+        """Describe the environment by its own name and its own hints."""
+        takes = {name for name in ("seed", "episode_id") if self._takes_any or name in self._named}
+        if self._takes_any or any(name not in ("seed", "episode_id") for name in self._named):
+            takes.add("options")
+        if self.action_spec is None:
+            self.action_spec = _spec(self._hints.action)
+        if self.observation_spec is None:
+            self.observation_spec = _spec(self._hints.observation)
+        state = self._hints.state
+        return dataclasses.replace(
+            super().describe(),
+            reset_takes=frozenset(takes),
+            name=self._name,
+            state_spec=None if state is None else _spec(state),
+        )
+
+
+def _spec(hint: Any) -> Spec:
+    return AnySpec() if hint is None else spec_from_hint(hint)
+
+
+def _used(env: Any, name: str) -> Callable[..., Any]:
+    """The method that OpenEnv's own server calls: the coroutine, if the class has its own."""
+    method: Callable[..., Any] = getattr(env, _method(type(env), name).__name__)
+    return method
+
+
+def _method(cls: Any, name: str) -> Any:
+    later = f"{name}_async"
+    inherited = getattr(sys.modules[_INTERFACES].Environment, later, None)
+    found = getattr(cls, later, inherited)
+    return getattr(cls, name) if found is inherited else found
+
+
+def _only_objects(step: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a step that refuses dicts, where nobody knows what to build from them."""
+
+    def check(action: Any) -> Any:
+        if isinstance(action, Mapping):
+            raise ActionError(
+                f"action: the hints of {name}.step() do not say which class its actions are of, so "
+                "that a dict cannot be read. Pass an object of that class, or hint it."
+            )
+        return action
+
+    if inspect.iscoroutinefunction(step):
+
+        async def later(action: Any) -> Any:
+            return await step(check(action))
+
+        return later
+    return lambda action: step(check(action))
+
+
+def _calls_tools(cls: type) -> bool:
+    tools = sys.modules.get(_TOOLS)
+    return tools is not None and issubclass(cls, tools.MCPEnvironment)
+
+
+def _first_parameter(step: Any) -> str:
+    return next(iter(list(inspect.signature(step).parameters)[1:]), "")
+
+
+def _read_hints(function: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return {}
+
+
+def _own(hint: Any, base: str) -> Any:
+    """A hint that says something: OpenEnv's own base class, or a type variable, does not."""
+    hint = observed_hint(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return None
+    return None if hint is getattr(sys.modules[_INTERFACES], base) else hint
+
+
+def _type_arguments(cls: Any) -> tuple[Any, Any, Any]:
+    """What stands in `Environment[Action, Observation, State]`, if anything does."""
+    for base in cls.__mro__:
+        for one in base.__dict__.get("__orig_bases__", ()):
+            given = typing.get_args(one)
+            if is_foreign(typing.get_origin(one)) and len(given) == 3:
+                action, observation, state = given
+                return (
+                    _own(action, "Action"),
+                    _own(observation, "Observation"),
+                    _own(state, "State"),
+                )
+    return None, None, None
+
+
+def _union(*hints: Any) -> Any:
+    different = list(dict.fromkeys(one for one in hints if one is not None))
+    return functools.reduce(operator.or_, different)
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_told: set[type] = set()
+
+
+def _note_company(env: Any) -> None:
+    """Say once where several of a class run in this process that does not say it can bear that."""
+    cls: Any = type(env)
+    if not cls.SUPPORTS_CONCURRENT_SESSIONS and cls not in _told:
+        if any(type(other) is cls for other in _open):
+            _told.add(cls)
+            logger.warning(
+                "There are several %s in this process, and SUPPORTS_CONCURRENT_SESSIONS of that "
+                "class is False. Use backend='process' with a worker for each, or set it to True.",
+                cls.__name__,
+            )
+        _open.add(env)

@@ -1,0 +1,31 @@
+"""Texts in the formats of JSON Schema."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+
+import numpy as np
+import pytest
+
+from envweave.codec.leaves import Text
+from envweave.errors import SpecError
+
+
+def test_a_format_is_drawn_and_described_and_not_checked() -> None:
+    rng = np.random.default_rng(0)
+
+    datetime.date.fromisoformat(Text(format="date").sample(rng))
+    datetime.datetime.fromisoformat(Text(format="date-time").sample(rng))
+    uuid.UUID(Text(format="uuid").sample(rng))
+
+    assert Text(format="date").contains("some day")
+    assert Text(format="date").json_schema() == {"type": "string", "format": "date"}
+
+
+def test_a_format_that_nobody_knows_is_not_drawn() -> None:
+    spec = Text(format="of their own")
+
+    assert not spec.can_sample
+    with pytest.raises(SpecError, match="in the format 'of their own'"):
+        spec.sample(np.random.default_rng(0))
