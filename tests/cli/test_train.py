@@ -28,6 +28,7 @@ def test_options_reach_the_training_program(envweave, here):
     assert (here / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_without_json_the_curve_is_shown(envweave, here):
     ran = envweave(
         *("train", "lineworld", "--episodes", "8", "--num-envs", "4"),

@@ -24,6 +24,7 @@ def cause_of(pid: int) -> str:
     return f"The server process {pid} was killed by SIGKILL."
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_a_server_killed_in_mid_step_loses_that_step_and_the_next_reset_has_another() -> None:
     with ew.make(Place, backend="http") as env:
         first = env.reset(seed=5)

@@ -86,6 +86,7 @@ def test_code_that_is_too_long_does_not_run(way: Road) -> None:
     assert after.value == 1
 
 
+@pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("name", ROADS)
 def test_code_that_will_not_stop_has_timed_out_and_is_to_blame(name: str) -> None:
     with road(name, limits=SMALL, fatal_reward=-1.0) as way:

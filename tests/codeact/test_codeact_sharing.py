@@ -122,6 +122,7 @@ def test_a_sandbox_that_cannot_start_leaves_no_lease(
     assert templates() == set()
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_leases_are_counted_whoever_takes_and_gives_them(
     templates: Callable[[], set[int]],
 ) -> None:

@@ -35,6 +35,7 @@ def gate() -> Iterator[threading.Event]:
     codeact_worlds.GATE.set()
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_code_that_cannot_be_interrupted_is_left_behind_and_is_to_blame(
     gate: threading.Event,
     caplog: pytest.LogCaptureFixture,
@@ -68,6 +69,7 @@ def test_code_that_cannot_be_interrupted_is_left_behind_and_is_to_blame(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_thread_that_was_left_behind_prints_to_nobody(
     gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_server_that_dies_in_mid_call_is_an_error_in_the_code_and_back_after_a
     assert again.return_value == "hi"
 
 
+@pytest.mark.slow  # starts MCP servers
 def test_a_tool_that_hangs_ends_with_the_time_of_the_step():
     servers = configured(it=wild("hang", "echo"))
     with create_mcp_environment(servers, limits={"timeout_s": 1.0}) as env:

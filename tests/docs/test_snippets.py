@@ -270,6 +270,7 @@ def words() -> Iterator[dict[str, object]]:
     gc.collect()  # as above
 
 
+@pytest.mark.slow  # runs commands
 @pytest.mark.parametrize(("module", "code"), EXAMPLES)
 def test_an_example_in_a_docstring_runs(
     module: str,

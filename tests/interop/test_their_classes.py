@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts programs of OpenEnv
+
 ACTIONS: dict[str, Any] = {
     "echo": {"message": "hello"},
     "talk": {"text": "hello", "tags": ["a"]},

@@ -143,6 +143,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_killed_starter_takes_its_server_along() -> None:
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         said = starter.stdout.readline().decode().split()

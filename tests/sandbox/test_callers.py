@@ -108,6 +108,7 @@ print(os.path.exists(f"/proc/{template}"))
     assert _said_by(code, "-W", "error::ResourceWarning") == ["False"]
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_signal_handler_may_interrupt_a_session_that_is_ending():
     code = """
 import os, signal

@@ -99,6 +99,7 @@ def test_a_host_that_is_told_to_stop_leaves_no_process(number):
     _wait_until_gone(pids)
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_host_that_forgets_to_close_leaves_no_process():
     host, pids = _start_host(4, then="sys.exit()")
 

@@ -142,6 +142,7 @@ def test_a_client_that_asked_to_wait_gets_the_session_that_is_freed() -> None:
         freeing.join()
 
 
+@pytest.mark.slow  # starts server processes
 def test_vectors_pools_and_typed_clients_can_wait_too() -> None:
     with served(Tally, max_sessions=1, queue_timeout_s=0.05) as url, ew.make(url):
         late = "no session was freed within 0.05 s"

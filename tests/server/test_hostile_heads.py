@@ -78,6 +78,7 @@ def resident_mb(server: Running) -> int:
     return int(line.split()[1]) // 1024
 
 
+@pytest.mark.slow  # starts server processes
 def test_a_head_that_is_too_large_is_told_so(server: Running) -> None:
     said = told(server, START, b"X: " + b"x" * 70_000)
 

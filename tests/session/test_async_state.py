@@ -120,6 +120,7 @@ def test_a_state_that_fails_says_so_and_harms_no_episode(world: Any) -> None:
         assert (result.reward, env.state().told) == (1.0, "glad")
 
 
+@pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize("backend", ["inproc", "process"])
 def test_a_state_that_takes_too_long_is_given_up(backend: str) -> None:
     with ew.make(Moody, backend=backend, timeout_s=0.5) as env:

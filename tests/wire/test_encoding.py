@@ -80,6 +80,7 @@ class Text(str):
         return "something else"
 
 
+@pytest.mark.slow  # many generated messages
 @both
 @given(value=values)
 @quick
