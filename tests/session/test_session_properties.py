@@ -101,7 +101,6 @@ agent_entries = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow  # starts server and worker processes
 @settings(max_examples=200, deadline=None)
 @given(st.lists(agent_entries, min_size=1, max_size=8), st.booleans())
 def test_every_reward_reaches_its_agent_once_however_agents_come_and_go(
