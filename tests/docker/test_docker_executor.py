@@ -225,17 +225,6 @@ def test_code_reaches_nobody(way: Road, code: str) -> None:
     assert step.told.exception_type in ("PermissionError", "OSError", "BlockingIOError")
 
 
-def test_code_sees_the_packages_of_the_image_that_are_named(built: None) -> None:
-    code = "import importlib.util as u; [bool(u.find_spec(n)) for n in ('numpy', {0}, 'uvicorn')]"
-    with road("direct", executor="docker", packages=["cloudpickle"]) as way:
-        way.reset()
-        named = way.step(code.format("'cloudpickle'"))
-        own = way.step("import envweave.envs")
-
-    assert named.value == [True, True, False]
-    assert own.told.exception_type == "ModuleNotFoundError"
-
-
 def test_the_container_has_as_few_rights_as_it_can_do_with(built: None) -> None:
     executor = DockerExecutor(limits=Limits(memory_bytes=64 << 20, processes=8), cpus=0.5)
     with ew.create_codeact_env(executor=executor) as env:

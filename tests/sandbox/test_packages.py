@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,7 @@ def folder(tmp_path, monkeypatch):
         {
             "acme_env/__init__.py": ENVIRONMENT,
             "acme_env/answers.json": "forty-two",
+            "acme_answers.py": "ANSWER = 'forty-two'",
             "acme_space/secret/answers.json": "forty-two",
         },
         ["acme-tools"],
@@ -154,11 +156,13 @@ def test_a_distribution_may_be_named_and_a_preloaded_module_is_visible_too(isola
 
 def test_all_packages_are_visible_but_the_one_that_makes_the_sandbox(isolation, folder):
     acme_env = importlib.import_module("acme_env")
+    compiled = py_compile.compile(folder / "acme_answers.py")
     with acme_env.sandbox(isolation=isolation, packages="all") as box:
         found = run(box, imports("acme_tools", "acme_other", "pytest", "acme_env", "acme_space"))
         own = run(box, reads("acme_env", folder / "acme_env"))
         deeper = run(box, reads("acme_space.secret", folder / "acme_space" / "secret"))
         envs = run(box, reads("envweave.envs", Path(envweave.__file__).parent / "envs"))
+        bytecode = run(box, f"b'forty-two' in open({compiled!r}, 'rb').read()")
 
     assert set(found.return_value) - {"acme_env"} == {
         "acme_tools",
@@ -167,6 +171,7 @@ def test_all_packages_are_visible_but_the_one_that_makes_the_sandbox(isolation, 
         "acme_space",
     }
     assert (own.return_value, deeper.return_value, envs.return_value) == ([], [], [])
+    assert bytecode.return_value in (False, None)
 
 
 @pytest.mark.parametrize("road", ["function", "class"])

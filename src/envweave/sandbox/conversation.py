@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import struct
 import time
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from envweave.sandbox.messages import (
     Run,
     WriteFile,
 )
-from envweave.sandbox.packages import warn_once
+from envweave.sandbox.packages import warn_of_import
 from envweave.sandbox.plain import encode, pack, read_from_session
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.telling import is_plain_success, result_of, unsaid
@@ -46,7 +45,6 @@ _LEAST_BRANCH_S = 10.0
 """What runs no code of the agent's has this long, however short the time for code: it may be the
 machine that is slow."""
 
-_NO_MODULE = re.compile(r"No module named '([^']{1,200})'")
 _ROOM = 8 << 10
 _MOST_ROOM = 256 << 10
 
@@ -288,16 +286,6 @@ class Conversation:
             else:
                 raise EndingError(endings.of_violation("what only a new session says"))
 
-    def _explain_import(self, said: Finished) -> None:
-        """Log why an import failed, for the author: the code's word, and its module's name."""
-        failure = said.failure
-        if failure is None or failure.type != "ModuleNotFoundError" or self._explain is None:
-            return
-        named = _NO_MODULE.match(failure.message)
-        text = None if named is None else self._explain(named[1])
-        if text is not None:
-            warn_once(text)
-
     def _finished(self, said: Finished) -> ExecutionResult:
         self._is_open = False
         duration_s = self._clock() - self.start_s
@@ -314,7 +302,8 @@ class Conversation:
                 tool_calls=broker.calls(),
             )
         worked_on, self.worked_on = self.worked_on, False
-        self._explain_import(said)
+        if self._explain is not None:
+            warn_of_import(said.failure, self._explain)
         return result_of(
             said,
             self.limits,

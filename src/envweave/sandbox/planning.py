@@ -10,10 +10,11 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from envweave.sandbox.installed import is_below, site_folders
 from envweave.sandbox.leftovers import new_folder
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation, Plan
-from envweave.sandbox.packages import PackageView, resolve_packages, site_folders
+from envweave.sandbox.packages import PackageView, resolve_packages
 from envweave.sandbox.users import UserRange
 from envweave.sandbox.walls.root import without_nested
 
@@ -81,8 +82,8 @@ def visible_files(options: Options) -> Files:
         roots.extend(one for one in view.folders if one in site_folders())
     roots = _existing([*roots, *options.visible])
     seen = tuple(options.visible)
-    hidden = [one for one in (*folders, *view.hidden) if not any(_is_below(one, up) for up in seen)]
-    asked = [one for one in seen if any(_is_below(one, up) for up in hidden)]
+    hidden = [one for one in (*folders, *view.hidden) if not any(is_below(one, up) for up in seen)]
+    asked = [one for one in seen if any(is_below(one, up) for up in hidden)]
     linked = [os.path.realpath(one) for one in view.shown if os.path.islink(one)]
     targets = _existing(map(os.path.realpath, hidden))
     hidden = _existing(_as_seen(hidden, roots))
@@ -94,8 +95,7 @@ def visible_files(options: Options) -> Files:
         shown=tuple(
             one
             for one in shown
-            if any(_is_below(one, up) for up in hidden)
-            or not any(_is_below(one, up) for up in roots)
+            if any(is_below(one, up) for up in hidden) or not any(is_below(one, up) for up in roots)
         ),
         path=(*view.folders, *(one for one in seen if os.path.isdir(one))),
     )
@@ -188,10 +188,6 @@ def _existing(paths: Iterable[str]) -> list[str]:
     return without_nested([os.path.normpath(path) for path in paths if os.path.lexists(path)])
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = False) -> list[str]:
     """Return where sessions find paths, which links may lead to, below the roots.
 
@@ -204,7 +200,7 @@ def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = Fals
     seen = []
     for path in paths:
         target = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        found = [root + target[len(at) :] for root, at in real if _is_below(target, at)]
+        found = [root + target[len(at) :] for root, at in real if is_below(target, at)]
         seen += found or ([path] if outside else [])
     return seen
 
@@ -256,7 +252,7 @@ def _listings(path: Iterable[str], granted: Sequence[str]) -> dict[str, list[str
     listings: dict[str, list[str]] = {}
     for folder in path:
         real = os.path.realpath(folder)
-        if any(_is_below(real, one) for one in granted):
+        if any(is_below(real, one) for one in granted):
             continue
         listings[folder] = []
         for one in granted:

@@ -16,7 +16,7 @@ from envweave.errors import SessionLostError
 from envweave.providers.docker_engine import Engine
 from envweave.sandbox.aside import make_aside
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.packages import is_standard
+from envweave.sandbox.installed import is_standard
 from envweave.sandbox.tools import Tools
 
 
