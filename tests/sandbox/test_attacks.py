@@ -1,4 +1,4 @@
-"""Every attack of the corpus, on every tier that this machine has, as the user who runs the tests."""
+"""Every attack of the corpus, on every tier of this machine, as the user who runs the tests."""
 
 from __future__ import annotations
 
