@@ -158,7 +158,8 @@ def test_where_no_walls_stand_the_container_is_one_unless_others_were_asked_for(
 
     with program:
         hello = hear()
-        program.stdin.write(encode(Open(dataclasses.asdict(Limits()), [], "python", isolation)))
+        limits = dataclasses.asdict(Limits())
+        program.stdin.write(encode(Open(limits, [], None, [], "python", isolation)))
         program.stdin.flush()
         answer = hear()
         program.stdin.close()

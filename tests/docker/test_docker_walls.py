@@ -64,7 +64,9 @@ ATTACKS = {
         "PermissionError",
     ),
     "fill the disk": (
-        "f = open('/tmp/large', 'wb')\nfor _ in range(64): f.write(bytes(2**20)); f.flush()",
+        "import os; f = open('/tmp/large', 'wb')\n"
+        "try:\n for _ in range(64): f.write(bytes(2**20)); f.flush()\n"
+        "finally: os.unlink('/tmp/large')",  # others run in this container too
         "No space left on device",
     ),
     "fill the folder of its socket": ("open('/run/envweave/large', 'w')", "Permission denied"),

@@ -109,7 +109,7 @@ def _introduction(about: Description) -> str:
 def _calls(about: Description) -> dict[str, Any]:
     reset = {
         "seed": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**63 - 1},
-        "episode_id": {"type": ["string", "null"], "maxLength": 200},
+        "episode_id": {"type": ["string", "null"]},
         "options": {"type": ["object", "null"]},
         "task": {
             "type": ["string", "object", "null"],
