@@ -99,6 +99,10 @@ def test_plain_json_is_read_by_everybody(value: Any):
     assert is_standard(json.loads(data, parse_constant=pytest.fail))
 
 
+def test_plain_json_replaces_what_is_no_unicode_in_arrays_too():
+    assert PLAIN_JSON.encode(np.array(["\ud800", "b"])) == b'["?","b"]'
+
+
 def test_the_encodings_are_known_by_name_and_subprotocol():
     assert {name: one.subprotocol for name, one in ENCODINGS.items()} == {
         "msgpack": "envweave.v1.msgpack",

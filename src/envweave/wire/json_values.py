@@ -109,6 +109,9 @@ def standard(plain: Any) -> Any:
     if isinstance(plain, Surrogates):
         return plain.text.encode("utf-8", "replace").decode()
     if isinstance(plain, np.ndarray):
+        if plain.dtype.kind == "U":  # its texts are no `Surrogates`, whatever is in them
+            replaced = np.char.decode(np.char.encode(plain, "utf-8", "replace"), "utf-8")
+            return replaced.tolist()
         return standard(arrays.listed(plain))
     if isinstance(plain, complex):
         return [plain.real, plain.imag]
