@@ -300,6 +300,48 @@ def test_packages_that_cannot_be_shown_are_refused(folder, options, told):
         Sandbox(**options)
 
 
+@pytest.fixture(params=["regular package", "namespace package"])
+def project(request, tmp_path, monkeypatch):
+    """The module of an environment in a project on PYTHONPATH, which pip did not install."""
+    root = tmp_path / "project"
+    package = root / "acme_project"
+    install(
+        root,
+        "acme-project",
+        {
+            "acme_project/envs/acme_game.py": ENVIRONMENT,
+            "acme_project/envs/data/answers.json": "forty-two",
+            "acme_project/tools/helper.py": "",
+        },
+    )
+    if request.param == "regular package":
+        for one in ("envs/data", "envs", "tools", "."):
+            package.joinpath(one, "__init__.py").touch()
+    monkeypatch.syspath_prepend(root)
+    yield importlib.import_module("acme_project.envs.acme_game")
+    for name in [one for one in sys.modules if one.startswith("acme_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("option", ["packages", "preload"])
+@pytest.mark.parametrize("part", ["", ".envs", ".envs.data", ".tools"])
+def test_no_part_of_the_package_that_defines_the_environment_can_be_named(project, option, part):
+    with pytest.raises(OptionError, match="which sessions never see"):
+        project.sandbox(**{option: [f"acme_project{part}"]})
+
+
+def test_what_defines_the_environment_is_not_shown_as_a_requirement(project, tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    install(site, "acme-other", {"acme_other.py": ""}, ["acme-project"])
+    monkeypatch.syspath_prepend(site)
+
+    view = resolve_packages((), ("acme-other",), (project.__name__,))
+
+    assert view.names == ("acme-other", "numpy")
+    with pytest.raises(OptionError, match="which sessions never see"):
+        resolve_packages((), ("acme-project",), (project.__name__,))
+
+
 @pytest.mark.parametrize("executor", ["inproc"])
 def test_packages_are_for_executors_with_walls(executor):
     with pytest.raises(OptionError, match="packages="):
