@@ -14,7 +14,7 @@ import pytest
 from distributions import install
 
 import envweave
-from envweave import CodeAction, create_codeact_env
+from envweave import CodeActEnvironment, CodeAction, create_codeact_env
 from envweave.codeact.executors.shared import SandboxOptions
 from envweave.codeact.executors.walled import SandboxExecutor
 from envweave.errors import IsolationError, OptionError, SandboxError
@@ -172,6 +172,47 @@ def test_all_packages_are_visible_but_the_one_that_makes_the_sandbox(isolation, 
     }
     assert (own.return_value, deeper.return_value, envs.return_value) == ([], [], [])
     assert bytecode.return_value in (False, None)
+
+
+TASKS = """
+from functools import partial
+from envweave import Task, Tasks
+
+def make(split, index):
+    return Task(f"{split}-{index}", split)
+
+def fetch(split):
+    return {split: [Task("a", split)]}
+
+TASKS = {
+    "endless": Tasks.endless(make),
+    "fetched": Tasks.fetched({"train": 1}, partial(fetch, "train")),
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["endless", "fetched"])
+@pytest.mark.parametrize("road", ["function", "class"])
+def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder, road, kind):
+    files = {"acme_tasks/__init__.py": TASKS, "acme_tasks/answers.json": "forty-two"}
+    install(folder, "acme-tasks", files)
+    tasks = importlib.import_module("acme_tasks").TASKS[kind]
+    tasks.get("train-0" if kind == "endless" else "a")  # as another environment may have done
+    if road == "function":
+        environment = create_codeact_env(packages="all", tasks=tasks).take_apart()
+    else:
+        executor = SandboxExecutor(SandboxOptions(packages="all"))
+        environment = CodeActEnvironment(executor, tasks=tasks)
+
+    async def play():
+        try:
+            await environment.reset()
+            code = reads("acme_tasks", folder / "acme_tasks")
+            return await environment.step(CodeAction(code=code))
+        finally:
+            await environment.close()
+
+    assert asyncio.run(play()).execution_result.return_value == []
 
 
 @pytest.mark.parametrize("road", ["function", "class"])

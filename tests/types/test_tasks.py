@@ -162,6 +162,13 @@ def test_tasks_that_are_fetched_are_public_without_their_private_parts():
     assert fetched == [1]
 
 
+def test_tasks_that_were_fetched_can_be_pickled():
+    tasks = Tasks.fetched({"train": 1}, lambda: {"train": [Task("a")]})
+    tasks.get("a")
+
+    assert pickle.loads(pickle.dumps(tasks)).get("a") == Task("a")
+
+
 def test_tasks_without_private_parts_are_looked_through_once():
     class Counted(Task):
         looks = 0

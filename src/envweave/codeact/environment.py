@@ -78,7 +78,8 @@ class CodeActEnvironment(Environment):
                 for task in itertools.islice(tasks.split(split), 1):
                     grader.check_task(task)
         self.executor = executor
-        executor.keep_private(defining_modules(self, transform, grader, tasks))
+        source = None if tasks is None else tasks.source
+        executor.keep_private(defining_modules(self, transform, grader, tasks, source))
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
         self.tasks = tasks

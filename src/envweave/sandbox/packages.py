@@ -165,6 +165,8 @@ def defining_modules(*things: Any) -> tuple[str, ...]:
     """Return the names of the modules in which these objects, or their classes, are defined."""
     names: dict[str, None] = {}
     for thing in things:
+        while isinstance(thing, functools.partial):
+            thing = thing.func
         for one in (*type(thing).__mro__, thing):
             module = sys.modules.get(str(getattr(one, "__module__", "")))
             if module is not None:

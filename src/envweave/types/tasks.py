@@ -158,6 +158,7 @@ class Tasks:
         self._fetch: Callable[[], Mapping[str, Iterable[Task]]] | None = None
         self._public: Tasks | None = None
         self._has_no_private = False
+        self._source: Callable[..., Any] | None = None
         self.reader: TaskReader | None = None
         self._take(splits)
 
@@ -195,7 +196,7 @@ class Tasks:
         """Offer tasks that are listed elsewhere: `fetch()` returns them all when one is needed."""
         tasks = object.__new__(cls)
         tasks._make, tasks._fetch, tasks._public, tasks._by_id = None, fetch, None, {}
-        tasks.reader, tasks._has_no_private = None, False
+        tasks.reader, tasks._has_no_private, tasks._source = None, False, fetch
         tasks._lengths = dict(lengths)
         tasks._splits = {name: [] for name in lengths}
         return tasks
@@ -219,6 +220,15 @@ class Tasks:
             self._has_no_private = True
             return self
         return self._public
+
+    @property
+    def source(self) -> Callable[..., Any] | None:
+        """The function that makes or fetches them; `None` where they were listed."""
+        return self._make or self._source
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What fetched them is no longer needed, and often a lambda, which cannot be pickled.
+        return {**self.__dict__, "_source": self._fetch}
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -275,6 +285,8 @@ class Tasks:
     def _listed(self) -> dict[str, list[Task]]:
         if self._fetch is not None:
             self._take(self._fetch())
+            if self.reader is not None:
+                self._source = None  # it holds the line to a server
             self._fetch = self.reader = None
         return self._splits
 
