@@ -163,6 +163,21 @@ def test_what_is_expected_may_not_stand_where_callers_see_it(grader: Grader, mak
         make(grader).reset(task=SHOWN)
 
 
+def test_every_listed_task_is_checked_and_one_of_an_endless_split(make: Make) -> None:
+    fine = Task("fine", private={"answer": 1})
+    made = []
+
+    def endless(split: str, index: int) -> Task:
+        made.append(index)
+        return Task(f"{split}-{index}", split, private={"answer": 1})
+
+    with pytest.raises(TaskError, match="stands in the data of task 't'"):
+        make(ExactMatch(from_task="answer"), tasks=Tasks({"train": [fine, SHOWN]}))
+    make(ExactMatch(from_task="answer"), tasks=Tasks.endless(endless))
+
+    assert set(made) == {0}
+
+
 SEARCH = """
 import gc, sys
 print(task_prompt if "task_prompt" in globals() else "", dir(), vars())

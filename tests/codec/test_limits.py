@@ -103,6 +103,11 @@ def test_a_limit_is_the_same_at_the_other_end_of_the_wire(
     assert all(here.contains(there.sample(rng)) for _ in range(100))
 
 
+@pytest.mark.parametrize("pattern", ["(?:){4000000000}", "(?:(?:){60000}){60000}"])
+def test_a_pattern_that_repeats_nothing_without_end_is_not_drawn(pattern: str) -> None:
+    assert not Pattern(pattern).can_sample
+
+
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [

@@ -138,6 +138,45 @@ def test_programs_that_work_on_are_stopped_with_their_session(tier: str) -> None
     assert going == [False, False]
 
 
+NAMELESS = r"""
+import os, subprocess, sys
+name = b'./\xff\xfe'  # a process has the name of the file that it was started from
+os.symlink(sys.executable, name)
+code = 'print(flush=True)\nwhile True: pass'
+program = subprocess.Popen([sys.executable, '-c', code], executable=name, stdout=subprocess.PIPE)
+program.stdout.readline()
+"""
+
+
+def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
+    with Sandbox(profile="shell") as box, box.session() as session, box.session() as other:
+        assert session.run(NAMELESS).success
+        (pid,) = session._body._programs()  # type: ignore[attr-defined]
+        assert b"(\xff\xfe)" in Path(f"/proc/{pid}/stat").read_bytes()
+
+        until(lambda: is_stopped(pid_of(session)))
+        other.run("x = 1")
+        until(lambda: is_stopped(pid_of(other)))
+
+        told = session.run("program.poll()")
+    assert (told.return_value, told.limits_hit) == (None, ("idle",))
+
+
+def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Sandbox() as box, box.session() as session, box.session() as other:
+        session.run("x = 1")
+        monkeypatch.setattr(session._body, "stop", lambda _in_use: 1 / 0)
+        until(session._body.is_gone)  # type: ignore[attr-defined]
+
+        other.run("x = 1")
+        until(lambda: is_stopped(pid_of(other)))
+
+        assert session.run("1").session_ended
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_code_cannot_wake_what_is_stopped(box: Sandbox) -> None:
     with box.session() as session:
         result = session.run(

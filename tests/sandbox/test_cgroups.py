@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from envweave.errors import OptionError
+from envweave.errors import IsolationError, OptionError
+from envweave.sandbox import Sandbox
 from envweave.sandbox.cgroup_places import find_places
 from envweave.sandbox.cgroups import Cgroups, find_cgroups
 from envweave.sandbox.session_cgroups import Cgroup, CgroupLimits, NewCgroup, OldCgroup
@@ -309,6 +310,36 @@ def test_a_cgroup_of_version_2_is_killed_whole_even_where_it_limits_nothing(star
     assert len(members) == 2
     assert gone is True
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("isolation", ["namespace", "landlock"])
+def test_a_session_that_cannot_enter_its_cgroup_says_so(
+    cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    @contextlib.contextmanager
+    def read_only(group: Cgroup) -> Iterator[list[int]]:
+        opened = [os.open(folder / group.own_file, os.O_RDONLY) for folder in group.folders]
+        try:
+            yield opened
+        finally:
+            for one in opened:
+                os.close(one)
+
+    monkeypatch.setattr(Cgroup, "open_files", read_only)
+    with pytest.raises(IsolationError, match="cgroup: write: Bad file descriptor"):
+        Sandbox(isolation=isolation).close()
+
+
+def test_all_processes_of_a_large_cgroup_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = list(range(1, 5000))
+    (tmp_path / "cgroup.procs").write_text("".join(f"{one}\n" for one in pids))
+    read = os.read
+    # As the kernel answers: a page at a time, however much is asked for.
+    monkeypatch.setattr(os, "read", lambda file, length: read(file, min(length, 4096)))
+
+    assert NewCgroup([tmp_path]).pids() == pids
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from envweave.sandbox import folders
+from envweave.sandbox.belongings import Belongings
 from envweave.sandbox.folders import WorkFolder, remove_tree
 
 
@@ -50,6 +51,17 @@ def test_folders_deeper_than_a_path_can_name_are_removed(tmp_path):
     remove_tree(tree)
 
     assert not tree.exists()
+
+
+def test_a_user_id_is_given_back_when_the_folder_of_its_session_is_gone(folder):
+    class Taking:
+        def take_back(self, _cgroup, user):
+            self.taken = (user, folder.path.exists())
+
+    supplies = Taking()
+    Belongings(7, folder, None, supplies, user=7).free()
+
+    assert supplies.taken == (7, False)
 
 
 def test_what_is_in_a_folder_is_counted(folder):

@@ -14,7 +14,7 @@ import pytest
 from distributions import install
 
 import envweave
-from envweave import CodeAction, create_codeact_env
+from envweave import CodeActEnvironment, CodeAction, create_codeact_env
 from envweave.codeact.executors.shared import SandboxOptions
 from envweave.codeact.executors.walled import SandboxExecutor
 from envweave.errors import IsolationError, OptionError, SandboxError
@@ -174,6 +174,47 @@ def test_all_packages_are_visible_but_the_one_that_makes_the_sandbox(isolation, 
     assert bytecode.return_value in (False, None)
 
 
+TASKS = """
+from functools import partial
+from envweave import Task, Tasks
+
+def make(split, index):
+    return Task(f"{split}-{index}", split)
+
+def fetch(split):
+    return {split: [Task("a", split)]}
+
+TASKS = {
+    "endless": Tasks.endless(make),
+    "fetched": Tasks.fetched({"train": 1}, partial(fetch, "train")),
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["endless", "fetched"])
+@pytest.mark.parametrize("road", ["function", "class"])
+def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder, road, kind):
+    files = {"acme_tasks/__init__.py": TASKS, "acme_tasks/answers.json": "forty-two"}
+    install(folder, "acme-tasks", files)
+    tasks = importlib.import_module("acme_tasks").TASKS[kind]
+    tasks.get("train-0" if kind == "endless" else "a")  # as another environment may have done
+    if road == "function":
+        environment = create_codeact_env(packages="all", tasks=tasks).take_apart()
+    else:
+        executor = SandboxExecutor(SandboxOptions(packages="all"))
+        environment = CodeActEnvironment(executor, tasks=tasks)
+
+    async def play():
+        try:
+            await environment.reset()
+            code = reads("acme_tasks", folder / "acme_tasks")
+            return await environment.step(CodeAction(code=code))
+        finally:
+            await environment.close()
+
+    assert asyncio.run(play()).execution_result.return_value == []
+
+
 @pytest.mark.parametrize("road", ["function", "class"])
 def test_an_environment_never_shows_the_distribution_that_defines_it(isolation, folder, road):
     acme_env = importlib.import_module("acme_env")
@@ -298,6 +339,48 @@ def test_what_is_named_as_visible_is_visible_even_among_the_packages(isolation, 
 def test_packages_that_cannot_be_shown_are_refused(folder, options, told):
     with pytest.raises(OptionError, match=told):
         Sandbox(**options)
+
+
+@pytest.fixture(params=["regular package", "namespace package"])
+def project(request, tmp_path, monkeypatch):
+    """The module of an environment in a project on PYTHONPATH, which pip did not install."""
+    root = tmp_path / "project"
+    package = root / "acme_project"
+    install(
+        root,
+        "acme-project",
+        {
+            "acme_project/envs/acme_game.py": ENVIRONMENT,
+            "acme_project/envs/data/answers.json": "forty-two",
+            "acme_project/tools/helper.py": "",
+        },
+    )
+    if request.param == "regular package":
+        for one in ("envs/data", "envs", "tools", "."):
+            package.joinpath(one, "__init__.py").touch()
+    monkeypatch.syspath_prepend(root)
+    yield importlib.import_module("acme_project.envs.acme_game")
+    for name in [one for one in sys.modules if one.startswith("acme_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("option", ["packages", "preload"])
+@pytest.mark.parametrize("part", ["", ".envs", ".envs.data", ".tools"])
+def test_no_part_of_the_package_that_defines_the_environment_can_be_named(project, option, part):
+    with pytest.raises(OptionError, match="which sessions never see"):
+        project.sandbox(**{option: [f"acme_project{part}"]})
+
+
+def test_what_defines_the_environment_is_not_shown_as_a_requirement(project, tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    install(site, "acme-other", {"acme_other.py": ""}, ["acme-project"])
+    monkeypatch.syspath_prepend(site)
+
+    view = resolve_packages((), ("acme-other",), (project.__name__,))
+
+    assert view.names == ("acme-other", "numpy")
+    with pytest.raises(OptionError, match="which sessions never see"):
+        resolve_packages((), ("acme-project",), (project.__name__,))
 
 
 @pytest.mark.parametrize("executor", ["inproc"])

@@ -142,3 +142,45 @@ def test_a_task_is_a_value():
     assert pickle.loads(pickle.dumps(task)) == copy.deepcopy(task) == task
     with pytest.raises(AttributeError):
         task.id = "b"  # type: ignore[misc]
+
+
+def test_tasks_that_are_fetched_are_public_without_their_private_parts():
+    fetched = []
+
+    def fetch():
+        fetched.append(1)
+        return {"train": [Task("a", private={"answer": 1})]}
+
+    tasks = Tasks.fetched({"train": 1}, fetch)
+    public = tasks.public()
+
+    assert (fetched, public.length("train"), public is tasks.public()) == ([], 1, True)
+    assert public.get("a").private.is_withheld
+    assert next(public.split("train")).private.is_withheld
+    assert tasks.get("a").private["answer"] == 1
+    assert tasks.public().get("a").private.is_withheld
+    assert fetched == [1]
+
+
+def test_tasks_that_were_fetched_can_be_pickled():
+    tasks = Tasks.fetched({"train": 1}, lambda: {"train": [Task("a")]})
+    tasks.get("a")
+
+    assert pickle.loads(pickle.dumps(tasks)).get("a") == Task("a")
+
+
+def test_tasks_without_private_parts_are_looked_through_once():
+    class Counted(Task):
+        looks = 0
+
+        def __getattribute__(self, name):
+            if name == "private":
+                Counted.looks += 1
+            return super().__getattribute__(name)
+
+    tasks = Tasks({"train": [Counted("a"), Counted("b")]})
+    Counted.looks = 0
+
+    assert tasks.public() is tasks
+    assert tasks.public() is tasks
+    assert Counted.looks == 2

@@ -79,11 +79,12 @@ def create_codeact_env(
         MissingExtraError: The executor needs a library that is not installed.
         OptionError: An option is not sound, or the executor does not know it.
     """
+    source = getattr(tasks, "source", None)
     options = SandboxOptions(
         limits=Limits() if limits is None else _limits(limits),
         preload=_names("preload", preload),
         packages=read_packages(packages),
-        private=(*calling_module(), *defining_modules(transform, grader, tasks)),
+        private=(*calling_module(), *defining_modules(transform, grader, tasks, source)),
         profile=profile,
         isolation=isolation,
         visible=tuple(os.fspath(one) for one in _names("visible", visible)),

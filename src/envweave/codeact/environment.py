@@ -73,12 +73,13 @@ class CodeActEnvironment(Environment):
                 f"{type(tasks).__name__}."
             )
         if tasks is not None and grader is not None:
-            # One of each split: whoever shows what is expected, does it in all of them.
             for split in tasks.splits:
-                for task in itertools.islice(tasks.split(split), 1):
+                count = 1 if tasks.length(split) is None else None  # all that are listed
+                for task in itertools.islice(tasks.split(split), count):
                     grader.check_task(task)
         self.executor = executor
-        executor.keep_private(defining_modules(self, transform, grader, tasks))
+        source = None if tasks is None else tasks.source
+        executor.keep_private(defining_modules(self, transform, grader, tasks, source))
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.transform = transform
         self.tasks = tasks

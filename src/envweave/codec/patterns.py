@@ -21,7 +21,7 @@ from envweave.errors import DefinitionError
 _LETTERS = string.ascii_letters + string.digits + "_- ,.:/"
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
 _REACH = 8  # how often something is repeated that may be repeated without end
-_MAX_PARTS = 20_000
+_MAX_PARTS = 40_000
 _ENDLESS = 1e4  # how often something that is repeated without end may be, for a guess
 _FEW_WAYS = 1e6
 _CLASSES: dict[Any, Callable[[str], bool]] = {
@@ -91,9 +91,7 @@ class _Draw:
         return "".join(self._part(kind, value) for kind, value in parts)
 
     def _part(self, kind: Any, value: Any) -> str:
-        self._left -= 1
-        if self._left < 0:
-            raise UndrawableError("too long")
+        self._count()
         if kind is sre.LITERAL:
             return chr(value)
         if kind is sre.NOT_LITERAL:
@@ -123,7 +121,17 @@ class _Draw:
     def _repeated(self, low: int, high: Any, inside: Any) -> str:
         most = low + _REACH if high is sre.MAXREPEAT else min(high, low + _REACH)
         count = int(self._rng.integers(low, most, endpoint=True))
-        return "".join(self.parts(inside) for _ in range(count))
+        # Each counts, also of nothing: a pattern may come from a server.
+        return "".join(self._repetition(inside) for _ in range(count))
+
+    def _repetition(self, inside: Any) -> str:
+        self._count()
+        return self.parts(inside)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise UndrawableError("too long")
 
     def _member(self, choices: Any) -> str:
         kinds = [kind for kind, _ in choices]

@@ -56,9 +56,9 @@ class Belongings:
 
     def free(self) -> None:
         """Give it all back. Called once, when every process of the session was killed."""
-        self._supplies.take_back(self.cgroup, self._user)
         if self.folder is not None:
-            self.folder.remove()
+            self.folder.remove()  # before another session may have the user id of its files
+        self._supplies.take_back(self.cgroup, self._user)
 
 
 class Supplies:

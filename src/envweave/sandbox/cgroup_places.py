@@ -201,7 +201,7 @@ def _family() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found, todo = set(), [os.getpid()]
     while todo:

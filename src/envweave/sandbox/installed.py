@@ -100,6 +100,13 @@ class Package:
     outside: tuple[str, ...] = ()
     distribution: Distribution | None = None
 
+    def overlaps(self, other: Package) -> bool:
+        """Whether a file of one is a file of the other too."""
+        ours, theirs = (*self.paths, *self.outside), (*other.paths, *other.outside)
+        return self.name == other.name or any(
+            is_below(one, another) or is_below(another, one) for one in ours for another in theirs
+        )
+
     def all_paths(self) -> list[str]:
         """Return everything of it, also the bytecode of modules beside that of others."""
         compiled = [
@@ -274,21 +281,23 @@ def _cover(folder: str, names: Iterable[str]) -> list[str]:
     return covered
 
 
-def with_requirements(packages: Iterable[Package], private: set[str]) -> list[Package]:
-    """Return packages, and what they require as far as it is installed."""
+def with_requirements(packages: Iterable[Package], private: Sequence[Package]) -> list[Package]:
+    """Return packages, and what they require as far as it is installed and not private."""
     found: dict[str, Package] = {}
     asked: set[tuple[str, str]] = set()
     waiting = [(one, "") for one in packages]
     while waiting:
         package, extra = waiting.pop()
-        if package.name in private or (package.name, extra) in asked:
+        if (package.name, extra) in asked:
             continue
         asked.add((package.name, extra))
+        if any(map(package.overlaps, private)):
+            continue
         found.setdefault(package.name, package)
         if package.distribution is not None:
             for name, extras in _requirements(package.distribution, extra):
                 required = _distribution(name)
-                if required is not None and _name(required) not in private:
+                if required is not None:
                     one = _package_of(required)
                     waiting += [(one, each) for each in ("", *extras)]
     return list(found.values())

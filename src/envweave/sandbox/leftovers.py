@@ -69,8 +69,8 @@ def _space() -> int:
 def _start_of(pid: int) -> int | None:
     """Return when a process started, in ticks since boot; `None` if there is none."""
     try:
-        about = Path(f"/proc/{pid}/stat").read_text()
+        about = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    state, start = (about.rpartition(")")[2].split()[at] for at in (0, 19))
-    return None if state in "ZX" else int(start)
+    state, start = (about.rpartition(b")")[2].split()[at] for at in (0, 19))
+    return None if state in b"ZX" else int(start)

@@ -79,7 +79,8 @@ def signal_each(pids: Callable[[], Iterable[int]], number: int) -> None:
 def are_stopped(pids: Iterable[int]) -> bool:
     """Say whether every one of these processes is stopped, or gone."""
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] not in "TtZX":
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            # In bytes: it holds the name of the process, which need not be text.
+            if file.read().rpartition(b")")[2].split()[0] not in b"TtZX":
                 return False
     return True

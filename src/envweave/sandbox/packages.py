@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from envweave.errors import OptionError, suggest
@@ -165,6 +165,8 @@ def defining_modules(*things: Any) -> tuple[str, ...]:
     """Return the names of the modules in which these objects, or their classes, are defined."""
     names: dict[str, None] = {}
     for thing in things:
+        while isinstance(thing, functools.partial):
+            thing = thing.func
         for one in (*type(thing).__mro__, thing):
             module = sys.modules.get(str(getattr(one, "__module__", "")))
             if module is not None:
@@ -214,12 +216,12 @@ def _resolve(
     # Most sandboxes name no package: they need not wait until all that is installed is looked at.
     secret = _private_packages(private, briefly=not (named or is_all or shell))
     kept = {one.name for one in secret}
-    wanted = [one for option, name in named for one in _named(option, name, kept)]
+    wanted = [one for option, name in named for one in _named(option, name, secret)]
     if is_all:
         wanted += editable_packages()
     else:
         wanted += numpy_package()
-    found = with_requirements(wanted, kept)
+    found = with_requirements(wanted, secret)
     folders = dict.fromkeys(folder for one in found for folder in one.folders)
     order = {os.path.abspath(path): at for at, path in enumerate(sys.path)}
     if is_all:
@@ -262,7 +264,7 @@ def relevant_private(
     return tuple(sorted(set(private)))
 
 
-def _named(option: str, name: str, private: set[str]) -> list[Package]:
+def _named(option: str, name: str, private: Sequence[Package]) -> list[Package]:
     """Return what a name that a caller gave stands for.
 
     Raises:
@@ -271,7 +273,7 @@ def _named(option: str, name: str, private: set[str]) -> list[Package]:
     packages = look_up(name)
     if not packages:
         raise OptionError(_unknown(option, name))
-    if any(one.name in private for one in packages):
+    if any(one.overlaps(another) for one in packages for another in private):
         raise OptionError(
             f"Sandbox({option}=…): {name!r} belongs to what defines the environment, which "
             "sessions never see: it may hold tasks and answers. Put the code that agents may read "
@@ -289,14 +291,27 @@ def _private_packages(names: Iterable[str], *, briefly: bool) -> list[Package]:
     """
     if not briefly:
         every = (look_up(name) for name in (ALWAYS_PRIVATE, *names))
-        return [one for packages in every for one in packages]
+        return [_whole(one) for packages in every for one in packages]
     folders = site_folders()
     packages = []
     for name in names:
         found = find_module(name)
         if found is not None and not any(is_below(found.paths[0], one) for one in folders):
-            packages.append(Package(name, found.paths, found.folders))
+            packages.append(_whole(Package(name, found.paths, found.folders)))
     return packages
+
+
+def _whole(package: Package) -> Package:
+    """Return a module of no distribution with all that its top-level package has beside it."""
+    if package.distribution is not None or "." not in package.name:
+        return package
+    top = package.name.split(".")[0]
+    tops = (os.path.join(folder, top) for folder in package.folders)
+    beside = [one for one in tops if os.path.isdir(one)]
+    installed = site_folders()  # where others may have a part in a package without `__init__`
+    if any(is_below(one, folder) for one in beside for folder in installed):
+        return package
+    return replace(package, paths=tuple(dict.fromkeys((*beside, *package.paths))))
 
 
 def _unknown(option: str, name: str) -> str:

@@ -22,7 +22,7 @@ from envweave.sandbox.members import signal_each
 _PERIOD_US = 100_000
 _BATCH_BYTES = 1 << 20  # the kernel charges for several pages at once
 _LEFT_BYTES = 1 << 20  # the kernel keeps some of its own memory for a while
-_MOST_BYTES = 64 << 10
+_READ_BYTES = 64 << 10
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
@@ -165,7 +165,7 @@ class NewCgroup(Cgroup):
             write(folder / "cpu.max", f"{round(limits.cpus * _PERIOD_US)} {_PERIOD_US}")
 
     def memory_hit(self) -> bool:
-        """Say whether its own limit, and no other, was met in vain."""
+        """Whether the cgroup hit its own memory limit and reclaim failed."""
         return any(_counters(one / "memory.events").get("oom", 0) > 0 for one in self._folders)
 
     def is_drained(self) -> bool:
@@ -255,10 +255,11 @@ def write(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> str:
-    """Read a small file of the kernel's, quicker than `Path.read_text` does."""
+    """Read a file of the kernel's, quicker than `Path.read_text` does."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _MOST_BYTES).decode()
+        # One call returns about a page of a list, however much is asked for.
+        return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b"")).decode()
     finally:
         os.close(descriptor)
 

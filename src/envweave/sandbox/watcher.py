@@ -13,12 +13,15 @@ It also tends the cgroups of sessions that are gone, so that nobody has to wait 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
 from typing import Protocol
 
 from envweave.sandbox.cgroup_stock import CgroupStock
+
+_log = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.02
 _CLOSE_LOOK_S = 0.005
@@ -58,6 +61,9 @@ class Watchable(Protocol):
 
     def stop(self, in_use: threading.Lock) -> bool:
         """Stop it until the next call on it, unless one is under way; return whether it stopped."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
 class Watched:
@@ -129,8 +135,13 @@ class Watcher:
         """Look at every session, and return how long until the next time."""
         pause_s = _INTERVAL_S
         for watched in list(self._watched.values()):
-            if self._look(watched, now_s):
-                pause_s = _CLOSE_LOOK_S
+            try:
+                if self._look(watched, now_s):
+                    pause_s = _CLOSE_LOOK_S
+            except Exception:  # noqa: BLE001 - one session must not end the watching of all
+                _log.exception("A session could not be watched and is ended.")
+                self.forget(watched)
+                watched.body.kill()
         return pause_s
 
     def _look(self, watched: Watched, now_s: float) -> bool:

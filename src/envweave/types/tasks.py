@@ -157,6 +157,8 @@ class Tasks:
         self._make: Callable[[str, int], Task] | None = None
         self._fetch: Callable[[], Mapping[str, Iterable[Task]]] | None = None
         self._public: Tasks | None = None
+        self._has_no_private = False
+        self._source: Callable[..., Any] | None = None
         self.reader: TaskReader | None = None
         self._take(splits)
 
@@ -194,7 +196,7 @@ class Tasks:
         """Offer tasks that are listed elsewhere: `fetch()` returns them all when one is needed."""
         tasks = object.__new__(cls)
         tasks._make, tasks._fetch, tasks._public, tasks._by_id = None, fetch, None, {}
-        tasks.reader = None
+        tasks.reader, tasks._has_no_private, tasks._source = None, False, fetch
         tasks._lengths = dict(lengths)
         tasks._splits = {name: [] for name in lengths}
         return tasks
@@ -203,16 +205,30 @@ class Tasks:
         """Return these tasks as callers have them: without their private parts."""
         if self._public is not None:
             return self._public
+        # Not kept as `_public`: a cycle would delay the finalizers of what tasks hold.
+        if self._has_no_private or self.reader is not None:  # a server sends no private parts
+            return self
         listed = self._splits.items()
-        if self.reader is not None:
-            return self  # a server sends no private parts
         if self._make is not None:
             self._public = Tasks.endless(_PublicMake(self._make), splits=self._splits)
+        elif self._fetch is not None:
+            self._fetch = once = _FetchOnce(self._fetch)
+            self._public = Tasks.fetched(self._lengths, _PublicFetch(once))
         elif any(task.private for _, tasks in listed for task in tasks):
             self._public = Tasks({name: [t.public() for t in tasks] for name, tasks in listed})
         else:
+            self._has_no_private = True
             return self
         return self._public
+
+    @property
+    def source(self) -> Callable[..., Any] | None:
+        """The function that makes or fetches them; `None` where they were listed."""
+        return self._make or self._source
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What fetched them is no longer needed, and often a lambda, which cannot be pickled.
+        return {**self.__dict__, "_source": self._fetch}
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -269,6 +285,8 @@ class Tasks:
     def _listed(self) -> dict[str, list[Task]]:
         if self._fetch is not None:
             self._take(self._fetch())
+            if self.reader is not None:
+                self._source = None  # it holds the line to a server
             self._fetch = self.reader = None
         return self._splits
 
@@ -354,6 +372,31 @@ class _PublicMake:
 
     def __call__(self, split: str, index: int) -> Task:
         return _made(self._make, split, index).public()
+
+
+@final
+class _FetchOnce:
+    """Fetches tasks for those who have them whole and for those who have them public."""
+
+    def __init__(self, fetch: Callable[[], Mapping[str, Iterable[Task]]]) -> None:
+        self._fetch = fetch
+        self._fetched: dict[str, list[Task]] | None = None
+
+    def __call__(self) -> dict[str, list[Task]]:
+        if self._fetched is None:
+            self._fetched = {name: list(tasks) for name, tasks in self._fetch().items()}
+        return self._fetched
+
+
+@final
+class _PublicFetch:
+    """Fetches tasks, without their private parts."""
+
+    def __init__(self, fetch: _FetchOnce) -> None:
+        self._fetch = fetch
+
+    def __call__(self) -> dict[str, list[Task]]:
+        return {name: [one.public() for one in tasks] for name, tasks in self._fetch().items()}
 
 
 def _made(make: Callable[[str, int], Task], split: str, index: int) -> Task:

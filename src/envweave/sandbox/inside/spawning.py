@@ -2,8 +2,8 @@
 
 The order matters. Mounting wants rights that the user namespace takes away; changing the user or
 the namespace clears the wish to die with the parent; Landlock and the limits want system calls
-that the filter refuses. So: cgroup, descriptors, work folder, user, namespace, rights, death,
-limits, Landlock, and the filter last.
+that the filter refuses. So: its socket, cgroup, descriptors, work folder, user, namespace,
+rights, death, limits, Landlock, and the filter last.
 
 All of it is a list of system calls, written before the fork. The compiled extension, where there
 is one, makes them without running any Python in between: each page of the interpreter that a new
@@ -253,9 +253,11 @@ def _steps(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int])
     """Return every call of a birth, in order."""
     plan = walls.plan
     namespace = plan.isolation == "namespace"
+    # First, so that the session can say why a later step failed. No file of a cgroup is lost by
+    # it: `prepare` keeps what comes in above `_FREE`.
+    steps = _for("descriptors", [call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
     # By the session itself: who puts another process into a cgroup waits for every fork around.
-    steps = _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
-    steps += _for("descriptors", [call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
+    steps += _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
     steps += walls.first
     if namespace:
         owner = namespaces.USER if birth.user is None else birth.user
