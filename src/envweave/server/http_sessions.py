@@ -167,8 +167,8 @@ class HTTPSessions:
     ) -> HTTPSession:
         """Open another session; the first one again, if the call is repeated.
 
-        A caller that goes away holds no session: it leaves the queue, and what was opened for it
-        alone is closed.
+        A caller that goes away or is cancelled holds no session: it leaves the queue, and what was
+        opened for it alone is closed.
 
         Args:
             params: With what.
@@ -184,13 +184,15 @@ class HTTPSessions:
         gone = gone or asyncio.get_running_loop().create_future()
         opening = self._begin(params, request_id, body)
         opening.waiting += 1
+        is_wanted = False  # nor by a caller that was cancelled
         try:
             await asyncio.wait((opening.task, gone), return_when=asyncio.FIRST_COMPLETED)
+            is_wanted = not gone.done()
         finally:
             opening.waiting -= 1
-            if gone.done() and not opening.waiting:
+            if not is_wanted and not opening.waiting:
                 self._abandon(opening)
-        if gone.done():
+        if not is_wanted:
             raise CapacityError("The caller went away.")
         await opening.task
         opening.session.disconnect()
