@@ -22,7 +22,7 @@ from envweave.errors import (
 )
 from envweave.server.service import Service
 from envweave.wire.faults import error_of
-from envweave.wire.messages import Call
+from envweave.wire.messages import Call, Reply
 
 IDS_KEPT = 1024
 """How many of a session's request ids are remembered. Longer than the replies are, so that an
@@ -58,6 +58,7 @@ class HTTPSession:
         # One call at a time: the next number is not known before.
         self._turn = asyncio.Lock()
         self._numbers: dict[str | int, tuple[int, Hashable]] = {}
+        self._under_way: set[asyncio.Task[Reply]] = set()
 
     async def call(
         self,
@@ -67,6 +68,8 @@ class HTTPSession:
         body: Hashable = None,
     ) -> Any:
         """Carry out a call and return its result; the first one, if it is repeated.
+
+        A caller that is cancelled gets no result, but the call is carried out to its end.
 
         Args:
             method: What to do.
@@ -78,13 +81,21 @@ class HTTPSession:
             RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It was refused, or failed.
         """
-        async with self._turn:
-            number = self._numbered(request_id, (method, body))
-            call = Call(id=number, method=method, session=self.id, params=params)
-            reply = await self._service.call(call)
+        task = asyncio.ensure_future(self._send(method, params, request_id, body))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        reply = await asyncio.shield(task)
         if reply.fault is not None:
             raise error_of(reply.fault)
         return reply.result
+
+    async def _send(
+        self, method: str, params: dict[str, Any], request_id: str | int | None, body: Hashable
+    ) -> Reply:
+        async with self._turn:
+            number = self._numbered(request_id, (method, body))
+            call = Call(id=number, method=method, session=self.id, params=params)
+            return await self._service.call(call)
 
     def _numbered(self, request_id: str | int | None, what: Hashable) -> int:
         known = None if request_id is None else self._numbers.get(request_id)
@@ -271,8 +282,8 @@ class HTTPSessions:
                 raise ResetNeededError("No episode is running. Call POST /reset first.")
             if not self._default.is_there:
                 raise SessionGoneError(
-                    "The session without an id is gone: nobody called it for too long. Begin "
-                    "another with POST /reset."
+                    "The session without an id is gone: it was closed, or nobody called it for "
+                    "too long. Begin another with POST /reset."
                 )
             return self._default
         session = self._named.get(session_id)

@@ -218,7 +218,8 @@ class McpTools:
             raise ResetNeededError("No episode is running. Call reset first.")
         if not owner.session.is_there:
             raise SessionGoneError(
-                "The session is gone: nobody called it for too long. Call reset to begin another."
+                "The session is gone: it was closed, or nobody called it for too long. Call reset "
+                "to begin another."
             )
         return owner.session
 
