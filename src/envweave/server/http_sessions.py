@@ -163,7 +163,7 @@ class HTTPSessions:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._default: HTTPSession | None = None
-        self._opening = asyncio.Lock()  # the default session is opened once
+        self._beginning: asyncio.Task[HTTPSession] | None = None  # shared by all who ask for it
         self._named: dict[str, HTTPSession] = {}
         self._opened: dict[str, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -301,13 +301,18 @@ class HTTPSessions:
         """
         if session_id is not None:
             return self.find(session_id)
-        async with self._opening:
-            if self._default is None or not self._default.is_there:
-                self._default = None
-                session = HTTPSession(self._service)
-                await session.open({})
-                self._default = session
-        return self._default
+        if self._default is not None and self._default.is_there:
+            return self._default
+        if self._beginning is None or self._beginning.done():
+            self._beginning = asyncio.ensure_future(self._begin_default())
+        return await asyncio.shield(self._beginning)
+
+    async def _begin_default(self) -> HTTPSession:
+        self._default = None
+        session = HTTPSession(self._service)
+        await session.open({})
+        self._default = session
+        return session
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
