@@ -17,6 +17,7 @@ from envweave.errors import (
     CallOrderError,
     CapacityError,
     ClosedError,
+    ConnectionLostError,
     EnvWeaveError,
     OptionError,
     SessionGoneError,
@@ -127,7 +128,9 @@ class SessionTable:
             reply.fault = self.told(call.method, error)
             code = reply.fault.code
         except BaseException:
-            reply.fault = fault_of(CapacityError("The server was stopped in the middle of a call."))
+            reply.fault = fault_of(
+                ConnectionLostError("The server was stopped in the middle of a call.")
+            )
             if session.runner is not None:
                 self._close_soon(session, "stopped")
             raise
@@ -188,7 +191,7 @@ class SessionTable:
             await self._close(session, "closed")
             return None
         if call.method == "reset" and self.is_draining:
-            raise CapacityError("The server is stopping, and begins no more episodes.")
+            raise ConnectionLostError("The server is stopping, and begins no more episodes.")
         timeout_s = session.timeout_s
         own_s = read_seconds(call.params.get("timeout_s"))
         if own_s is not None:
@@ -213,7 +216,7 @@ class SessionTable:
             raise
         if self.is_draining:
             await self._close(session, "stopped")
-            raise CapacityError("The server is stopping, and opens no more sessions.")
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
         for watcher in self.watchers:
             watcher.opened()
         return {"agents": self._place.description.possible_agents}
@@ -223,10 +226,11 @@ class SessionTable:
 
         Raises:
             CapacityError: There is none, and will be none in time.
+            ConnectionLostError: The server is stopping.
         """
         options = self._options
         if self.is_draining:
-            raise CapacityError("The server is stopping, and opens no more sessions.")
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
         if self._taken < options.max_sessions and not self._queue:
             self._taken += 1
             return
@@ -348,7 +352,7 @@ class SessionTable:
         for turn, _ in self._queue:
             if not turn.done():
                 turn.set_exception(
-                    CapacityError("The server is stopping, and opens no more sessions.")
+                    ConnectionLostError("The server is stopping, and opens no more sessions.")
                 )
         for session in self._sessions.values():
             if session.runner is not None:
