@@ -21,6 +21,7 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.server.service import Service
+from envweave.server.wishes import CANNOT_WAIT
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
 
@@ -310,7 +311,7 @@ class HTTPSessions:
     async def _begin_default(self) -> HTTPSession:
         self._default = None
         session = HTTPSession(self._service)
-        await session.open({})
+        await session.open(dict(CANNOT_WAIT))
         self._default = session
         return session
 

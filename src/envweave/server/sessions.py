@@ -203,7 +203,9 @@ class SessionTable:
     async def _open(self, session: ServedSession, params: dict[str, Any]) -> dict[str, Any]:
         try:
             wishes = read_wishes(params, self._options.timeout_s)
-            await self._take_place(session, read_wait(params.get("wait_s")))
+            can_wait = params.get("wait_s", 0) is not None
+            wait_s = read_wait(params.get("wait_s"))
+            await self._take_place(session, wait_s, can_wait=can_wait)
         except BaseException:
             self._sessions.pop(session.id, None)
             raise
@@ -221,7 +223,7 @@ class SessionTable:
             watcher.opened()
         return {"agents": self._place.description.possible_agents}
 
-    async def _take_place(self, session: ServedSession, wait_s: float) -> None:
+    async def _take_place(self, session: ServedSession, wait_s: float, *, can_wait: bool) -> None:
         """Take a place; wait for one, in the order of coming, if the caller asks for that.
 
         Raises:
@@ -250,7 +252,7 @@ class SessionTable:
             if not turn.done() and self._is_any_leaving:
                 await asyncio.wait((turn,), timeout=LEAVING_S)
             if not turn.done():
-                raise CapacityError(self._full(besides))
+                raise CapacityError(self._full(besides, can_wait=can_wait))
             turn.result()
         except BaseException:
             if _is_given(turn):
@@ -265,7 +267,7 @@ class SessionTable:
         """Whether a session is being closed, or will be after the call under way."""
         return bool(self._leaving) or any(one.is_unwanted for one in self._sessions.values())
 
-    def _full(self, besides: str = "") -> str:
+    def _full(self, besides: str, *, can_wait: bool) -> str:
         """Return what a caller is told when there is no place, and what can be done about it."""
         limit = self._options.max_sessions
         if self._place.is_one_object:
@@ -278,8 +280,8 @@ class SessionTable:
                 used = "its only session is in use"
             more = "start the server with a larger max_sessions"
         return (
-            f"The server is full: {used}{besides and ', and ' + besides}. Try again later, wait "
-            f"for a session with wait_s=…, or {more}."
+            f"The server is full: {used}{besides and ', and ' + besides}. Try again later, "
+            f"{'wait for a session with wait_s=…, ' if can_wait else ''}or {more}."
         )
 
     def _give_place(self) -> None:
