@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import envweave as ew
-from envweave.errors import ActionError, SpecError
+from envweave.errors import ActionError, OptionError, SpecError
 
 
 @dataclass
@@ -136,3 +136,54 @@ def test_flatten_refuses_what_has_no_flat_form_and_says_which():
         ew.to_gymnasium(Talking, flatten=True)
     with pytest.raises(SpecError, match=r"^action: flatten=True.*'force'.*'gear'"):
         ew.to_gymnasium(car(Mixed), flatten=True)
+
+
+@dataclass
+class Press(ew.Action):
+    """Has no fields."""
+
+
+@dataclass
+class Account(ew.Observation):
+    balance: Annotated[int, ew.Bounds(-5, 10**12)]
+    kind: Literal["a", "b"]
+
+
+def test_a_whole_number_of_wide_bounds_is_one_number():
+    class Bank(ew.Environment):
+        def reset(self) -> Account:
+            return Account(7, "b")
+
+        def step(self, action: Steer) -> Account:
+            return Account(10**12, "a")
+
+    env = ew.to_gymnasium(Bank, flatten=True)
+
+    assert env.observation_space.shape == (3,)
+    assert env.reset()[0].tolist() == [7, 0, 1]
+    seen = env.step(np.array([0, 0, 0, 0]))[0]
+    assert seen.tolist() == [10**12, 1, 0]
+    assert seen in env.observation_space
+
+
+def test_a_single_whole_number_of_wide_bounds_is_one_number():
+    class Clock(ew.Environment):
+        def reset(self) -> Annotated[int, ew.Bounds(0, 10**15)]:
+            return 10**15
+
+        def step(self, action: Steer) -> Annotated[int, ew.Bounds(0, 10**15)]:
+            return 0
+
+    env = ew.to_gymnasium(Clock, flatten=True)
+
+    assert env.reset()[0].tolist() == [10**15]
+
+
+def test_an_action_without_fields_has_no_flat_form():
+    with pytest.raises(SpecError, match="action has no fields"):
+        ew.to_gymnasium(car(Press), flatten=True)
+
+
+def test_flatten_is_true_or_false():
+    with pytest.raises(OptionError, match="flatten='no'"):
+        ew.to_gymnasium(car(Steer), flatten="no")

@@ -214,8 +214,39 @@ def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> No
         for one in (env, venv):
             transport: Any = one._transport
             line = getattr(transport, "_connection", None) or transport._calls.connection
-            kill(line._place._provider.pid)
+            kill(line._route.place._provider.pid)
 
         assert env.reset().info["seed"] == episode_seed(5, 1)
         assert venv.reset().infos[1]["seed"] == episode_seed(6, 1)
         assert env.step(GO).reward == 1.0
+
+
+@pytest.mark.slow
+def test_a_loss_that_was_noticed_by_asking_for_tasks_is_not_in_the_way_of_a_reset() -> None:
+    with ew.make("pkg://provider_worlds:WithTasks", backend="http") as env:
+        pid = int(env.reset(seed=5).observation[0])
+        kill(pid)
+
+        assert len(list(env.tasks("train"))) == 2
+
+        again = env.reset()
+        assert again.observation[0] != pid
+        assert again.info["seed"] == episode_seed(5, 1)
+        kill(again.observation[0])
+        assert len(list(env.tasks("train"))) == 2
+        assert env.step(GO).end == ew.EpisodeEnd(
+            "lost", "infrastructure", cause_of(int(again.observation[0]))
+        )
+
+
+@pytest.mark.slow
+def test_an_async_caller_resets_after_tasks_were_asked_of_a_killed_server() -> None:
+    async def main() -> None:
+        async with ew.make_async("pkg://provider_worlds:WithTasks", backend="http") as env:
+            pid = int((await env.reset(seed=5)).observation[0])
+            await asyncio.to_thread(kill, pid)
+            assert len(await asyncio.to_thread(lambda: list(env.tasks("train")))) == 2
+
+            assert (await env.reset()).info["seed"] == episode_seed(5, 1)
+
+    asyncio.run(main())

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from process_worlds import kill
 from rollout_worlds import TASKS, Endless, ManyTasks, Walk, forward
-from serving import served
+from serving import app_served, served
 from worlds_served import process_serving
 
 import envweave as ew
@@ -213,3 +213,15 @@ def test_every_episode_is_accounted_for_once_though_the_server_is_killed(kind: s
     again = sum(e.attempts - 1 for e in episodes)
     assert again == len(rollout.faults) == sum(rollout.fault_counts.values())
     assert {fault.reason for fault in rollout.faults} <= {"lost"}
+
+
+def test_a_server_that_stops_costs_episodes_and_does_not_end_the_rollout() -> None:
+    app = ew.create_fastapi_app(Walk)
+    with app_served(app) as url, ew.pool(url, size=2) as pool:
+        app.state.envweave.service.table.is_draining = True
+
+        rollout = ew.rollout(pool, forward, episodes=4, attempts=1, on_fault="keep", progress=False)
+        episodes = rollout.run()
+
+    assert [one.usable for one in episodes] == [False] * 4
+    assert all("is stopping" in (fault.cause or "") for fault in rollout.faults)

@@ -20,6 +20,7 @@ from worlds_served import wait_for
 import envweave as ew
 from envweave.errors import CapacityError, OptionError, ResetNeededError
 from envweave.examples import CounterEnv
+from envweave.server import sessions
 
 WAITS = "envweave_sessions_waiting 1.0"
 NOBODY_WAITS = "envweave_sessions_waiting 0.0"
@@ -250,3 +251,17 @@ def test_plain_http_does_not_show_the_episode_of_the_session_before() -> None:
 def test_an_environment_of_a_class_shows_its_state_before_its_first_episode() -> None:
     with served(Tally) as url, ew.make(url) as env:
         assert env.state().at == 0  # type: ignore[attr-defined]
+
+
+def test_who_has_no_wait_s_is_not_advised_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "GRACE_S", 0.01)
+    with client_of("counter-v0", max_sessions=1) as client:
+        client.post("/sessions")
+        by_reset = client.post("/reset").json()["error"]["message"]
+        by_session = client.post("/sessions").json()["error"]["message"]
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
+        by_openenv = client.post("/mcp", json=asked).json()["error"]["message"]
+
+    assert "wait_s" in by_session
+    assert "wait_s" not in by_reset + by_openenv
+    assert by_reset.endswith("Try again later, or start the server with a larger max_sessions.")

@@ -37,7 +37,7 @@ def test_a_server_that_stops_is_healthy_and_not_ready() -> None:
 
     assert ready.json() == {"status": "unready", "reason": "it is stopping"}
     assert health.status_code == 200
-    assert error_in(refused) == "503 no_capacity"
+    assert error_in(refused) == "503 connection_lost"
     assert (allowed.status_code, last.json()["done"]) == (200, True)
 
 

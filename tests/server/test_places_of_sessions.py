@@ -129,10 +129,10 @@ def test_a_draining_server_lets_episodes_end_and_begins_none() -> None:
         while not place.runners[1].is_closed:
             await asyncio.sleep(0.01)
 
-        assert code(await Caller(table, "c")("open")) == "no_capacity"
+        assert code(await Caller(table, "c")("open")) == "connection_lost"
         assert code(await playing("step", action=1)) is None
         assert not place.runners[0].resets_itself
-        assert code(await playing("reset")) == "no_capacity"
+        assert code(await playing("reset")) == "connection_lost"
         assert code(await playing("step", action="end")) is None
         await draining
         assert place.runners[0].is_closed
@@ -207,7 +207,7 @@ def test_a_server_that_stops_while_a_session_is_opened_closes_it() -> None:
         place.may_open.set()
         await stopping
 
-        assert code(await opening) == "no_capacity"
+        assert code(await opening) == "connection_lost"
         assert [runner.is_closed for runner in place.runners] == [True]
         assert table.count == 0
 

@@ -53,7 +53,7 @@ def test_sigterm_lets_64_running_episodes_finish_and_nobody_in() -> None:
         ends = [[step(client, one)["done"] for _ in range(2)] for one in episodes]
         code = server.process.wait(20)
 
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_capacity")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "connection_lost")
     assert ends == [[False, True]] * 64
     assert code == 0
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from process_worlds import Place, spoil
 
+import envweave as ew
 from envweave.examples import CounterEnv
 
 
@@ -57,4 +58,13 @@ class DiesAtReset(Place):
     def reset(self, *, seed: int | None = None) -> Any:
         if (self.at / "die").exists():
             spoil("kill")
+        return super().reset(seed=seed)
+
+
+class WithTasks(Place):
+    """Has tasks, which are asked for over a connection of their own."""
+
+    tasks = ew.Tasks({"train": [ew.Task("a"), ew.Task("b")]})
+
+    def reset(self, *, task: ew.Task, seed: int | None = None) -> Any:
         return super().reset(seed=seed)

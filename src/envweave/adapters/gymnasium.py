@@ -9,7 +9,7 @@ from envweave.adapters.outward import open_env, open_vector
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Environment, Interface
 from envweave.environment.interface import reset_parameters
-from envweave.errors import DefinitionError
+from envweave.errors import DefinitionError, OptionError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -100,9 +100,9 @@ def to_gymnasium(
         env: An ID, an environment object, a class, or an `Env` made without `autoreset`.
             From an ID or a class it can be made again, so that it has a `spec`.
         render_mode: `"ansi"`, to let `render` return the last observation as text.
-        flatten: Whether to show one flat `Box`, in which a choice is one-hot, and to take actions
-            as `Discrete`, `MultiDiscrete` (both from 0) or a flat `Box`, as
-            stable-baselines3 does.
+        flatten: Whether to show one flat `Box`, in which a choice is one-hot (one of more than
+            1,000 values is a number), and to take actions as `Discrete`, `MultiDiscrete` (both
+            from 0) or a flat `Box`, as stable-baselines3 does.
         **kwargs: Passed to `make`.
 
     Raises:
@@ -110,7 +110,7 @@ def to_gymnasium(
         SpecError: Gymnasium has no space for a part of an action or observation, or with
             `flatten` no flat one.
         DefinitionError: It has several agents.
-        OptionError: A render mode or a keyword that nobody knows.
+        OptionError: A render mode or a keyword that nobody knows, or `flatten` is no bool.
 
     While stepping, it raises what `Env` raises, and `EnvironmentFailure` for an episode that
     failed: such an episode has no reward to hand out.
@@ -118,6 +118,8 @@ def to_gymnasium(
     gymnasium_module()
     from envweave.adapters.gymnasium_out import AsGymnasium, spec_of
 
+    if not isinstance(flatten, bool):
+        raise OptionError(f"flatten={flatten!r} is neither True nor False; use one of them.")
     opened = open_env(env, kwargs)
     try:
         adapted = AsGymnasium(opened, render_mode, flatten=flatten)

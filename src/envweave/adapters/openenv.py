@@ -11,6 +11,7 @@ import inspect
 import logging
 import operator
 import sys
+import threading
 import typing
 import weakref
 from collections.abc import Callable, Mapping
@@ -100,7 +101,7 @@ class FromOpenEnv(Environment):
         self.step = _used(env, "step")  # type: ignore[method-assign]
         if self._hints.action is None:
             self.step = _only_objects(self.step, self._name)  # type: ignore[method-assign]
-        self.close = env.close  # type: ignore[method-assign]
+        self.close = _closing(env)  # type: ignore[method-assign]
         _note_company(env)
 
     def reset(self, **given: Any) -> Any:
@@ -114,6 +115,8 @@ class FromOpenEnv(Environment):
         self._episode_id = given.get("episode_id")
         options = dict(given.get("options") or {})
         for name in options:
+            if name in ("seed", "episode_id"):
+                raise OptionError(f"options has {name!r}, which is a keyword of reset() itself.")
             if not self._takes_any and name not in self._named:
                 known = [one for one in self._named if one not in ("seed", "episode_id")]
                 raise OptionError(
@@ -157,15 +160,18 @@ def _spec(hint: Any) -> Spec:
 
 def _used(env: Any, name: str) -> Callable[..., Any]:
     """The method that OpenEnv's own server calls: the coroutine, if the class has its own."""
-    method: Callable[..., Any] = getattr(env, _method(type(env), name).__name__)
+    method: Callable[..., Any] = getattr(env, _method_name(type(env), name))
     return method
 
 
 def _method(cls: Any, name: str) -> Any:
+    return getattr(cls, _method_name(cls, name))
+
+
+def _method_name(cls: Any, name: str) -> str:
     later = f"{name}_async"
     inherited = getattr(sys.modules[_INTERFACES].Environment, later, None)
-    found = getattr(cls, later, inherited)
-    return getattr(cls, name) if found is inherited else found
+    return name if getattr(cls, later, inherited) is inherited else later
 
 
 def _only_objects(step: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -234,17 +240,40 @@ def _union(*hints: Any) -> Any:
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _told: set[type] = set()
+_lock = threading.Lock()  # over both
 
 
 def _note_company(env: Any) -> None:
     """Say once where several of a class run in this process that does not say it can bear that."""
     cls: Any = type(env)
-    if not cls.SUPPORTS_CONCURRENT_SESSIONS and cls not in _told:
-        if any(type(other) is cls for other in _open):
-            _told.add(cls)
-            logger.warning(
-                "There are several %s in this process, and SUPPORTS_CONCURRENT_SESSIONS of that "
-                "class is False. Use backend='process' with a worker for each, or set it to True.",
-                cls.__name__,
-            )
+    if cls.SUPPORTS_CONCURRENT_SESSIONS:
+        return
+    with _lock:
+        is_alone = cls in _told or not any(type(other) is cls for other in _open)
         _open.add(env)
+        if is_alone:
+            return
+        _told.add(cls)
+    logger.warning(
+        "There are several %s in this process, and SUPPORTS_CONCURRENT_SESSIONS of that "
+        "class is False. Use backend='process' with a worker for each, or set it to True.",
+        cls.__name__,
+    )
+
+
+def _closing(env: Any) -> Callable[[], Any]:
+    """Return what closes an environment, a coroutine function if its own is one."""
+
+    def leave() -> None:
+        with _lock:
+            _open.discard(env)
+
+    def close() -> None:
+        leave()
+        env.close()
+
+    async def close_later() -> None:
+        leave()
+        await env.close()
+
+    return close_later if inspect.iscoroutinefunction(env.close) else close

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.places import NoReplacementError, Place, PlaceGoneError
+from envweave.client.places import NoReplacementError, Place, PlaceGoneError, Route
 from envweave.client.refusals import foreign, silent
 from envweave.client.sockets import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
@@ -47,18 +47,14 @@ def dial(
     return opened
 
 
-def dial_place(place: Place, encoding: Encoding) -> BlockingSocket:
+def dial_place(route: Route, encoding: Encoding) -> BlockingSocket:
     """Open a WebSocket to a server that was started for this caller, or to another in its place.
 
     Raises:
         PlaceGoneError: It is gone for good; whoever tries next has another one started.
         EnvWeaveError: As `dial`.
     """
-    address = place.reach()
-    try:
-        return dial(address, encoding, place.token)
-    except ConnectionLostError as loss:
-        raise place.explain(loss, address) from None
+    return route.dial(lambda address: dial(address, encoding, route.place.token))
 
 
 def put(
@@ -101,7 +97,7 @@ class BlockingConnection:
         self.address = address
         self.exchange = Exchange(encoding)
         self._token = token
-        self._place = place
+        self._route = None if place is None else Route(place)
         self._patience_s = patience_s
         self._patience = Patience(patience_s)
         self._line: BlockingSocket | None = None
@@ -127,10 +123,10 @@ class BlockingConnection:
         if self._line is not None:
             return
         encoding = self.exchange.encoding
-        if self._place is None:
+        if self._route is None:
             line = dial(self.address, encoding, self._token)
         else:
-            line = self._dial_place(self._place)
+            line = self._dial_place(self._route)
         try:
             for data in self.exchange.again():
                 put(line, encoding, data)
@@ -139,9 +135,9 @@ class BlockingConnection:
             raise
         self._line, self._since_s = line, time.monotonic()
 
-    def _dial_place(self, place: Place) -> BlockingSocket:
+    def _dial_place(self, route: Route) -> BlockingSocket:
         try:
-            return dial_place(place, self.exchange.encoding)
+            return dial_place(route, self.exchange.encoding)
         except NoReplacementError:
             raise  # what ran at the lost server is buried
         except PlaceGoneError as loss:

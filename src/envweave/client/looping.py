@@ -11,7 +11,7 @@ from typing import Any, final
 from envweave.client.address import Address
 from envweave.client.blocking import dial, dial_place
 from envweave.client.loop_sockets import LoopSocket, dial_apart
-from envweave.client.places import NoReplacementError, Place, PlaceGoneError
+from envweave.client.places import NoReplacementError, Place, PlaceGoneError, Route
 from envweave.client.refusals import silent
 from envweave.client.sockets import ANSWER_S
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError, EnvWeaveError
@@ -48,7 +48,7 @@ class AsyncConnection:
         self.address = address
         self.exchange = Exchange(encoding)
         self._token = token
-        self._place = place
+        self._route = None if place is None else Route(place)
         self._patience_s = patience_s
         self._users = users
         self._line: LoopSocket | None = None
@@ -206,11 +206,11 @@ class AsyncConnection:
 
     async def _mend(self) -> None:
         """Connect again, with pauses, and send what was not answered."""
-        encoding, place = self.exchange.encoding, self._place
-        if place is None:
+        encoding, route = self.exchange.encoding, self._route
+        if route is None:
             call = partial(dial, self.address, encoding, self._token)
         else:
-            call = partial(dial_place, place, encoding)
+            call = partial(dial_place, route, encoding)
         while self._is_wanted():
             if (loss := self._loss) is not None:
                 pause_s = self._patience.pause_s(time.monotonic())

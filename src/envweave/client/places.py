@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from envweave.client.address import Address, parse_address
 from envweave.errors import ConnectionLostError, EnvWeaveError
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from envweave.providers import ContainerProvider
+
+T = TypeVar("T")
 
 START_S = 120.0
 """How long a server may take until it answers."""
@@ -28,6 +30,18 @@ class PlaceGoneError(ConnectionLostError):
 
 class NoReplacementError(PlaceGoneError):
     """A server is gone, and no other one could be started in its place."""
+
+
+class ServerLostError(PlaceGoneError):
+    """A server was lost; whoever tries again has another one started.
+
+    Attributes:
+        losses: How many servers were lost there by now.
+    """
+
+    def __init__(self, why: str, losses: int) -> None:
+        super().__init__(why)
+        self.losses = losses
 
 
 @final
@@ -65,7 +79,9 @@ class Place:
         self._given_token = token
         self._is_gone = False
         self._is_stopped = False
-        self._lock = threading.Lock()  # over `_is_gone`, and whatever starts or stops it
+        self._losses = 0  # how many servers were lost here
+        self._why_lost = ""  # the last of them
+        self._lock = threading.Lock()  # over all of these, and whatever starts or stops it
         self.token = token
         self.address = self._start()
 
@@ -80,16 +96,25 @@ class Place:
             self.token = self._watched.token
         return parse_address(base_url)
 
-    def reach(self) -> Address:
+    def reach(self, known: int | None = None) -> tuple[Address, int]:
         """Return where the server is; in the place of one that is known to be lost starts another.
 
+        Args:
+            known: How many losses the caller knows of; `None` if it was never connected.
+
+        Returns:
+            The address, and how many servers were lost before this one.
+
         Raises:
+            ServerLostError: One was lost that the caller was connected to, or may have been.
             PlaceGoneError: It was stopped.
             NoReplacementError: There is none, and there cannot be another now.
         """
         with self._lock:
             if self._is_stopped:
                 raise PlaceGoneError(f"The server at {self.address.url} was stopped.")
+            if known is not None and known < self._losses:
+                raise ServerLostError(self._why_lost, self._losses)
             if self._is_gone:
                 try:
                     self._provider.stop_container()
@@ -99,20 +124,28 @@ class Place:
                         f"No other server could be started in place of a lost one: {error}"
                     ) from error
                 self._is_gone = False
-            return self.address
+            return self.address, self._losses
 
-    def explain(self, loss: ConnectionLostError, tried: Address) -> ConnectionLostError:
-        """Return why a server could not be reached that was tried: it may be gone for good."""
+    def explain(self, loss: ConnectionLostError, known: int) -> ConnectionLostError:
+        """Return why a server could not be reached that was tried: it may be gone for good.
+
+        Args:
+            loss: What the caller saw.
+            known: How many servers were lost before the one that was tried.
+        """
         if self._watched is None:
             return loss
         with self._lock:
-            if self._is_stopped or self._is_gone or self.address is not tried:
+            if self._is_stopped:
                 return loss
-            why = self._watched.why_gone()
-            if why is None:
-                return loss
-            self._is_gone = True
-            return PlaceGoneError(why)
+            if known == self._losses:
+                why = self._watched.why_gone()
+                if why is None:
+                    return loss
+                self._is_gone = True
+                self._losses += 1
+                self._why_lost = why
+            return ServerLostError(self._why_lost, self._losses)
 
     def stop(self) -> None:
         """End it for good. May be called twice."""
@@ -120,6 +153,32 @@ class Place:
             if not self._is_stopped:
                 self._is_stopped = True
                 self._provider.stop_container()
+
+
+@final
+class Route:
+    """How one connection finds its server: it is told once of each that was lost under it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._known: int | None = None
+
+    def dial(self, dial: Callable[[Address], T]) -> T:
+        """Return what `dial` opens at the server that is there now.
+
+        Raises:
+            PlaceGoneError: The server is gone for good, or was replaced since the last call.
+            EnvWeaveError: As `dial`.
+        """
+        try:
+            address, self._known = self.place.reach(self._known)
+            try:
+                return dial(address)
+            except ConnectionLostError as loss:
+                raise self.place.explain(loss, self._known) from None
+        except ServerLostError as lost:
+            self._known = lost.losses
+            raise
 
 
 def start_all(

@@ -1,7 +1,8 @@
 """Spaces as one flat array, for trainers that take no `Dict` and no `Tuple`.
 
 Observations are flattened as Gymnasium's `flatten` does it: numbers stay as they are, a choice
-becomes one-hot. Actions stay choices or numbers: a policy has to know which.
+becomes one-hot, unless it is one of very many. Actions stay choices or numbers: a policy has to
+know which.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from envweave.codec.space_values import Bridge
 from envweave.codec.spec import Mismatch, short
 from envweave.errors import SpecError
 
+MAX_ONE_HOT = 1000
+"""How many values a choice has at most that is shown one-hot; one of more is shown as a number."""
+
 Leaf: TypeAlias = tuple[str, spaces.Space[Any]]
 """The path of a simple space in the whole, and the space."""
 
@@ -35,10 +39,11 @@ def flatten_observations(one: Bridge, name: str) -> Bridge:
                 f"{path}: {leaf!r} cannot be flattened: it has no fixed size. Leave out "
                 "flatten=True, or change its type."
             )
+    shown = _narrowed(one.space)
     return Bridge(
-        flatten_space(one.space),
-        lambda value: flatten(one.space, one.encode(value)),
-        lambda value: one.decode(unflatten(one.space, value)),
+        flatten_space(shown),
+        lambda value: flatten(shown, one.encode(value)),
+        lambda value: one.decode(_indexed(one.space, unflatten(shown, value))),
     )
 
 
@@ -49,9 +54,11 @@ def flatten_actions(one: Bridge, name: str) -> Bridge:
     numbers become a `Box` of float32.
 
     Raises:
-        SpecError: Actions have both choices and numbers, or a part that is neither.
+        SpecError: Actions have both choices and numbers, a part that is neither, or no parts.
     """
     leaves = list(_leaves(one.space, name))
+    if not leaves:
+        raise SpecError(f"{name} has no fields, so that flatten=True leaves nothing to choose.")
     kinds = [leaf for _, leaf in leaves]
     if all(
         isinstance(k, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) for k in kinds
@@ -68,6 +75,30 @@ def flatten_actions(one: Bridge, name: str) -> Bridge:
             f"{parts}. Leave it out, or give whole numbers both bounds."
         )
     return Bridge(space, one.encode, lambda value: one.decode(_join(one.space, iter(split(value)))))
+
+
+def _narrowed(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return a space in which a choice among very many is a number: one-hot fits no memory."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _narrowed(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_narrowed(part) for part in space.spaces])
+    if isinstance(space, spaces.Discrete) and space.n > MAX_ONE_HOT:
+        low, count = np.asarray(space.start), np.asarray(space.n)
+    elif isinstance(space, spaces.MultiDiscrete) and (space.nvec > MAX_ONE_HOT).any():
+        low, count = space.start, space.nvec
+    else:
+        return space
+    return spaces.Box(low, low + (count - 1), dtype=np.int64)
+
+
+def _indexed(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value of a narrowed space as one of the space itself."""
+    if isinstance(space, spaces.Dict):
+        return {key: _indexed(part, value[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_indexed(*pair) for pair in zip(space.spaces, value, strict=True))
+    return np.int64(value) if isinstance(space, spaces.Discrete) else value
 
 
 def _leaves(space: spaces.Space[Any], path: str) -> Iterator[Leaf]:

@@ -21,8 +21,9 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.server.service import Service
+from envweave.server.wishes import CANNOT_WAIT
 from envweave.wire.faults import error_of
-from envweave.wire.messages import Call
+from envweave.wire.messages import Call, Reply
 
 IDS_KEPT = 1024
 """How many of a session's request ids are remembered. Longer than the replies are, so that an
@@ -58,6 +59,7 @@ class HTTPSession:
         # One call at a time: the next number is not known before.
         self._turn = asyncio.Lock()
         self._numbers: dict[str | int, tuple[int, Hashable]] = {}
+        self._under_way: set[asyncio.Task[Reply]] = set()
 
     async def call(
         self,
@@ -67,6 +69,8 @@ class HTTPSession:
         body: Hashable = None,
     ) -> Any:
         """Carry out a call and return its result; the first one, if it is repeated.
+
+        A caller that is cancelled gets no result, but the call is carried out to its end.
 
         Args:
             method: What to do.
@@ -78,13 +82,21 @@ class HTTPSession:
             RequestIdTakenError: Another call has this `request_id`.
             EnvWeaveError: It was refused, or failed.
         """
-        async with self._turn:
-            number = self._numbered(request_id, (method, body))
-            call = Call(id=number, method=method, session=self.id, params=params)
-            reply = await self._service.call(call)
+        task = asyncio.ensure_future(self._send(method, params, request_id, body))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        reply = await asyncio.shield(task)
         if reply.fault is not None:
             raise error_of(reply.fault)
         return reply.result
+
+    async def _send(
+        self, method: str, params: dict[str, Any], request_id: str | int | None, body: Hashable
+    ) -> Reply:
+        async with self._turn:
+            number = self._numbered(request_id, (method, body))
+            call = Call(id=number, method=method, session=self.id, params=params)
+            return await self._service.call(call)
 
     def _numbered(self, request_id: str | int | None, what: Hashable) -> int:
         known = None if request_id is None else self._numbers.get(request_id)
@@ -152,7 +164,7 @@ class HTTPSessions:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._default: HTTPSession | None = None
-        self._opening = asyncio.Lock()  # the default session is opened once
+        self._beginning: asyncio.Task[HTTPSession] | None = None  # shared by all who ask for it
         self._named: dict[str, HTTPSession] = {}
         self._opened: dict[str, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -167,8 +179,8 @@ class HTTPSessions:
     ) -> HTTPSession:
         """Open another session; the first one again, if the call is repeated.
 
-        A caller that goes away holds no session: it leaves the queue, and what was opened for it
-        alone is closed.
+        A caller that goes away or is cancelled holds no session: it leaves the queue, and what was
+        opened for it alone is closed.
 
         Args:
             params: With what.
@@ -184,13 +196,15 @@ class HTTPSessions:
         gone = gone or asyncio.get_running_loop().create_future()
         opening = self._begin(params, request_id, body)
         opening.waiting += 1
+        is_wanted = False  # nor by a caller that was cancelled
         try:
             await asyncio.wait((opening.task, gone), return_when=asyncio.FIRST_COMPLETED)
+            is_wanted = not gone.done()
         finally:
             opening.waiting -= 1
-            if gone.done() and not opening.waiting:
+            if not is_wanted and not opening.waiting:
                 self._abandon(opening)
-        if gone.done():
+        if not is_wanted:
             raise CapacityError("The caller went away.")
         await opening.task
         opening.session.disconnect()
@@ -269,8 +283,8 @@ class HTTPSessions:
                 raise ResetNeededError("No episode is running. Call POST /reset first.")
             if not self._default.is_there:
                 raise SessionGoneError(
-                    "The session without an id is gone: nobody called it for too long. Begin "
-                    "another with POST /reset."
+                    "The session without an id is gone: it was closed, or nobody called it for "
+                    "too long. Begin another with POST /reset."
                 )
             return self._default
         session = self._named.get(session_id)
@@ -288,13 +302,18 @@ class HTTPSessions:
         """
         if session_id is not None:
             return self.find(session_id)
-        async with self._opening:
-            if self._default is None or not self._default.is_there:
-                self._default = None
-                session = HTTPSession(self._service)
-                await session.open({})
-                self._default = session
-        return self._default
+        if self._default is not None and self._default.is_there:
+            return self._default
+        if self._beginning is None or self._beginning.done():
+            self._beginning = asyncio.ensure_future(self._begin_default())
+        return await asyncio.shield(self._beginning)
+
+    async def _begin_default(self) -> HTTPSession:
+        self._default = None
+        session = HTTPSession(self._service)
+        await session.open(dict(CANNOT_WAIT))
+        self._default = session
+        return session
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

@@ -16,6 +16,7 @@ from envweave.environment import Environment
 from envweave.environment.interface import state_spec
 from envweave.errors import (
     CapacityError,
+    ConnectionLostError,
     DeadlineError,
     EnvWeaveError,
     StartupError,
@@ -138,7 +139,7 @@ class LocalPlace:
                 self._opening -= 1
             try:
                 self._refuse_closed()
-            except CapacityError:
+            except ConnectionLostError:
                 await self._close_spare(made)
                 raise
         number, session, gone = made.number, made.session, self._gone
@@ -157,7 +158,7 @@ class LocalPlace:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise CapacityError("The server is stopping, and opens no more sessions.")
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
 
     def _gone(self, number: int) -> None:
         del self._runners[number]
@@ -176,7 +177,7 @@ class LocalPlace:
                     f"Making {self._spec.id!r} took longer than timeout_s={timeout_s:g}."
                 ) from None
             if isinstance(error, LanesClosedError):
-                raise CapacityError("The server is stopping.") from None
+                raise ConnectionLostError("The server is stopping.") from None
             raise
 
     async def tasks(self, split: str, start: int, count: int) -> list[Any]:
@@ -214,7 +215,7 @@ class LocalPlace:
         except LateError:
             raise DeadlineError(f"It took longer than timeout_s={timeout_s:g}.") from None
         except LanesClosedError:
-            raise CapacityError("The server is stopping.") from None
+            raise ConnectionLostError("The server is stopping.") from None
         finally:
             self._lanes.leave(pin)
 

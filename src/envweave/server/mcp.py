@@ -15,6 +15,7 @@ from starlette.responses import Response
 from envweave.errors import EnvWeaveError, SessionGoneError, WireError
 from envweave.server.bodies import read_body
 from envweave.server.service import Service
+from envweave.server.wishes import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.messages import Call
 
@@ -132,7 +133,8 @@ class Mcp:
 
     async def _open(self) -> dict[str, Any]:
         name = secrets.token_urlsafe(16)
-        reply = await self._service.call(Call(id=1, method="open", session=name))
+        call = Call(id=1, method="open", session=name, params=dict(CANNOT_WAIT))
+        reply = await self._service.call(call)
         if reply.fault is not None:
             raise _RpcError(SERVER_ERROR, reply.fault.message)
         return {"session_id": name}

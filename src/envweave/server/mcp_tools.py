@@ -22,6 +22,7 @@ from envweave.codec.spec import short
 from envweave.errors import ActionError, OptionError, ResetNeededError, SessionGoneError, suggest
 from envweave.server.http_sessions import HTTPSession, HTTPSessions
 from envweave.server.service import Service
+from envweave.server.wishes import CANNOT_WAIT
 from envweave.wire.description import Description
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.openenv import is_bare
@@ -180,12 +181,12 @@ class McpTools:
             owner = self._own(mcp_session)
             async with owner.lock:
                 if owner.session is None or not owner.session.is_there:
-                    owner.session = await self._sessions.open({})
+                    owner.session = await self._sessions.open(dict(CANNOT_WAIT))
             return _spelled(await owner.session.call("reset", arguments))
         if session_id is not None:
             session = self._sessions.find(session_id)
             return {SESSION: session.id, **_spelled(await session.call("reset", arguments))}
-        session = await self._sessions.open({})
+        session = await self._sessions.open(dict(CANNOT_WAIT))
         try:
             told = _spelled(await session.call("reset", arguments))
         except BaseException:
@@ -218,7 +219,8 @@ class McpTools:
             raise ResetNeededError("No episode is running. Call reset first.")
         if not owner.session.is_there:
             raise SessionGoneError(
-                "The session is gone: nobody called it for too long. Call reset to begin another."
+                "The session is gone: it was closed, or nobody called it for too long. Call reset "
+                "to begin another."
             )
         return owner.session
 

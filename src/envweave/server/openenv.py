@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from envweave.errors import EnvWeaveError, SessionGoneError, WireError
 from envweave.server.mcp import Mcp
 from envweave.server.service import Service
+from envweave.server.wishes import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import kind_named, kind_of
 from envweave.wire.messages import Call, Fault
@@ -204,7 +205,8 @@ class _Line:
         """
         if self._session is None:
             name = secrets.token_urlsafe(16)
-            reply = await self._service.call(Call(id=1, method="open", session=name), self)
+            call = Call(id=1, method="open", session=name, params=dict(CANNOT_WAIT))
+            reply = await self._service.call(call, self)
             if reply.fault is not None:
                 raise _of_fault(reply.fault)
             self._session = name

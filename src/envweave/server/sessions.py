@@ -17,6 +17,7 @@ from envweave.errors import (
     CallOrderError,
     CapacityError,
     ClosedError,
+    ConnectionLostError,
     EnvWeaveError,
     OptionError,
     SessionGoneError,
@@ -127,7 +128,9 @@ class SessionTable:
             reply.fault = self.told(call.method, error)
             code = reply.fault.code
         except BaseException:
-            reply.fault = fault_of(CapacityError("The server was stopped in the middle of a call."))
+            reply.fault = fault_of(
+                ConnectionLostError("The server was stopped in the middle of a call.")
+            )
             if session.runner is not None:
                 self._close_soon(session, "stopped")
             raise
@@ -188,7 +191,7 @@ class SessionTable:
             await self._close(session, "closed")
             return None
         if call.method == "reset" and self.is_draining:
-            raise CapacityError("The server is stopping, and begins no more episodes.")
+            raise ConnectionLostError("The server is stopping, and begins no more episodes.")
         timeout_s = session.timeout_s
         own_s = read_seconds(call.params.get("timeout_s"))
         if own_s is not None:
@@ -200,7 +203,9 @@ class SessionTable:
     async def _open(self, session: ServedSession, params: dict[str, Any]) -> dict[str, Any]:
         try:
             wishes = read_wishes(params, self._options.timeout_s)
-            await self._take_place(session, read_wait(params.get("wait_s")))
+            can_wait = params.get("wait_s", 0) is not None
+            wait_s = read_wait(params.get("wait_s"))
+            await self._take_place(session, wait_s, can_wait=can_wait)
         except BaseException:
             self._sessions.pop(session.id, None)
             raise
@@ -213,20 +218,21 @@ class SessionTable:
             raise
         if self.is_draining:
             await self._close(session, "stopped")
-            raise CapacityError("The server is stopping, and opens no more sessions.")
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
         for watcher in self.watchers:
             watcher.opened()
         return {"agents": self._place.description.possible_agents}
 
-    async def _take_place(self, session: ServedSession, wait_s: float) -> None:
+    async def _take_place(self, session: ServedSession, wait_s: float, *, can_wait: bool) -> None:
         """Take a place; wait for one, in the order of coming, if the caller asks for that.
 
         Raises:
             CapacityError: There is none, and will be none in time.
+            ConnectionLostError: The server is stopping.
         """
         options = self._options
         if self.is_draining:
-            raise CapacityError("The server is stopping, and opens no more sessions.")
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
         if self._taken < options.max_sessions and not self._queue:
             self._taken += 1
             return
@@ -246,7 +252,7 @@ class SessionTable:
             if not turn.done() and self._is_any_leaving:
                 await asyncio.wait((turn,), timeout=LEAVING_S)
             if not turn.done():
-                raise CapacityError(self._full(besides))
+                raise CapacityError(self._full(besides, can_wait=can_wait))
             turn.result()
         except BaseException:
             if _is_given(turn):
@@ -261,7 +267,7 @@ class SessionTable:
         """Whether a session is being closed, or will be after the call under way."""
         return bool(self._leaving) or any(one.is_unwanted for one in self._sessions.values())
 
-    def _full(self, besides: str = "") -> str:
+    def _full(self, besides: str, *, can_wait: bool) -> str:
         """Return what a caller is told when there is no place, and what can be done about it."""
         limit = self._options.max_sessions
         if self._place.is_one_object:
@@ -274,8 +280,8 @@ class SessionTable:
                 used = "its only session is in use"
             more = "start the server with a larger max_sessions"
         return (
-            f"The server is full: {used}{besides and ', and ' + besides}. Try again later, wait "
-            f"for a session with wait_s=…, or {more}."
+            f"The server is full: {used}{besides and ', and ' + besides}. Try again later, "
+            f"{'wait for a session with wait_s=…, ' if can_wait else ''}or {more}."
         )
 
     def _give_place(self) -> None:
@@ -348,7 +354,7 @@ class SessionTable:
         for turn, _ in self._queue:
             if not turn.done():
                 turn.set_exception(
-                    CapacityError("The server is stopping, and opens no more sessions.")
+                    ConnectionLostError("The server is stopping, and opens no more sessions.")
                 )
         for session in self._sessions.values():
             if session.runner is not None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, final
 
-from envweave.errors import CapacityError, ClosedError
+from envweave.errors import ClosedError, ConnectionLostError
 from envweave.server.lane import LanesClosedError
 from envweave.server.served import ServedSession
 from envweave.server.sessions import SessionTable
@@ -178,7 +178,7 @@ class _Taken:
         try:
             Visit(runners, actions, tell if is_all else told).start()
         except (LanesClosedError, ClosedError):
-            tell(places, [CapacityError("The server is stopping.")] * len(places))
+            tell(places, [ConnectionLostError("The server is stopping.")] * len(places))
 
 
 def _columns(taken: _Taken, outcomes: Sequence[Any], rest: list[Reply]) -> Stepped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from envweave.codec.spec import short
@@ -43,6 +43,10 @@ def read_seconds(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_S:
         raise OptionError(f"timeout_s={short(value)} is no number of seconds above 0.")
     return float(value)
+
+
+CANNOT_WAIT: Mapping[str, Any] = {"wait_s": None}
+"""What opens a session for a caller that has no way to ask for `wait_s`, nor is advised to."""
 
 
 def read_wait(value: Any) -> float:

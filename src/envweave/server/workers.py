@@ -12,6 +12,7 @@ from typing import Any, final
 
 from envweave.errors import (
     CapacityError,
+    ConnectionLostError,
     EnvironmentLostError,
     EnvWeaveError,
     OptionError,
@@ -104,7 +105,7 @@ class WorkerPlace:
         try:
             self._description = await worker.start(self._definition)
             if self._is_closed:
-                raise CapacityError("The server is stopping.")
+                raise ConnectionLostError("The server is stopping.")
         except BaseException:
             worker.end("it could not start")
             await worker.is_gone.wait()
@@ -136,16 +137,18 @@ class WorkerPlace:
 
         Raises:
             CapacityError: There is none; the message says why.
+            ConnectionLostError: The server is stopping.
         """
         try:
             async with asyncio.timeout(START_S), self._news:
                 await self._news.wait_for(lambda: self._able() or self._why or self._is_closed)
         except TimeoutError:
             self._why = f"none has started within {START_S:g} s"
+        if self._is_closed:
+            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
         able = self._able()
-        if self._is_closed or not able:
-            why = "it is stopping" if self._is_closed else self._why
-            raise CapacityError(f"The server has no worker process: {why}")
+        if not able:
+            raise CapacityError(f"The server has no worker process: {self._why}")
         worker = min(able, key=lambda one: one.sessions)
         worker.sessions += 1
         return worker
