@@ -112,3 +112,15 @@ def test_a_key_that_the_document_does_not_allow_is_refused_also_beside_a_request
         refused = client.post(path, json=body, headers={"Idempotency-Key": key.encode()})
 
     assert error_in(refused) == "422 option_refused"
+
+
+def test_the_document_has_every_method_of_mcp() -> None:
+    with client_of("counter-v0") as client:
+        mcp = client.get("/openapi.json").json()["paths"]["/mcp"]
+        told = [
+            client.delete("/mcp", headers=headers).status_code
+            for headers in ({}, {"Mcp-Session-Id": "none"})
+        ]
+
+    assert mcp.keys() == {"post", "delete"}
+    assert {str(status) for status in told} <= mcp["delete"]["responses"].keys()

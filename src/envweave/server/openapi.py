@@ -219,6 +219,9 @@ def _mcp() -> dict[str, Any]:
     replied = {"type": "object", "properties": {"jsonrpc": {"const": "2.0"}}}
     responses = _responses("200", "A JSON-RPC response, also to what is none.", replied, ("413",))
     responses["202"] = {"description": "It was a notification, which has no response."}
+    ended = _responses("200", "It is ended.", None, ("413",))
+    ended["400"] = {"description": "The session's id is missing.", "content": _json(replied)}
+    ended["404"] = {"description": "There is no such session.", "content": _json(replied)}
     return {
         "/mcp": {
             "post": {
@@ -226,7 +229,20 @@ def _mcp() -> dict[str, Any]:
                 "summary": "Call the environment's tools over MCP: JSON-RPC 2.0.",
                 "requestBody": {"required": False, "content": _json({})},
                 "responses": responses,
-            }
+            },
+            "delete": {
+                "operationId": "mcp_close",
+                "summary": "End an MCP session, and close the session that it drives.",
+                "parameters": [
+                    {
+                        "name": "Mcp-Session-Id",
+                        "in": "header",
+                        "required": True,
+                        "schema": {"type": "string"},
+                    }
+                ],
+                "responses": ended,
+            },
         }
     }
 
