@@ -295,7 +295,8 @@ class Either(Spec):
             try:
                 return option.read(value)
             except Mismatch as mismatch:
-                mismatches.append(mismatch)
+                # Its traceback would hold this frame, and so the list: a cycle for every value.
+                mismatches.append(mismatch.with_traceback(None))
         raise self._nearest(value, mismatches)
 
     def _nearest(self, value: Any, mismatches: list[Mismatch]) -> Mismatch:
