@@ -131,8 +131,8 @@ class TextEpisode:
 
     def start(self, row: Mapping[str, Any]) -> str:
         """Begin, with the task or the seed that a row names, and return the first observation."""
-        if row.get("task") is not None:
-            result = self.env.reset(task=row["task"])
+        if row.get("task_id") is not None:
+            result = self.env.reset(task=row["task_id"])
         else:
             try:
                 result = self.env.reset(seed=row["seed"])
@@ -208,11 +208,11 @@ class TextEnvironments:
             number: How many, where there is no end to them; and how many seeds.
         """
         if self.tasks is None:
-            return [{"task": None, "seed": seed} for seed in range(number)]
+            return [{"task_id": None, "seed": seed} for seed in range(number)]
         name = self.tasks.splits[0] if split is None else split
         length = self.tasks.length(name)
         indices = range(number if length is None else length)
-        return [{"task": self.tasks.at(name, index).id, "seed": None} for index in indices]
+        return [{"task_id": self.tasks.at(name, index).id, "seed": None} for index in indices]
 
     def eval_split(self) -> str | None:
         """Return the split to evaluate on, if there is one with such a name."""

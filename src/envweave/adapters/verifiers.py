@@ -64,9 +64,9 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
         source: A module, its name, or an environment object. What the module has decides the
             generation: a function `load_environment` is classic, a `Taskset` in `__all__` is v1.
         **kwargs: For a classic module, passed to `load_environment`. For a v1 module, fields of its
-            taskset's config; `env={…}` holds the rest of its configuration (`max_turns`, harness
+            taskset's config; `config={…}` holds the rest of its configuration (`max_turns`, harness
             and runtime of a role, time limits), as in `--env.*` of `vf-eval`. Where neither the
-            module nor `env` says otherwise, a role is played by a chat loop in this process.
+            module nor `config` says otherwise, a role is played by a chat loop in this process.
 
     Raises:
         MissingExtraError: verifiers is not installed, or not in the generation that it needs.

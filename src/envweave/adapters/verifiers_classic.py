@@ -121,8 +121,9 @@ class ClassicRollouts(Rollouts):
             output = (await env.run_group([row], client, MODEL, {}))[0]
         else:
             output = await env.run_rollout(row, client, MODEL, {})
-        if output["error"] is not None:
-            raise EnvironmentFailure(f"The rollout failed: {output['error']['error_chain_str']}")
+        if (error := output["error"]) is not None:
+            said = f"{error['error_chain_str']}: {error['message']}"
+            raise EnvironmentFailure(f"The rollout failed: {said}")
         if failed:
             raise EnvironmentFailure(f"The rollout cannot be scored: {'; '.join(failed)}")
         reward, metrics = float(output["reward"]), dict(output["metrics"] or {})

@@ -78,7 +78,7 @@ def _dataset(rows: list[dict[str, Any]]) -> Any:
     return Dataset.from_list(
         [
             {
-                "prompt": [{"role": "user", "content": row["task"] or f"seed {row['seed']}"}],
+                "prompt": [{"role": "user", "content": row["task_id"] or f"seed {row['seed']}"}],
                 "info": row,
             }
             for row in rows

@@ -47,32 +47,33 @@ def load_v1(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
         OptionError: The configuration has no such field, or not such a value.
         DefinitionError: It could not be loaded.
     """
-    if not isinstance(source, ModuleType):
-        return V1Rollouts(source)
     # Harnesses are found by name, in this package of verifiers' first.
     sys.modules.setdefault(f"verifiers.v1.harnesses.{_HARNESS}", verifiers_harness)
-    name = source.__name__
+    if not isinstance(source, ModuleType):
+        return V1Rollouts(type(source)(_played_here(source.config)))
+    name, options = source.__name__, dict(kwargs)
+    config = options.pop("config", {})
     try:
-        return V1Rollouts(vf.load_environment(_configure(name, dict(kwargs))))
+        resolved = vf.resolve_env_config({**config, "taskset": {"id": name, **options}})
+        return V1Rollouts(vf.load_environment(_played_here(resolved)))
     except ValidationError as error:
         raise OptionError(f"The options of {name} are not valid: {error}") from error
     except Exception as error:
         raise DefinitionError(f"{name} could not be loaded: {in_words(error)}") from error
 
 
-def _configure(name: str, options: dict[str, Any]) -> Any:
-    """Return the configuration of a module. What it leaves open is played in this process.
+def _played_here(config: Any) -> Any:
+    """Return a configuration whose roles, where nothing else is said, are played in this process.
 
-    A role of theirs runs in a sandbox in the cloud unless its author or the caller says otherwise.
+    By default, a role of theirs runs a shell agent in a sandbox in the cloud.
     """
-    given = dict(options.pop("env", {}))
-    config = vf.resolve_env_config({**given, "taskset": {"id": name, **options}})
+    has_harness = default_harness_id(config.taskset.id) == config.taskset.id
     roles = {}
     for role, agent in agent_config_fields(config).items():
         change: dict[str, Any] = {}
-        if "runtime" not in given.get(role, {}) and isinstance(agent.runtime, vf.PrimeConfig):
+        if "runtime" not in agent.model_fields_set:
             change["runtime"] = vf.SubprocessConfig()
-        if agent.harness is None and default_harness_id(name) != name:
+        if agent.harness is None and not has_harness:
             change["harness"] = verifiers_harness.ChatHarnessConfig(id=_HARNESS)
         roles[role] = agent.model_copy(update=change)
     return config.model_copy(update=roles)

@@ -14,7 +14,7 @@ from envweave.adapters.verifiers_harness import ChatHarness
 class EpisodeData(vf.TaskData):  # type: ignore[misc] # verifiers is not installed where mypy runs
     """What an episode is about: a task of the environment's, or a seed."""
 
-    task: str | None = None
+    task_id: str | None = None
     seed: int | None = None
 
 
@@ -49,7 +49,7 @@ def v1_classes(
             environments = self.environments
             prompt = system_prompt or environments.actions.instructions or None
             for row in environments.rows(self.config.split, self.config.num_examples):
-                name = row["task"] or f"seed-{row['seed']}"
+                name = row["task_id"] or f"seed-{row['seed']}"
                 data = EpisodeData(name=name, prompt=None, system_prompt=prompt, **row)
                 yield EpisodeTask(data, self.config.task)
 
