@@ -387,10 +387,10 @@ class TokenizerWrapper(TextWrapper):
     """Token ids in and out: observations are all ids of the episode so far.
 
     `tokenizer` is any object with `encode(text)` and `decode(ids)`, such as those of `transformers`
-    and `tokenizers`. The ids of an action are kept as they are and never encoded again, so an observation begins with
-    the one before and the ids of the action. A tokenizer that takes `add_special_tokens` adds
-    them only where an episode begins, and one that takes `skip_special_tokens` leaves them out of
-    the text that the environment inside is given.
+    and `tokenizers`. The ids of an action are kept as they are and never encoded again, so an
+    observation begins with the one before and the ids of the action. A tokenizer that takes
+    `add_special_tokens` adds them only where an episode begins, and one that takes
+    `skip_special_tokens` leaves them out of the text that the environment inside is given.
     """
 
     action_spec = list[int]

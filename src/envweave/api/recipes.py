@@ -122,20 +122,14 @@ def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote
     """
     if remote.base_url is not None or remote.docker_image is not None:
         return remote
-    has_factory = not isinstance(spec.factory, MadeElsewhere)
-    wanted = backend
-    if backend is None and not has_factory:
-        wanted = _HTTP if spec.base_url is not None else _CONTAINERS
-    if wanted == _HTTP and spec.base_url is not None and remote.provider is None:
+    if backend is None and isinstance(spec.factory, MadeElsewhere):
+        backend = _HTTP if spec.base_url is not None else _CONTAINERS
+    if backend == _HTTP and spec.base_url is not None and remote.provider is None:
         return dataclasses.replace(remote, base_url=spec.base_url)
-    if wanted in (_CONTAINERS, _PODS) and spec.docker_image is not None:
+    if backend in (_CONTAINERS, _PODS) and spec.docker_image is not None:
         return dataclasses.replace(remote, docker_image=spec.docker_image)
-    if not has_factory:
-        known = f"base_url={spec.base_url!r} and docker_image={spec.docker_image!r}"
-        raise OptionError(
-            f"{spec.id!r} was registered with {known}, and without a factory that "
-            f"backend={wanted!r} could use. Leave backend out, or register it with a factory."
-        )
+    if isinstance(spec.factory, MadeElsewhere):
+        spec.factory()
     return remote
 
 

@@ -1,8 +1,8 @@
 """Benchmark a search environment: `python -m envweave.bench.tinker_search_env`.
 
 Measures the built-in `search-v0`, or the `SearchEnv` of a tinker-mxb checkout: the one that
-`--tinker-path` or `$TINKER_MXB_PATH` names, else `../tinker-mxb` if that is there. Both run
-offline, on deterministic hash embeddings.
+`$TINKER_MXB_PATH` names, else `../tinker-mxb` if that is there. Both run offline, on deterministic
+hash embeddings.
 
 What is used of a checkout, with its root on the module search path:
 
@@ -22,7 +22,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,43 +61,37 @@ def main(argv: list[str] | None = None) -> int:
     add("--k", type=_at_least_one, default=10, metavar="N", help="documents that a search returns")
     add("--shuffle", action="store_true", help="shuffle the queries of each episode")
     add("--seed", type=_whole, default=0, metavar="N", help="of documents, queries and actions")
-    add("--tinker-path", metavar="DIR", help="a tinker-mxb checkout; $TINKER_MXB_PATH by default")
     add("--json", action="store_true", help="print one JSON document instead of tables")
     given = parser.parse_args(argv)
-    kwargs = {
-        name: getattr(given, name) for name in ("num_docs", "num_queries", "k", "shuffle", "seed")
-    }
-    env_id, path = BUILT_IN, _find_checkout(given.tinker_path, parser)
-    if path is not None:
-        try:
-            make_checkout_env(str(path), **kwargs).reset()
-            env_id, kwargs = CHECKOUT, {"path": str(path), **kwargs}
-        except Exception as error:  # noqa: BLE001 - somebody else's code, which need not be there
-            sys.stderr.write(
-                f"The tinker-mxb checkout at {path} has no SearchEnv that can be used: "
-                f"{in_words(error)}. Measuring the built-in {BUILT_IN} instead.\n"
-            )
-    plan = Plan(
-        env_id,
-        kwargs,
-        sizes=[given.num_envs],
-        steps=given.steps * given.num_envs,
-        repeats=given.repeats,
-        seed=given.seed,
-        memory=False,
-    )
 
     def random_actions(spec: Spec) -> Callable[[Any], Any]:
         rng = np.random.default_rng(given.seed)
         return lambda _: spec.sample(rng)
 
+    kwargs = {
+        name: getattr(given, name) for name in ("num_docs", "num_queries", "k", "shuffle", "seed")
+    }
     with contextlib.redirect_stdout(sys.stderr):  # whatever an environment prints
+        path = _find_checkout(kwargs)
+        env_id = BUILT_IN
+        if path is not None:
+            env_id, kwargs = CHECKOUT, {"path": path, **kwargs}
+        plan = Plan(
+            env_id,
+            kwargs,
+            sizes=[given.num_envs],
+            steps=given.steps * given.num_envs,
+            repeats=given.repeats,
+            seed=given.seed,
+            memory=False,
+        )
         figures = measure_all(plan, rehearse(plan, random_actions), random_actions)
-    measured = {"environment": BUILT_IN if env_id == BUILT_IN else f"SearchEnv of {path}"}
+    environment = BUILT_IN if path is None else f"SearchEnv of {path}"
     if given.json:
-        sys.stdout.write(json.dumps({**measured, **figures.as_json()}, indent=2) + "\n")
+        document = {"environment": environment, **figures.as_json()}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        sys.stdout.write(_report(measured["environment"], figures))
+        sys.stdout.write(_report(environment, figures))
     return 0
 
 
@@ -149,18 +143,22 @@ class _CheckoutEnv(ew.Environment):
         return outcome
 
 
-def _find_checkout(given: str | None, parser: argparse.ArgumentParser) -> Path | None:
-    if given is not None and not Path(given).is_dir():
-        parser.error(f"--tinker-path {given!r} is not a directory.")
-    named = given or os.environ.get("TINKER_MXB_PATH", "").strip()
-    path = Path(named).expanduser() if named else SIBLING
-    if path.is_dir():
-        return path.resolve()
-    if named:
-        sys.stderr.write(
-            f"TINKER_MXB_PATH={named!r} is not a directory. Measuring the built-in {BUILT_IN} "
-            "instead.\n"
+def _find_checkout(kwargs: Mapping[str, Any]) -> str | None:
+    """Return where a checkout is that can be used; say why one is not."""
+    named = os.environ.get("TINKER_MXB_PATH", "").strip()
+    path = (Path(named).expanduser() if named else SIBLING).resolve()
+    try:
+        if path.is_dir():
+            make_checkout_env(str(path), **kwargs).reset()
+            return str(path)
+        problem = f"TINKER_MXB_PATH={named!r} is not a directory" if named else None
+    except Exception as error:  # noqa: BLE001 - somebody else's code
+        problem = (
+            f"The tinker-mxb checkout at {path} has no SearchEnv that can be used: "
+            f"{in_words(error)}"
         )
+    if problem is not None:
+        sys.stderr.write(f"{problem}. Measuring the built-in {BUILT_IN} instead.\n")
     return None
 
 

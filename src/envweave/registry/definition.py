@@ -102,11 +102,11 @@ class MadeElsewhere:
         """Refuse.
 
         Raises:
-            OptionError: It cannot be made in this process.
+            OptionError: Only the server or the image can make it.
         """
         raise OptionError(
-            f"{self.env_id!r} was registered without a factory, so it cannot be made in this "
-            "process. Leave backend out, or register it with a factory too."
+            f"{self.env_id!r} was registered without a factory, so only the server or the image "
+            "that it was registered with can run it. Leave backend out, or register a factory too."
         )
 
 
