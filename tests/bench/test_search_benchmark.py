@@ -116,7 +116,7 @@ def test_the_figures_are_printed_as_a_table(capsys) -> None:
     assert main(SMALL) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("search-v0: random actions, median of 1 turns of 8 steps")
+    assert lines[0] == "search-v0, random actions, median of 1 × 8 steps"
     for name in (
         "the author's code alone",
         "through make",

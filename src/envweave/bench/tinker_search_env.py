@@ -167,7 +167,7 @@ def _report(environment: str, figures: Figures) -> str:
     vectors = {f"{one.num_envs} envs, {one.way.name}": one for one in figures.vectors}
     rates = {**solo.rates, **{name: one.rate for name, one in vectors.items() if one.rate}}
     lines = [
-        f"{environment}: random actions, median of {plan.repeats} turns of {plan.steps:,} steps",
+        f"{environment}, random actions, median of {plan.repeats} × {plan.steps:,} steps",
         "",
         f"{'':28}{'steps/s':>10}{'spread':>20}{'µs a step':>12}",
     ]
