@@ -140,6 +140,15 @@ def test_the_four_arguments_are_taken_by_position() -> None:
     assert provider.stopped
 
 
+def test_a_dict_is_an_action_for_a_client_with_methods_of_its_own_too() -> None:
+    with served(ew.envs.echo_env.EchoEnvironment) as url, OwnEcho(url) as env:
+        env.reset()
+
+        assert env.step({"message": "hi"}).reward == 0.2
+        with pytest.raises(ew.errors.ActionError, match="Did you mean 'message'"):
+            env.step({"mesage": "hi"})
+
+
 class FirstClient:
     """How a client of the first form calls a server: by three paths, and with `requests`."""
 

@@ -27,6 +27,7 @@ from envweave.errors import (
     EnvWeaveError,
     OptionError,
     SessionGoneError,
+    SpecError,
     WireError,
 )
 from envweave.providers import ContainerProvider
@@ -262,12 +263,12 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         return as_reset(result)
 
     def step(
-        self, action: ActT, *, timeout_s: float | None = None, request_id: str | None = None
+        self, action: ActT | dict[str, Any], *, timeout_s: float | None = None, request_id: str | None = None
     ) -> StepResult[ObsT]:
         """Act once.
 
         Args:
-            action: What to do.
+            action: What to do: of the client's action class, or a dict of its fields.
             timeout_s: How many seconds the environment may take.
             request_id: What the call is known by; who repeats it with the same is given the
                 first answer.
@@ -277,7 +278,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             DeadlineError: No answer came in time.
             SessionGoneError: The server has no such session any more.
         """
-        body = {"action": self._step_payload(action), "timeout_s": timeout_s}
+        body = {"action": self._step_payload(self._as_action(action)), "timeout_s": timeout_s}
         return self._result("/step", body, timeout_s, request_id)
 
     def state(self) -> State:
@@ -315,6 +316,17 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         return f"{type(self).__name__}({self.base_url!r})"
 
     # How calls are made
+
+    def _as_action(self, action: Any) -> Any:
+        """Return a dict as the action class, for a `_step_payload` that reads its attributes."""
+        is_own = type(self)._step_payload is not HTTPEnvClient._step_payload
+        hint = self._types.action
+        if not is_own or hint is None or not isinstance(action, dict):
+            return action
+        try:
+            return spec_from_hint(hint).check(action, "action")
+        except SpecError as error:
+            raise ActionError(str(error)) from None
 
     def _result(
         self, path: str, body: dict[str, Any], timeout_s: float | None, request_id: str | None
