@@ -83,6 +83,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     """
 
     _types: Types = Types()
+    _has_own_payload: bool = False
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._has_own_payload = cls._step_payload is not HTTPEnvClient._step_payload
         for base in cls.__dict__.get("__orig_bases__", ()):
             origin, arguments = typing.get_origin(base), typing.get_args(base)
             if isinstance(origin, type) and issubclass(origin, HTTPEnvClient):
@@ -263,7 +265,11 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         return as_reset(result)
 
     def step(
-        self, action: ActT | dict[str, Any], *, timeout_s: float | None = None, request_id: str | None = None
+        self,
+        action: ActT | dict[str, Any],
+        *,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
     ) -> StepResult[ObsT]:
         """Act once.
 
@@ -319,9 +325,8 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     def _as_action(self, action: Any) -> Any:
         """Return a dict as the action class, for a `_step_payload` that reads its attributes."""
-        is_own = type(self)._step_payload is not HTTPEnvClient._step_payload
         hint = self._types.action
-        if not is_own or hint is None or not isinstance(action, dict):
+        if not self._has_own_payload or hint is None or not isinstance(action, dict):
             return action
         try:
             return spec_from_hint(hint).check(action, "action")
@@ -347,7 +352,8 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         except DeadlineError as error:
             if self._session:
                 error.add_note(
-                    f"Make the same call with request_id={request_id!r} to have its answer."
+                    f"Make the same call with request_id={request_id!r} to have its answer; other "
+                    "calls wait for it. To allow a step more time, call step(…, timeout_s=…)."
                 )
             raise
         result = self._parse_result(payload)

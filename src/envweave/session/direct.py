@@ -26,8 +26,9 @@ class DirectEnvironment(Environment):
     """Runs an environment under its episode rules, and returns bare observations.
 
     The rules are those of `make`: a step before the first reset is refused (unless
-    `reset_on_first_step`), bad actions are refused by field, the transform is applied once. `make`, `register` and `create_fastapi_app`
-    take it apart, and put a session of their own around what is inside.
+    `reset_on_first_step`), bad actions are refused by field, the transform is applied once.
+    `make`, `register` and `create_fastapi_app` take it apart, and put a session of their own
+    around what is inside.
 
     ```python
     env = create_codeact_env()
