@@ -192,7 +192,7 @@ def test_a_typed_client_is_told_why_and_its_reset_starts_another_container() -> 
             env.step(EchoAction("hi"))
         env.reset()
 
-        assert "Call reset(), which starts another container." in str(caught.value)
+        assert "Call reset(), which starts another one." in str(caught.value)
         assert env.step(EchoAction("hi")).reward == 0.2
         assert not exists(first)
     assert mine() == []

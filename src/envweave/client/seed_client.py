@@ -403,7 +403,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
                 error.add_note(f"If the container has died: {way}")
                 raise
             if self._start_server is not None:
-                way = "Call reset(), which starts another container."
+                way = "Call reset(), which starts another one."
             raise PlaceGoneError(f"{error}\nThe episode is lost. {way}") from None
 
     def _opened(self) -> str:
