@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +49,18 @@ def count_up(messages: list[dict[str, str]]) -> str:
     return '{"delta": 1}' if any(one["role"] == "assistant" for one in messages) else "one"
 
 
-def evaluate(generation: str, home: Path, *options: str) -> None:
+def evaluate(generation: str, module: str, home: Path, *options: str) -> None:
+    """Run `vf-eval` on a module of the guide."""
     vf_eval = venv_python(f"verifiers-{generation}").parent / "vf-eval"
+    page = (ROOT / "docs/guides/verifiers.md").read_text()
+    code = re.search(rf'^```python title="{module}.py"\n(.*?)^```', page, re.DOTALL | re.MULTILINE)
+    assert code is not None
+    (home / f"{module}.py").write_text(code[1])
+    env = variables(home)
+    paths = os.pathsep.join([str(home), env["PYTHONPATH"]])
     run = subprocess.run(
-        [vf_eval, f"verifiers_{generation}_counter", *options],
-        env={**variables(home), "MODEL_KEY": "sk-test"},
+        [vf_eval, module, *options],
+        env={**env, "PYTHONPATH": paths, "MODEL_KEY": "sk-test"},
         cwd=home,
         capture_output=True,
         text=True,
@@ -71,7 +79,8 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 def test_vf_eval_runs_one_of_ours_as_a_classic_environment(tmp_path):
     with chat_server(count_up) as server:
         options = ["-m", "counts", "-b", server.base_url, "-k", "MODEL_KEY"]
-        evaluate("classic", tmp_path, *options, "-n", "2", "-r", "2", "-s", "-d", "-o", "out")
+        options += ["-n", "2", "-r", "2", "-s", "-d", "-o", "out"]
+        evaluate("classic", "my_counter", tmp_path, *options)
 
     results = read_lines(tmp_path / "out", "results.jsonl")
     assert [(one["reward"], one["num_turns"], one["error"]) for one in results] == [
@@ -86,7 +95,7 @@ def test_vf_eval_runs_one_of_ours_as_a_v1_environment(tmp_path):
     with chat_server(count_up) as server:
         endpoint = ["--client.base-url", server.base_url, "--client.api-key-var", "MODEL_KEY"]
         options = [*endpoint, "-m", "counts", "-n", "2", "-r", "2", "--no-push", "--no-rich"]
-        evaluate("v1", tmp_path, *options, "-o", "out")
+        evaluate("v1", "my_counter_v1", tmp_path, *options, "-o", "out")
 
     episodes = read_lines(tmp_path / "out", "traces.jsonl")
     assert [one["ok"] for one in episodes] == [True] * 4

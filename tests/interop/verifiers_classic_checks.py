@@ -16,7 +16,7 @@ import verifiers_classic_worlds as worlds
 import verifiers_exports as exports
 
 import envweave as ew
-from envweave.adapters.verifiers import ChatAction, ChatMessage, ChatToolCall
+from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import (
     DefinitionError,
     EnvNotFoundError,
@@ -34,8 +34,8 @@ def test_a_single_turn_is_an_episode_of_one_step_with_the_score_and_its_parts():
         result = env.step("secret 5")
 
     assert first.observation.messages == [
-        ChatMessage(role="system", content="Add."),
-        ChatMessage(role="user", content="What is 2+3?"),
+        TurnMessage(role="system", content="Add."),
+        TurnMessage(role="user", content="What is 2+3?"),
     ]
     assert first.observation.is_new
     assert (result.terminated, result.truncated, result.reward) == (True, False, 1.25)
@@ -70,10 +70,10 @@ def test_each_step_of_many_turns_shows_what_is_new():
         middle = env.step("hello")
         last = env.step("secret 3")
 
-    assert middle.observation.messages == [ChatMessage(role="user", content="You said 'hello'.")]
+    assert middle.observation.messages == [TurnMessage(role="user", content="You said 'hello'.")]
     assert not middle.observation.is_new
     assert (middle.reward, middle.done) == (0.0, False)
-    assert last.observation.messages == [ChatMessage(role="user", content="You said 'secret 3'.")]
+    assert last.observation.messages == [TurnMessage(role="user", content="You said 'secret 3'.")]
     assert (last.terminated, last.reward) == (True, 1.0)
     assert last.info["stop_condition"] == "has_final_env_response"
 
@@ -108,7 +108,7 @@ def test_tools_are_announced_and_called():
     assert first.observation.tools[0].description == "Add two numbers."
     assert set(first.observation.tools[0].parameters["properties"]) == {"a", "b"}
     assert called.observation.messages == [
-        ChatMessage(role="tool", content="5", tool_call_id="call_1")
+        TurnMessage(role="tool", content="5", tool_call_id="call_1")
     ]
     assert as_dict.observation.messages[0].tool_call_id == "call_2"
     assert (last.terminated, last.reward) == (True, 1.25)
@@ -294,7 +294,7 @@ def test_ours_as_theirs_plays_tasks_by_their_ids_and_sums_the_reward():
     assert theirs.get_dataset()["info"] == [{"task_id": f"sum-{n}", "seed": None} for n in range(4)]
     assert theirs.get_eval_dataset()["info"] == [{"task_id": "sum-9", "seed": None}]
     assert "answer" not in str(theirs.get_dataset()[0])
-    assert first.observation.messages == [ChatMessage(role="user", content="What is 1+3?")]
+    assert first.observation.messages == [TurnMessage(role="user", content="What is 1+3?")]
     assert [one.content for one in result.observation.messages] == ["Right."]
     assert result.reward == 1.5
     assert result.metrics == {

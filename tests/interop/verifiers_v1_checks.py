@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 import verifiers_v1_worlds as worlds
 
 import envweave as ew
-from envweave.adapters.verifiers import ChatAction, ChatMessage, ChatToolCall
+from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import MissingExtraError, OptionError, ResetFailedError
 
 ID = "verifiers://verifiers_v1_worlds"
@@ -29,8 +29,8 @@ def test_a_single_turn_is_an_episode_of_one_step_with_the_score_and_its_parts():
         result = env.step("secret 5")
 
     assert first.observation.messages == [
-        ChatMessage(role="system", content="Add."),
-        ChatMessage(role="user", content="What is 2+3?"),
+        TurnMessage(role="system", content="Add."),
+        TurnMessage(role="user", content="What is 2+3?"),
     ]
     assert first.observation.agent == "player"
     assert (result.terminated, result.truncated, result.reward) == (True, False, 1.25)
@@ -55,7 +55,7 @@ def test_each_step_of_many_turns_shows_what_is_new():
         middle = env.step("hello")
         last = env.step("secret 3")
 
-    assert middle.observation.messages == [ChatMessage(role="user", content="You said 'hello'.")]
+    assert middle.observation.messages == [TurnMessage(role="user", content="You said 'hello'.")]
     assert not middle.observation.is_new
     assert (middle.reward, middle.done) == (0.0, False)
     assert (last.terminated, last.reward, last.metrics) == (True, 1.25, {"turns": 2.0})
@@ -285,7 +285,7 @@ def test_ours_as_theirs_plays_tasks_and_records_the_parts_of_rewards():
         first = env.reset(seed=0)
         result = env.step("12")
 
-    assert first.observation.messages == [ChatMessage(role="user", content="What is 9+3?")]
+    assert first.observation.messages == [TurnMessage(role="user", content="What is 9+3?")]
     assert result.reward_parts == {"right": 1.0, "style": 0.5}
     assert result.metrics == {"length": 2.0}
 

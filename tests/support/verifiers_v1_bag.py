@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 
 class Bag(vf.State):
-    items: list[int] = []
+    items: list[int] = Field(default_factory=list)
 
 
 class BagTools(vf.Toolset[vf.ToolsetConfig, Bag]):

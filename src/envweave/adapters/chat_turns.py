@@ -40,7 +40,7 @@ class ChatToolCall:
 
 
 @dataclass(kw_only=True)
-class ChatMessage:
+class TurnMessage:
     """One message of a conversation.
 
     Attributes:
@@ -56,7 +56,7 @@ class ChatMessage:
     tool_call_id: str | None = None
 
     @classmethod
-    def from_openai(cls, message: Mapping[str, Any]) -> ChatMessage:
+    def from_openai(cls, message: Mapping[str, Any]) -> TurnMessage:
         """Read a message of OpenAI's chat API, its tool calls nested in `function` or flat."""
         calls = []
         for call in message.get("tool_calls") or ():
@@ -95,7 +95,7 @@ class ChatObservation(Observation):
         agent: Whose turn it is, where the environment has several roles. All are the caller's.
     """
 
-    messages: list[ChatMessage] = field(default_factory=list)
+    messages: list[TurnMessage] = field(default_factory=list)
     tools: list[ChatTool] = field(default_factory=list)
     is_new: bool = False
     agent: str = ""
@@ -123,7 +123,7 @@ class ChatAction(Action):
         return message
 
 
-Ask: TypeAlias = Callable[[list[ChatMessage], list[ChatTool], str], Awaitable[ChatAction]]
+Ask: TypeAlias = Callable[[list[TurnMessage], list[ChatTool], str], Awaitable[ChatAction]]
 """Ask the model: the whole conversation, the tools, and the role, for its reply."""
 
 
@@ -143,7 +143,7 @@ class RolloutScore:
     reward: float
     parts: Mapping[str, float]
     metrics: Mapping[str, float]
-    messages: list[ChatMessage]
+    messages: list[TurnMessage]
     truncated: bool
     stop: str | None
 
@@ -198,7 +198,7 @@ class ChatEnvironment(Environment):
         self._episode: asyncio.Task[RolloutScore] | None = None
         self._turns: asyncio.Queue[_Turn] = asyncio.Queue()
         self._turn: _Turn | None = None
-        self._said: dict[str, list[ChatMessage]] = {}  # the conversation so far, by role
+        self._said: dict[str, list[TurnMessage]] = {}  # the conversation so far, by role
         self._calls = 0  # tool calls so far
 
     async def reset(self, *, task: Task, seed: int | None = None) -> ChatObservation:
@@ -245,7 +245,7 @@ class ChatEnvironment(Environment):
         return dataclasses.replace(super().describe(), name=self._rollouts.name)
 
     async def _ask(
-        self, messages: list[ChatMessage], tools: list[ChatTool], agent: str
+        self, messages: list[TurnMessage], tools: list[ChatTool], agent: str
     ) -> ChatAction:
         said, self._said[agent] = self._said.get(agent), messages
         length = 0 if said is None else len(said)
@@ -301,8 +301,8 @@ class ChatEnvironment(Environment):
             episode.exception()  # it failed while it was cancelled, and nobody waits for it
 
 
-def after_last_reply(messages: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
+def after_last_reply(messages: Iterable[Mapping[str, Any]]) -> list[TurnMessage]:
     """Return those messages of OpenAI's chat API that follow the last one of the assistant."""
     listed = list(messages)
     replies = [index for index, one in enumerate(listed) if one["role"] == "assistant"]
-    return [ChatMessage.from_openai(one) for one in listed[replies[-1] + 1 :]] if replies else []
+    return [TurnMessage.from_openai(one) for one in listed[replies[-1] + 1 :]] if replies else []

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from envweave.adapters.chat_turns import (
     ChatAction,
     ChatEnvironment,
-    ChatMessage,
     ChatObservation,
     ChatTool,
     ChatToolCall,
+    TurnMessage,
 )
 from envweave.adapters.outward import open_env
 from envweave.adapters.text_episodes import TextEnvironments
@@ -34,10 +34,10 @@ from envweave.registry.plugins import load_path
 
 __all__ = [
     "ChatAction",
-    "ChatMessage",
     "ChatObservation",
     "ChatTool",
     "ChatToolCall",
+    "TurnMessage",
     "from_verifiers",
     "to_verifiers",
 ]

@@ -18,10 +18,10 @@ from verifiers.types import Response, ResponseMessage, ToolCall
 from envweave.adapters.chat_turns import (
     Ask,
     ChatAction,
-    ChatMessage,
     ChatTool,
     Rollouts,
     RolloutScore,
+    TurnMessage,
     after_last_reply,
 )
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, in_words, suggest
@@ -209,9 +209,9 @@ class _TurnClient(vf.Client):  # type: ignore[misc] # verifiers is not installed
         del model, sampling_args, kwargs
         return await self._ask(prompt, tools or [], "")
 
-    async def to_native_prompt(self, messages: Any) -> tuple[list[ChatMessage], dict[str, Any]]:
+    async def to_native_prompt(self, messages: Any) -> tuple[list[TurnMessage], dict[str, Any]]:
         """Return the messages as ours."""
-        read = [ChatMessage.from_openai(one.model_dump(exclude_none=True)) for one in messages]
+        read = [TurnMessage.from_openai(one.model_dump(exclude_none=True)) for one in messages]
         return read, {}
 
     async def to_native_tool(self, tool: Any) -> ChatTool:

@@ -25,10 +25,10 @@ from envweave.adapters import verifiers_harness
 from envweave.adapters.chat_turns import (
     Ask,
     ChatAction,
-    ChatMessage,
     ChatTool,
     Rollouts,
     RolloutScore,
+    TurnMessage,
     after_last_reply,
 )
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, in_words
@@ -146,7 +146,7 @@ class V1Rollouts(Rollouts):
         if self._ask is None or session not in self._roles:
             return web.json_response({"error": {"message": "no such episode"}}, status=410)
         body = await request.json()
-        messages = [ChatMessage.from_openai(one) for one in body["messages"]]
+        messages = [TurnMessage.from_openai(one) for one in body["messages"]]
         tools = [_tool(one) for one in body.get("tools") or ()]
         reply = await self._ask(messages, tools, self._roles[session])
         if not body.get("stream"):
