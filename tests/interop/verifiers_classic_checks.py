@@ -20,6 +20,7 @@ from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import (
     DefinitionError,
     EnvNotFoundError,
+    MissingExtraError,
     OptionError,
     ResetFailedError,
     TaskError,
@@ -325,6 +326,19 @@ def test_a_reply_that_is_no_action_costs_a_turn_and_is_explained():
     assert (last.terminated, last.reward, last.metrics["num_turns"]) == (True, 3.0, 5.0)
 
 
+def test_the_last_turn_that_is_allowed_is_played_and_truncates():
+    with ew.make(ew.to_verifiers("counter-v0", max_turns=2)) as env:
+        env.reset(seed=0)
+        env.step('{"delta": 1}')
+        result = env.step('{"delta": 1}')
+    with ew.make(ew.to_verifiers(exports.Riddles, max_turns=1)) as env:
+        env.reset(task="train-1")
+        whole = env.step("4")
+
+    assert (result.terminated, result.truncated, result.reward) == (False, True, 2.0)
+    assert (whole.terminated, whole.truncated, whole.reward) == (True, False, 1.5)
+
+
 def test_a_refusal_of_the_environment_is_told_to_the_model():
     with ew.make(ew.to_verifiers(exports.Riddles)) as env:
         env.reset(task="train-1")
@@ -390,6 +404,8 @@ def test_what_cannot_be_exported_is_refused():
         ew.to_verifiers("tictactoe-v0")
     with pytest.raises(OptionError, match="'classic' or 'v1'"):
         ew.to_verifiers("counter-v0", generation="v2")
+    with pytest.raises(MissingExtraError, match="verifiers>=0.4"):
+        ew.to_verifiers("counter-v0", generation="v1")
     with pytest.raises(OptionError, match="done_att"):
         ew.to_verifiers("counter-v0", done_att=3)
 

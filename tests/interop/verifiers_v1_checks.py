@@ -71,6 +71,19 @@ def test_the_limit_of_turns_truncates():
     assert result.info["stop_condition"] == "max_turns"
 
 
+def test_several_roles_are_played_in_turn_and_their_rewards_are_summed():
+    with ew.make("verifiers://verifiers_v1_pair") as env:
+        first = env.reset(seed=0)
+        second = env.step("yes")
+        result = env.step("no")
+
+    assert (first.observation.agent, second.observation.agent) == ("writer", "critic")
+    assert second.observation.is_new
+    assert second.observation.messages[0].content == "Was 'yes' right?"
+    assert (result.terminated, result.reward) == (True, 5.0)
+    assert result.reward_parts == {"writer/length": 3.0, "critic/length": 2.0}
+
+
 def test_tools_with_a_state_are_announced_and_called_and_bad_calls_are_told():
     with ew.make("verifiers://verifiers_v1_bag") as env:
         first = env.reset(seed=0)
@@ -278,6 +291,16 @@ def test_ours_as_theirs_plays_episodes_and_explains_bad_replies():
     assert told.startswith("That is not a valid action. The reply is no JSON")
     assert middle == '{"value":2}'
     assert (last.terminated, last.reward_parts) == (True, {"reward": 3.0})
+
+
+def test_the_limit_of_turns_of_an_exported_environment_truncates():
+    limit = {"player": {"max_turns": 2}}
+    with ew.make("verifiers://verifiers_v1_counter", config=limit) as env:
+        env.reset(seed=0)
+        env.step("nonsense")
+        result = env.step('{"delta": 1}')
+
+    assert (result.terminated, result.truncated, result.reward) == (False, True, 1.0)
 
 
 def test_ours_as_theirs_plays_tasks_and_records_the_parts_of_rewards():

@@ -7,10 +7,13 @@ one, v1, is `verifiers` 0.4: a module exports a `Taskset`, and perhaps an `Env` 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from types import ModuleType
 from typing import Any, Literal
+
+from packaging.version import Version
 
 from envweave.adapters.chat_turns import (
     ChatAction,
@@ -113,19 +116,18 @@ def _has_classic() -> bool:
 
 
 def _has_v1() -> bool:
-    return importlib.util.find_spec("verifiers.v1") is not None
+    # verifiers 0.3 has an early form of it, under the same name.
+    return Version(importlib.metadata.version("verifiers")) >= Version("0.4.dev0")
 
 
 def _require_generation(generation: Generation) -> None:
     if generation == "classic" and not _has_classic():
         raise MissingExtraError(
-            "This is a classic environment, which verifiers 0.4 cannot run. "
-            "Install it with: pip install 'verifiers<0.4'"
+            "Classic environments need verifiers 0.3. Install it with: pip install 'verifiers<0.4'"
         )
     if generation == "v1" and not _has_v1():
         raise MissingExtraError(
-            "This is a v1 environment, which this version of verifiers cannot run. "
-            "Install it with: pip install 'verifiers>=0.4,<0.5'"
+            "v1 environments need verifiers 0.4. Install it with: pip install 'verifiers>=0.4,<0.5'"
         )
 
 

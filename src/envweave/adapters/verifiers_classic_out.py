@@ -56,10 +56,15 @@ class AsClassic(vf.MultiTurnEnv):  # type: ignore[misc] # verifiers is not insta
             told = await in_thread(episode.act, content if isinstance(content, str) else "")
         state["trajectory"][-1]["reward"] = episode.step_reward
         response = [vf.UserMessage(content=told)]
-        if episode.is_over:
+        if episode.is_over or 0 < self.max_turns <= len(state["trajectory"]):
             state["final_env_response"] = response
-            state["is_truncated"] = state["is_truncated"] or episode.truncated
+            state["is_truncated"] = episode.truncated or not episode.is_over
         return response
+
+    @vf.stop  # type: ignore[untyped-decorator]
+    async def max_turns_reached(self, state: Any) -> bool:  # noqa: ARG002 - verifiers' signature
+        """Leave the limit to `env_response`: verifiers would drop the last reply unplayed."""
+        return False
 
     @vf.cleanup  # type: ignore[untyped-decorator]
     async def release_environment(self, state: Any) -> None:

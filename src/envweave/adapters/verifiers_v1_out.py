@@ -74,7 +74,7 @@ def v1_classes(
                         segment = await interaction.turn(told)
             finally:
                 await environments.release(episode)
-            for name, part in episode.parts.items():
+            for name, part in (episode.parts or {"reward": 0.0}).items():
                 interaction.trace.record_reward(name, part)
             interaction.trace.record_metrics(episode.metrics)
 
