@@ -1,4 +1,4 @@
-"""verifiers as it was released, in virtual environments of its own, both ways."""
+"""Adapters from and to verifiers, tested with its released packages in their own environments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_environments_of_a_generation_are_driven_turn_by_turn(generation, tmp_pa
     checks = ROOT / f"tests/interop/verifiers_{generation}_checks.py"
     command = [python, "-m", "pytest", "-q", "-c", os.devnull, "--noconftest", "--timeout=100"]
     command += [f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
-    # Other packages' deprecations are none of ours.
+    # Deprecations in other packages are not ours to fix.
     command += ["-W", "error", "-W", "ignore::DeprecationWarning", checks]
 
     run = subprocess.run(
@@ -76,7 +76,7 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow(IMPORTING)
 @pytest.mark.timeout(300)
-def test_vf_eval_runs_one_of_ours_as_a_classic_environment(tmp_path):
+def test_vf_eval_runs_an_environment_exported_as_classic(tmp_path):
     with chat_server(count_up) as server:
         options = ["-m", "counts", "-b", server.base_url, "-k", "MODEL_KEY"]
         options += ["-n", "2", "-r", "2", "-s", "-d", "-o", "out"]
@@ -91,7 +91,7 @@ def test_vf_eval_runs_one_of_ours_as_a_classic_environment(tmp_path):
 
 @pytest.mark.slow(IMPORTING)
 @pytest.mark.timeout(300)
-def test_vf_eval_runs_one_of_ours_as_a_v1_environment(tmp_path):
+def test_vf_eval_runs_an_environment_exported_as_v1(tmp_path):
     with chat_server(count_up) as server:
         endpoint = ["--client.base-url", server.base_url, "--client.api-key-var", "MODEL_KEY"]
         options = [*endpoint, "-m", "counts", "-n", "2", "-r", "2", "--no-push", "--no-rich"]

@@ -116,20 +116,20 @@ def test_tools_are_announced_and_called():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "replies"),
     [
         (ChatToolCall(name="add", arguments='{"a": 2,'), "Expecting property name"),
         (ChatToolCall(name="add", arguments={"a": 2}), "missing 1 required positional argument"),
         (ChatToolCall(name="multiply"), "multiply"),
     ],
 )
-def test_a_bad_tool_call_is_told_to_the_model(call, told):
+def test_a_bad_tool_call_is_answered_with_an_error(call, replies):
     with ew.make(ID, kind="tools") as env:
         env.reset(seed=0)
         result = env.step(ChatAction(tool_calls=[call]))
 
     assert not result.done
-    assert told in result.observation.messages[0].content
+    assert replies in result.observation.messages[0].content
 
 
 def test_tools_may_have_a_state():
@@ -257,7 +257,7 @@ def test_it_can_be_made_in_any_thread_and_leaves_signals_alone():
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_an_object_of_theirs_can_be_made_too():
+def test_make_takes_an_environment_object():
     with ew.make(worlds.load_environment("single")) as env:
         env.reset(task="train-0")
         assert env.step("secret 3").reward == 1.25
@@ -286,15 +286,17 @@ def test_what_cannot_be_loaded_is_refused_with_the_reason():
             env.step({"contnt": "x"})
 
 
-def test_ours_as_theirs_plays_tasks_by_their_ids_and_sums_the_reward():
-    theirs = ew.to_verifiers(exports.Riddles)
-    with ew.make(theirs) as env:
+def test_an_exported_environment_plays_tasks_by_their_ids_and_sums_the_reward():
+    exported = ew.to_verifiers(exports.Riddles)
+    with ew.make(exported) as env:
         first = env.reset(task="train-1")
         result = env.step("4")
 
-    assert theirs.get_dataset()["info"] == [{"task_id": f"sum-{n}", "seed": None} for n in range(4)]
-    assert theirs.get_eval_dataset()["info"] == [{"task_id": "sum-9", "seed": None}]
-    assert "answer" not in str(theirs.get_dataset()[0])
+    assert exported.get_dataset()["info"] == [
+        {"task_id": f"sum-{n}", "seed": None} for n in range(4)
+    ]
+    assert exported.get_eval_dataset()["info"] == [{"task_id": "sum-9", "seed": None}]
+    assert "answer" not in str(exported.get_dataset()[0])
     assert first.observation.messages == [TurnMessage(role="user", content="What is 1+3?")]
     assert [one.content for one in result.observation.messages] == ["Right."]
     assert result.reward == 1.5
@@ -310,16 +312,16 @@ def test_ours_as_theirs_plays_tasks_by_their_ids_and_sums_the_reward():
 def test_a_reply_that_is_no_action_costs_a_turn_and_is_explained():
     with ew.make(ew.to_verifiers("counter-v0", max_turns=6)) as env:
         first = env.reset(seed=0)
-        told = [env.step(reply) for reply in ("three", '{"delta": "x"}', '{"by": 1}')]
+        replies = [env.step(reply) for reply in ("three", '{"delta": "x"}', '{"by": 1}')]
         fenced = env.step('```json\n{"delta": 2}\n```')
         last = env.step('{"delta": 1}')
 
     system, shown = first.observation.messages
     assert '"delta": {"type": "integer"}' in system.content
     assert shown.content == '{"value":0}'
-    errors = [one.observation.messages[0].content for one in told]
+    errors = [one.observation.messages[0].content for one in replies]
     assert [one.startswith("That is not a valid action.") for one in errors] == [True] * 3
-    assert "no JSON" in errors[0]
+    assert "not valid JSON" in errors[0]
     assert "action.delta" in errors[1]
     assert "action.by" in errors[2]
     assert fenced.observation.messages[0].content == '{"value":2}'
@@ -339,7 +341,7 @@ def test_the_last_turn_that_is_allowed_is_played_and_truncates():
     assert (whole.terminated, whole.truncated, whole.reward) == (True, False, 1.5)
 
 
-def test_a_refusal_of_the_environment_is_told_to_the_model():
+def test_an_action_that_the_environment_refuses_is_answered_with_an_error():
     with ew.make(ew.to_verifiers(exports.Riddles)) as env:
         env.reset(task="train-1")
         result = env.step("forbidden")
@@ -365,11 +367,11 @@ def test_a_dataclass_with_one_text_field_and_a_choice_of_words_take_plain_text()
     assert right.reward == 1.0
 
 
-def test_a_failing_environment_of_ours_is_an_error_of_the_rollout():
-    theirs = ew.to_verifiers(exports.Riddles)
+def test_a_failing_exported_environment_is_an_error_of_the_rollout():
+    exported = ew.to_verifiers(exports.Riddles)
     client = ScriptedClient("crash")
 
-    outputs = theirs.evaluate_sync(
+    outputs = exported.evaluate_sync(
         client=client, model="m", num_examples=1, rollouts_per_example=2, max_concurrent=2
     )["outputs"]
 
@@ -378,9 +380,9 @@ def test_a_failing_environment_of_ours_is_an_error_of_the_rollout():
 
 
 def test_rollouts_run_side_by_side_each_in_an_environment_of_its_own():
-    theirs = ew.to_verifiers(exports.Riddles)
+    exported = ew.to_verifiers(exports.Riddles)
 
-    outputs = theirs.evaluate_sync(
+    outputs = exported.evaluate_sync(
         client=ScriptedClient("12"), model="m", num_examples=1, rollouts_per_example=4
     )["outputs"]
 
@@ -389,11 +391,11 @@ def test_rollouts_run_side_by_side_each_in_an_environment_of_its_own():
 
 def test_an_env_made_already_is_used_by_one_rollout_at_a_time():
     with ew.make(exports.Riddles) as env:
-        theirs = ew.to_verifiers(env)
-        outputs = theirs.evaluate_sync(
+        exported = ew.to_verifiers(env)
+        outputs = exported.evaluate_sync(
             client=ScriptedClient("12"), model="m", num_examples=1, rollouts_per_example=4
         )["outputs"]
-        asyncio.run(theirs._teardown())
+        asyncio.run(exported._teardown())
         env.reset(task="sum-0")  # it is still open
 
     assert [one["reward"] for one in outputs] == [1.5] * 4
@@ -404,7 +406,7 @@ def test_what_cannot_be_exported_is_refused():
         ew.to_verifiers("tictactoe-v0")
     with pytest.raises(OptionError, match="'classic' or 'v1'"):
         ew.to_verifiers("counter-v0", generation="v2")
-    with pytest.raises(MissingExtraError, match="verifiers>=0.4"):
+    with pytest.raises(MissingExtraError, match=r"verifiers>=0\.4"):
         ew.to_verifiers("counter-v0", generation="v1")
     with pytest.raises(OptionError, match="done_att"):
         ew.to_verifiers("counter-v0", done_att=3)

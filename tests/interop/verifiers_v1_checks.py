@@ -84,7 +84,7 @@ def test_several_roles_are_played_in_turn_and_their_rewards_are_summed():
     assert result.reward_parts == {"writer/length": 3.0, "critic/length": 2.0}
 
 
-def test_tools_with_a_state_are_announced_and_called_and_bad_calls_are_told():
+def test_tools_with_a_state_are_listed_and_called_and_bad_calls_are_answered_with_an_error():
     with ew.make("verifiers://verifiers_v1_bag") as env:
         first = env.reset(seed=0)
         calls = [
@@ -99,11 +99,11 @@ def test_tools_with_a_state_are_announced_and_called_and_bad_calls_are_told():
 
     assert [tool.name for tool in first.observation.tools] == ["bag_put"]
     assert set(first.observation.tools[0].parameters["properties"]) == {"number"}
-    told = [message.content for message in called.observation.messages]
-    assert told[0] == "1 in the bag"
-    assert told[1].startswith("error: the arguments are no JSON")
-    assert told[2] == "error: there is no tool 'take'; there are bag_put"
-    assert "number" in told[3]
+    replies = [message.content for message in called.observation.messages]
+    assert replies[0] == "1 in the bag"
+    assert replies[1].startswith("error: the arguments are not valid JSON")
+    assert replies[2] == "error: unknown tool 'take'; known: bag_put"
+    assert "number" in replies[3]
     assert [one.tool_call_id for one in called.observation.messages] == [
         f"call_{n}" for n in (1, 2, 3, 4)
     ]
@@ -257,9 +257,9 @@ def post(url: str, body: dict, session: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_an_object_of_theirs_is_played_here_and_not_in_the_cloud_too():
-    theirs = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "verifiers_v1_worlds"}}))
-    with ew.make(theirs) as env:
+def test_an_environment_object_runs_locally_and_not_in_the_cloud():
+    loaded = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "verifiers_v1_worlds"}}))
+    with ew.make(loaded) as env:
         env.reset(task="train-0")
         assert env.step("secret 3").reward == 1.25
 
@@ -277,10 +277,10 @@ def test_what_cannot_be_loaded_is_refused_with_the_reason():
         ew.to_verifiers("counter-v0", generation="classic")
 
 
-def test_ours_as_theirs_plays_episodes_and_explains_bad_replies():
+def test_an_exported_environment_plays_episodes_and_explains_bad_replies():
     with ew.make("verifiers://verifiers_v1_counter") as env:
         first = env.reset(seed=0)
-        told = env.step("three").observation.messages[0].content
+        replies = env.step("three").observation.messages[0].content
         middle = env.step('{"delta": 2}').observation.messages[0].content
         last = env.step('{"delta": 1}')
 
@@ -288,7 +288,7 @@ def test_ours_as_theirs_plays_episodes_and_explains_bad_replies():
     assert env.tasks.length("train") == 4
     assert '"delta": {"type": "integer"}' in system.content
     assert shown.content == '{"value":0}'
-    assert told.startswith("That is not a valid action. The reply is no JSON")
+    assert replies.startswith("That is not a valid action. The reply is not valid JSON")
     assert middle == '{"value":2}'
     assert (last.terminated, last.reward_parts) == (True, {"reward": 3.0})
 
@@ -303,7 +303,7 @@ def test_the_limit_of_turns_of_an_exported_environment_truncates():
     assert (result.terminated, result.truncated, result.reward) == (False, True, 1.0)
 
 
-def test_ours_as_theirs_plays_tasks_and_records_the_parts_of_rewards():
+def test_an_exported_environment_plays_tasks_and_records_the_parts_of_rewards():
     with ew.make("verifiers://verifiers_v1_riddles", split="test") as env:
         first = env.reset(seed=0)
         result = env.step("12")
@@ -313,7 +313,7 @@ def test_ours_as_theirs_plays_tasks_and_records_the_parts_of_rewards():
     assert result.metrics == {"length": 2.0}
 
 
-def test_a_failing_environment_of_ours_is_an_error_of_the_episode_without_a_reward():
+def test_a_failing_exported_environment_is_an_error_of_the_episode_without_a_reward():
     with ew.make("verifiers://verifiers_v1_riddles") as env:
         env.reset(seed=0)
         result = env.step("crash")

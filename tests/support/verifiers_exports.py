@@ -1,4 +1,4 @@
-"""Environments of ours for `to_verifiers`."""
+"""Environments to export with `to_verifiers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours as a v1 environment of verifiers."""
+"""`counter-v0`, exported as a v1 environment."""
 
 import envweave as ew
 

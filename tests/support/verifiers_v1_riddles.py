@@ -1,4 +1,4 @@
-"""Ours, with tasks, as a v1 environment of verifiers."""
+"""An environment with tasks, exported as a v1 environment."""
 
 import verifiers_exports as exports
 

@@ -1,8 +1,8 @@
-"""An environment out of code that calls a model: every call of the model is a turn.
+"""Turn code that calls a language model into an environment whose steps are the model calls.
 
-Such code (a `Rollout`) runs as a task of its own. When it asks the model for a reply, its
-conversation is shown to the caller as an observation, and it waits until the caller's next action
-answers it. The result of the task is the end of the episode, with its score.
+A rollout runs as an asyncio task. When it calls the model, the conversation becomes the caller's
+observation, and the rollout waits for the caller's next action, which is the model's reply. The
+result of the task is the end of the episode, with its score.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Rollouts(ABC):
         """Play one episode. It is cancelled where the caller begins another one.
 
         Raises:
-            Exception: The environment failed, so that there is no score.
+            Exception: The environment failed, and the episode has no score.
         """
 
     @abstractmethod
@@ -182,13 +182,13 @@ class _Turn:
 
 @final
 class ChatEnvironment(Environment):
-    """Rollouts as an environment. See `from_verifiers`."""
+    """An environment whose episodes are rollouts, driven turn by turn. See `from_verifiers`."""
 
     deterministic = False
 
     def __init__(self, rollouts: Rollouts) -> None:
         self._rollouts = rollouts
-        # A task is a position only: the rows, with their answers, never leave the environment.
+        # A task holds only a position, so that rows and their answers stay in the environment.
         self.tasks = Tasks(
             {
                 split: [Task(f"{split}-{index}", split) for index in range(length)]
@@ -221,7 +221,7 @@ class ChatEnvironment(Environment):
         """Answer the call of the model, and show the next one or the end."""
         assert self._turn is not None
         reply = self._turn.reply
-        if not reply.done():  # else a limit of the environment's own has ended it meanwhile
+        if not reply.done():  # otherwise a time limit has already ended the rollout
             reply.set_result(self._read(action))
         return await self._next()
 
@@ -298,7 +298,7 @@ class ChatEnvironment(Environment):
         episode.cancel()
         await asyncio.wait({episode})
         if not episode.cancelled():
-            episode.exception()  # it failed while it was cancelled, and nobody waits for it
+            episode.exception()  # marks it as retrieved, in case its cleanup failed
 
 
 def after_last_reply(messages: Iterable[Mapping[str, Any]]) -> list[TurnMessage]:

@@ -1,4 +1,4 @@
-"""Episodes of our environments for callers who speak text: observations and actions as texts."""
+"""Play episodes with text: observations are rendered as text, replies are parsed as actions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TextActions:
             try:
                 value = json.loads(text)
             except ValueError as error:
-                raise ActionError(f"The reply is no JSON ({error}).") from error
+                raise ActionError(f"The reply is not valid JSON ({error}).") from error
         try:
             return self._spec.check(value, "action")
         except SpecError as error:
@@ -137,14 +137,14 @@ class TextEpisode:
             try:
                 result = self.env.reset(seed=row["seed"])
             except SeedError:
-                result = self.env.reset()  # nothing there is drawn, so that every row is the same
+                result = self.env.reset()  # without randomness every row is the same
         return self._read(result)
 
     def act(self, reply: str) -> str:
-        """Take a reply as an action, and return what the model is told then.
+        """Play a reply as an action, and return the next message to the model.
 
         Raises:
-            EnvironmentFailure: The environment failed or was lost, so that there is no reward.
+            EnvironmentFailure: The environment failed or was lost; there is no reward.
         """
         self.step_reward = None
         try:
@@ -193,7 +193,7 @@ class TextEnvironments:
         first = make()
         if first.possible_agents is not None:
             raise DefinitionError(
-                f"{first.id!r} has several agents; verifiers' environments have one here."
+                f"{first.id!r} has several agents. Export an environment with one agent."
             )
         self._idle.append(first)
         self.id: str = first.id
@@ -205,7 +205,7 @@ class TextEnvironments:
 
         Args:
             split: The first split by default.
-            number: How many, where there is no end to them; and how many seeds.
+            number: How many tasks to take of an endless split, and how many seeds.
         """
         if self.tasks is None:
             return [{"task_id": None, "seed": seed} for seed in range(number)]
@@ -242,10 +242,10 @@ class TextEnvironments:
             await asyncio.to_thread(episode.env.close)
 
     def close(self) -> None:
-        """Close what is idle, unless it belongs to somebody else."""
+        """Close the idle environments, unless the caller owns them."""
         idle, self._idle = self._idle, []
         for env in idle if self._turns is None else ():
-            env.close()  # not in a thread: at the end of a program there are none to be had
+            env.close()  # not in a thread: at interpreter exit no thread can be started
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:

@@ -1,4 +1,4 @@
-"""Environments of verifiers as ours, and ours as theirs, in both of its generations.
+"""Adapters from and to verifiers environments, in both of its generations.
 
 The classic generation is `verifiers` 0.3: a module has a function `load_environment`. The second
 one, v1, is `verifiers` 0.4: a module exports a `Taskset`, and perhaps an `Env` and a `Harness`.
@@ -49,12 +49,12 @@ Generation = Literal["classic", "v1"]
 
 
 def is_foreign(candidate: Any) -> bool:
-    """Whether this is an environment of verifiers', of either generation."""
+    """Whether this is a verifiers environment, of either generation."""
     return _generation_of(candidate) is not None
 
 
 def from_verifiers(source: Any, **kwargs: Any) -> Environment:
-    """Return an environment of verifiers' as an `Environment` that is driven turn by turn.
+    """Return a verifiers environment as an `Environment` that is driven turn by turn.
 
     Every call of the model is a step: the observation is a `ChatObservation`, the action a text or
     a `ChatAction` with tool calls. The last step carries the score as its reward, with
@@ -74,7 +74,7 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
     Raises:
         MissingExtraError: verifiers is not installed, or not in the generation that it needs.
         PluginError: The module cannot be imported.
-        DefinitionError: It is no environment of verifiers', or could not be loaded.
+        DefinitionError: It is not a verifiers environment, or could not be loaded.
         OptionError: A keyword that it does not take.
     """
     _require_verifiers()
@@ -84,7 +84,7 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
     if generation is None:
         name = getattr(source, "__name__", type(source).__name__)
         raise DefinitionError(
-            f"{name} is no environment of verifiers': it has neither load_environment() (classic) "
+            f"{name} is not a verifiers environment: it has neither load_environment() (classic) "
             "nor a Taskset in __all__ (v1)."
         )
     _require_generation(generation)
@@ -151,7 +151,7 @@ def _generation_of(source: Any) -> Generation | None:
         exported = [getattr(source, name, None) for name in getattr(source, "__all__", ())]
         v1 = sys.modules.get("verifiers.v1")
         return "v1" if v1 is not None and _has_subclass(exported, v1.Taskset) else None
-    # An object of verifiers' exists only where that part of it was imported.
+    # Such an object exists only where that part of verifiers was imported.
     classic = sys.modules.get("verifiers.legacy") or sys.modules.get("verifiers.envs.environment")
     if classic is not None and isinstance(source, classic.Environment):
         return "classic"
@@ -174,14 +174,14 @@ def to_verifiers(
     system_prompt: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Return an environment of ours as one of verifiers', which `vf-eval` and its trainers run.
+    """Return an environment as a verifiers environment, for `vf-eval` and trainers.
 
     The model is shown each observation as text (see the guide for its form). Its reply is the
     action: as it is for an environment that takes texts, or a dataclass with one text field;
-    otherwise as JSON, whose schema the system prompt shows. A reply that is no valid action
-    costs a turn, and the model is told why. The score is the sum of the episode's rewards, and
-    the parts of the rewards and the metrics stand beside it. An episode that fails or is lost is
-    an error of its rollout (classic: `error`; v1: `errors`, without a reward).
+    otherwise as JSON, whose schema the system prompt shows. An invalid reply costs a turn, and the
+    model gets an error message. The score is the sum of the episode's rewards; their parts and the
+    metrics are reported with it. An episode that fails or is lost is an error of its rollout
+    (classic: `error`; v1: `errors`, without a reward).
 
     Args:
         env: An ID, a class, or an `Env`, whose episodes are played one after the other then.
@@ -191,7 +191,7 @@ def to_verifiers(
             without tasks is reset with the seeds from 0.
         eval_split: Which tasks to evaluate on (classic only); by default those of the split
             `"eval"`, `"test"` or `"validation"`, and otherwise the same.
-        num_examples: How many tasks to take where there is no end to them; and how many seeds.
+        num_examples: How many tasks to take of an endless split, and how many seeds.
         max_turns: How many replies a rollout may have; -1 for any number.
         system_prompt: What to show instead of the schema of the actions.
         **kwargs: Passed to `make`.
@@ -204,7 +204,7 @@ def to_verifiers(
     Raises:
         MissingExtraError: verifiers is not installed, or not in this generation.
         DefinitionError: The environment has several agents.
-        OptionError: A generation or a keyword that nobody knows.
+        OptionError: An unknown generation or keyword.
     """
     _require_verifiers()
     if generation is None:

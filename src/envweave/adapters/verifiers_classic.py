@@ -1,4 +1,4 @@
-"""Classic environments of verifiers (`verifiers` 0.3), as rollouts that ask our caller."""
+"""Run rollouts of classic verifiers environments (`verifiers` 0.3), with the caller as model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def load_classic(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
         ) from error
     if not isinstance(env, vf.Environment):
         raise DefinitionError(
-            f"load_environment() of {source.__name__} returned a {type(env).__name__}, which is no "
+            f"load_environment() of {source.__name__} returned a {type(env).__name__}, not a "
             "verifiers.Environment."
         )
     env.env_id, env.env_args = env.env_id or source.__name__, env.env_args or dict(kwargs)
@@ -70,10 +70,10 @@ def load_classic(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
 
 @contextlib.contextmanager
 def _without_signal_handlers(exit_handlers: list[Callable[[], Any]]) -> Iterator[None]:
-    """Let environments be made without touching this process.
+    """Keep the constructor of environments from changing signal handlers.
 
-    Their constructor sets handlers for SIGINT and SIGTERM, which belong to the program (and can
-    only be set in the main thread), and an `atexit` handler, which is noted here.
+    It sets handlers for SIGINT and SIGTERM, which belong to the program and can only be set in
+    the main thread. Its `atexit` handlers are collected in `exit_handlers`.
     """
     from verifiers.envs import environment as module
 
@@ -210,12 +210,12 @@ class _TurnClient(vf.Client):  # type: ignore[misc] # verifiers is not installed
         return await self._ask(prompt, tools or [], "")
 
     async def to_native_prompt(self, messages: Any) -> tuple[list[TurnMessage], dict[str, Any]]:
-        """Return the messages as ours."""
+        """Convert the messages."""
         read = [TurnMessage.from_openai(one.model_dump(exclude_none=True)) for one in messages]
         return read, {}
 
     async def to_native_tool(self, tool: Any) -> ChatTool:
-        """Return a tool as ours."""
+        """Convert a tool."""
         return ChatTool(name=tool.name, description=tool.description, parameters=tool.parameters)
 
     async def from_native_response(self, response: ChatAction) -> Any:

@@ -1,4 +1,4 @@
-"""Our environments as classic environments of verifiers. Imported only where verifiers 0.3 is."""
+"""Export environments as classic verifiers environments. Needs verifiers 0.3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave.errors import in_words
 
 @final
 class AsClassic(vf.MultiTurnEnv):  # type: ignore[misc] # verifiers is not installed where mypy runs
-    """An environment of ours, as a classic one of verifiers. See `to_verifiers`."""
+    """An envweave environment as a classic verifiers environment. See `to_verifiers`."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class AsClassic(vf.MultiTurnEnv):  # type: ignore[misc] # verifiers is not insta
         del kwargs
         episode, content = state["envweave_episode"], messages[-1].content
         with _failures():
-            told = await in_thread(episode.act, content if isinstance(content, str) else "")
+            message = await in_thread(episode.act, content if isinstance(content, str) else "")
         state["trajectory"][-1]["reward"] = episode.step_reward
-        response = [vf.UserMessage(content=told)]
+        response = [vf.UserMessage(content=message)]
         if episode.is_over or 0 < self.max_turns <= len(state["trajectory"]):
             state["final_env_response"] = response
             state["is_truncated"] = episode.truncated or not episode.is_over
@@ -93,7 +93,7 @@ def _dataset(rows: list[dict[str, Any]]) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Turn what an environment raises into verifiers' own error, which it notes in the rollout."""
+    """Raise failures as an error of verifiers, which records it in the rollout."""
     try:
         yield
     except Exception as error:

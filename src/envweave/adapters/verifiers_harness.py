@@ -1,6 +1,6 @@
-"""The agent program of a v1 environment of verifiers: a chat loop with tools, in this process.
+"""A harness for v1 verifiers environments: a chat loop with tools, in this process.
 
-verifiers' own programs run in processes of their own, which need `uv` and install packages.
+The harnesses of verifiers itself start a process for each segment, and install packages with `uv`.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
 async def _call(
     call: dict[str, Any], dispatch: dict[str, Any], connections: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run one tool call. What is wrong with it, the model is told."""
+    """Run one tool call and return its result, or an error message for the model."""
     name = call["function"]["name"]
     try:
         arguments = json.loads(call["function"].get("arguments") or "{}")
     except json.JSONDecodeError as error:
-        content: Any = f"error: the arguments are no JSON ({error})"
+        content: Any = f"error: the arguments are not valid JSON ({error})"
     else:
         if name not in dispatch:
-            content = f"error: there is no tool {name!r}; there are {', '.join(dispatch) or 'none'}"
+            content = f"error: unknown tool {name!r}; known: {', '.join(dispatch) or 'none'}"
         elif not isinstance(arguments, dict):
             content = "error: the arguments must be a JSON object"
         else:

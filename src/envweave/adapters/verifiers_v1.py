@@ -1,7 +1,7 @@
-"""v1 environments of verifiers (`verifiers` 0.4), as rollouts that ask our caller.
+"""Run rollouts of v1 verifiers environments (`verifiers` 0.4), with the caller as model.
 
-Their model is an HTTP endpoint. Ours is on loopback, in this process: what is posted to it is
-shown to the caller, and answered with the caller's next action.
+A v1 environment calls its model over HTTP. This module serves an OpenAI-compatible endpoint on
+loopback, and answers each request with the caller's next action.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def load_v1(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
         OptionError: The configuration has no such field, or not such a value.
         DefinitionError: It could not be loaded.
     """
-    # Harnesses are found by name, in this package of verifiers' first.
+    # Harnesses are looked up by name, first in this package.
     sys.modules.setdefault(f"verifiers.v1.harnesses.{_HARNESS}", verifiers_harness)
     if not isinstance(source, ModuleType):
         return V1Rollouts(type(source)(_played_here(source.config)))
@@ -63,9 +63,9 @@ def load_v1(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
 
 
 def _played_here(config: Any) -> Any:
-    """Return a configuration whose roles, where nothing else is said, are played in this process.
+    """Return the configuration with local defaults: each role is a chat loop in this process.
 
-    By default, a role of theirs runs a shell agent in a sandbox in the cloud.
+    The defaults of verifiers are a shell agent in a cloud sandbox.
     """
     has_harness = default_harness_id(config.taskset.id) == config.taskset.id
     roles = {}

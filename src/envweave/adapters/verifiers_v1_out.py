@@ -1,4 +1,4 @@
-"""Our environments as v1 environments of verifiers. Imported only where verifiers 0.4 is."""
+"""Export environments as v1 verifiers environments. Needs verifiers 0.4."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def v1_classes(
         split: str | None = default_split
         """Which split the tasks are of; the first one by default."""
         num_examples: int = default_number
-        """How many tasks there are, where there is no end to them; and how many seeds."""
+        """How many tasks to take of an endless split, and how many seeds."""
 
     class EpisodesTaskset(vf.Taskset[EpisodeTask, EpisodesConfig]):  # type: ignore[misc]
         def __init__(self, config: Any) -> None:
@@ -64,14 +64,14 @@ def v1_classes(
             environments = self.taskset.environments
             episode = await environments.acquire()
             try:
-                told = await in_thread(episode.start, task.data.model_dump())
+                message = await in_thread(episode.start, task.data.model_dump())
                 async with agents.player.interaction(task) as interaction:
-                    segment = await interaction.turn(told)
+                    segment = await interaction.turn(message)
                     while not segment.terminated:
-                        told = await in_thread(episode.act, segment.last_reply)
+                        message = await in_thread(episode.act, segment.last_reply)
                         if episode.is_over:
                             break
-                        segment = await interaction.turn(told)
+                        segment = await interaction.turn(message)
             finally:
                 await environments.release(episode)
             for name, part in (episode.parts or {"reward": 0.0}).items():
