@@ -19,4 +19,4 @@ def requirements(*, build: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(requirements(build="--build" in sys.argv[1:])))
+    sys.stdout.writelines(f"{one}\n" for one in requirements(build="--build" in sys.argv[1:]))

@@ -66,8 +66,8 @@ def make(
             full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
-        docker_image: The image whose container serves it; `NAME-env:latest` by default for
-            an ID such as `NAME-v0`.
+        docker_image: The image whose container serves it. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
         kwargs: Keywords for the environment's constructor, also those that have the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
@@ -178,8 +178,8 @@ def make_vector(
             full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
-        docker_image: The image whose container serves them; `NAME-env:latest` by default for
-            an ID such as `NAME-v0`.
+        docker_image: The image whose container serves them. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
         isolation: With containers, `"container"` gives each environment one of its own; left
             out, one container has them all.
         kwargs: Keywords for each environment's constructor, also those that have the name of

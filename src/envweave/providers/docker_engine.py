@@ -12,6 +12,7 @@ from typing import IO, Any, final
 from urllib.parse import urlsplit
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.providers.docker_image import missing_image_message
 
 CALL_S = 60.0
 """How long the engine may take for one answer, before it counts as hung."""
@@ -83,10 +84,10 @@ class Engine:
                 found: dict[str, Any] = self._api.inspect_image(name)
                 return found
         except NoSuchContainerError:
-            raise StartupError(
-                f"There is no image {name!r} on this machine. Build it: `envweave build ID -t "
-                f"{name}`, or with `docker build`; or fetch it: `docker pull {name}`."
-            ) from None
+            with self._told():
+                present = self._api.images()
+            tags = [tag for one in present for tag in one.get("RepoTags") or ()]
+            raise StartupError(missing_image_message(name, tags)) from None
 
     def build(
         self, context: IO[bytes], image: str, arguments: Mapping[str, str], network: str | None
