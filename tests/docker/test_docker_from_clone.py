@@ -27,22 +27,6 @@ pytestmark = [
     pytest.mark.usefixtures("images"),
 ]
 
-DOCUMENTED = """\
-FROM {base}
-
-# Install any additional dependencies
-RUN pip install --no-cache-dir first-dependency
-
-# Copy environment code
-COPY src/envs/my_env/ /app/src/envs/my_env/
-
-# Health check
-HEALTHCHECK --interval=1s --timeout=3s --start-period=5s --retries=3 \\
-    CMD curl -f http://localhost:8000/health || exit 1
-
-# Run server
-CMD ["uvicorn", "envs.my_env.server.app:app", "--host", "0.0.0.0", "--port", "8000"]
-"""
 MODELS = """
 from dataclasses import dataclass
 import envweave as ew
@@ -212,6 +196,14 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def documented_dockerfile() -> str:
+    """Return the Dockerfile in the guide, with a package of this test and a quick health check."""
+    page = (ROOT / "docs/guides/docker.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^```dockerfile .*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found.startswith(f"FROM {BASE}\n")
+    return found.replace("your-dependencies", "first-dependency").replace("=30s", "=1s")
+
+
 def build_project(project: Path, dockerfile: str, tag: str) -> None:
     offline = "\nCOPY wheels/ /wheels/\nENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels\n"
     first, _, rest = dockerfile.partition("\n")
@@ -224,7 +216,7 @@ def test_the_documented_dockerfile_of_an_environment_of_ones_own_builds_answers_
 ) -> None:
     name = tag()
 
-    build_project(project, DOCUMENTED.format(base=BASE), name)
+    build_project(project, documented_dockerfile(), name)
 
     container = docker("run", "--detach", "--rm", name)
     try:
