@@ -74,7 +74,8 @@ def test_an_id_has_a_default_image(env_id: str, image: str | None) -> None:
             "Build it in a checkout of envweave: `docker build -t envweave-lineworld -f "
             "docker/lineworld_env_server/Dockerfile .`.",
         ),
-        ("ehco-env", "Did you mean 'echo-env:latest'? Build it: `envweave build ID -t ehco-env`"),
+        ("ehco-env", "Did you mean 'echo-env'? Build it: `envweave build ID -t ehco-env` with"),
+        ("lineworld-env:latest", "on this machine. Build it: `envweave build ID -t lineworld-env"),
         ("me/my-gane:2", "Did you mean 'me/my-game:2'?"),
         ("registry:5000/nothing", "or fetch it: `docker pull registry:5000/nothing`."),
     ],

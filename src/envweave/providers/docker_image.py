@@ -62,9 +62,10 @@ def missing_image_message(image: str, present: Iterable[str]) -> str:
     command = build_command(image)
     if command is not None:
         return f"{missing} Build it in a checkout of envweave: `{command}`."
+    known = [tag.removesuffix(":latest") for tag in (*present, *DOCKERFILES)]
     return (
-        f"{missing}{suggest(_with_tag(image), [*present, *DOCKERFILES])} Build it: `envweave build "
-        f"ID -t {image}` with the ID of your environment, or `docker build -t {image} .` with your "
+        f"{missing}{suggest(image.removesuffix(':latest'), known)} Build it: `envweave build ID -t "
+        f"{image}` with the ID of your environment, or `docker build -t {image} .` with your "
         f"Dockerfile; or fetch it: `docker pull {image}`."
     )
 
