@@ -187,7 +187,7 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
     [
         (
             "envweave-bse",
-            "no image 'envweave-bse' on this machine. Did you mean 'envweave-base'",
+            "no image 'envweave-bse:latest' on this machine. Did you mean 'envweave-base'",
         ),
         ("envweave-python:3.11", "--base 'envweave-python:3.11' has no envweave in it"),
     ],
