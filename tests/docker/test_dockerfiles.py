@@ -76,6 +76,10 @@ def test_an_id_has_a_default_image(env_id: str, image: str | None) -> None:
         ),
         ("ehco-env", "Did you mean 'echo-env'? Build it: `envweave build ID -t ehco-env` with"),
         ("lineworld-env:latest", "on this machine. Build it: `envweave build ID -t lineworld-env"),
+        (
+            "counter-env:latest",
+            "machine. Build it: `envweave build counter-v0`.",
+        ),
         ("me/my-gane:2", "Did you mean 'me/my-game:2'?"),
         ("registry:5000/nothing", "or fetch it: `docker pull registry:5000/nothing`."),
     ],

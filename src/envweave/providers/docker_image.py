@@ -10,6 +10,7 @@ from typing import Any, final
 
 from envweave.errors import OptionError, suggest
 from envweave.providers.docker_options import DockerOptions
+from envweave.registry.plugins import ENVS, plugin_names
 
 CONFIG = "ENVWEAVE_CONFIG"
 """The variable by which a server in a container is told what to serve, and how."""
@@ -62,6 +63,9 @@ def missing_image_message(image: str, present: Iterable[str]) -> str:
     command = build_command(image)
     if command is not None:
         return f"{missing} Build it in a checkout of envweave: `{command}`."
+    for env_id in plugin_names(ENVS):
+        if image_of(env_id) == _with_tag(image):
+            return f"{missing} Build it: `envweave build {env_id}`."
     known = [tag.removesuffix(":latest") for tag in (*present, *DOCKERFILES)]
     return (
         f"{missing}{suggest(image.removesuffix(':latest'), known)} Build it: `envweave build ID -t "
