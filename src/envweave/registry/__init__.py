@@ -1,6 +1,14 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import EnvSpec, Options, ReadyMade, Remote, build
+from envweave.registry.definition import (
+    EnvSpec,
+    Options,
+    Package,
+    PackageFiles,
+    ReadyMade,
+    Remote,
+    build,
+)
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
@@ -8,6 +16,8 @@ __all__ = [
     "DEFAULT_REGISTRY",
     "EnvSpec",
     "Options",
+    "Package",
+    "PackageFiles",
     "ReadyMade",
     "Registry",
     "Remote",
