@@ -1,0 +1,157 @@
+"""Environments of verifiers as ours, and ours as theirs, in both of its generations.
+
+The classic generation is `verifiers` 0.3: a module has a function `load_environment`. The second
+one, v1, is `verifiers` 0.4: a module exports a `Taskset`, and perhaps an `Env` and a `Harness`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any, Literal
+
+from envweave.adapters.chat_turns import (
+    ChatAction,
+    ChatEnvironment,
+    ChatMessage,
+    ChatObservation,
+    ChatTool,
+    ChatToolCall,
+)
+from envweave.environment import Environment
+from envweave.errors import (
+    DefinitionError,
+    MissingExtraError,
+    OptionError,
+    PluginError,
+    in_words,
+)
+
+__all__ = [
+    "ChatAction",
+    "ChatMessage",
+    "ChatObservation",
+    "ChatTool",
+    "ChatToolCall",
+    "from_verifiers",
+]
+
+Generation = Literal["classic", "v1"]
+
+
+def is_foreign(candidate: Any) -> bool:
+    """Whether this is an environment of verifiers', of either generation."""
+    return _generation_of(candidate) is not None
+
+
+def from_verifiers(source: Any, **kwargs: Any) -> Environment:
+    """Return an environment of verifiers' as an `Environment` that is driven turn by turn.
+
+    Every call of the model is a step: the observation is a `ChatObservation`, the action a text or
+    a `ChatAction` with tool calls. The last step carries the score as its reward, with
+    `reward_parts` and `metrics`; every other step earns 0. Tasks are the rows of its dataset
+    (splits `"train"` and `"eval"` where it has both), and the seed of a reset chooses the row.
+    Answers stay inside. Where its code, its tools' servers or its scoring fail, the episode ends
+    with reason `error` and blame `environment`.
+
+    Args:
+        source: A module, its name, or an environment object. What the module has decides the
+            generation: a function `load_environment` is classic, a `Taskset` in `__all__` is v1.
+        **kwargs: For a classic module, passed to `load_environment`. For a v1 module, fields of its
+            taskset's config; `env={…}` holds the rest of its configuration (`max_turns`, harness
+            and runtime of a role, time limits), as in `--env.*` of `vf-eval`. Where neither the
+            module nor `env` says otherwise, a role is played by a chat loop in this process.
+
+    Raises:
+        MissingExtraError: verifiers is not installed, or not in the generation that it needs.
+        PluginError: The module cannot be imported.
+        DefinitionError: It is no environment of verifiers', or could not be loaded.
+        OptionError: A keyword that it does not take.
+    """
+    _require_verifiers()
+    if isinstance(source, str):
+        source = _import_environment(source)
+    generation = _generation_of(source)
+    if generation is None:
+        name = getattr(source, "__name__", type(source).__name__)
+        raise DefinitionError(
+            f"{name} is no environment of verifiers': it has neither load_environment() (classic) "
+            "nor a Taskset in __all__ (v1)."
+        )
+    _require_generation(generation)
+    if not isinstance(source, ModuleType) and kwargs:
+        raise OptionError(
+            f"{next(iter(kwargs))!r} came too late: the {type(source).__name__} is made already."
+        )
+    if generation == "classic":
+        from envweave.adapters.verifiers_classic import load_classic
+
+        return ChatEnvironment(load_classic(source, kwargs))
+    from envweave.adapters.verifiers_v1 import load_v1
+
+    return ChatEnvironment(load_v1(source, kwargs))
+
+
+def _require_verifiers() -> None:
+    if importlib.util.find_spec("verifiers") is None:
+        raise MissingExtraError.for_extra(
+            "Environments of verifiers need the package verifiers.", "verifiers"
+        )
+
+
+def _has_classic() -> bool:
+    # verifiers 0.3 forwards its classic names from `verifiers.legacy`; older ones have them there.
+    return any(
+        importlib.util.find_spec(f"verifiers.{name}") is not None for name in ("legacy", "envs")
+    )
+
+
+def _has_v1() -> bool:
+    return importlib.util.find_spec("verifiers.v1") is not None
+
+
+def _require_generation(generation: Generation) -> None:
+    if generation == "classic" and not _has_classic():
+        raise MissingExtraError(
+            "This is a classic environment, which verifiers 0.4 cannot run. "
+            "Install it with: pip install 'verifiers<0.4'"
+        )
+    if generation == "v1" and not _has_v1():
+        raise MissingExtraError(
+            "This is a v1 environment, which this version of verifiers cannot run. "
+            "Install it with: pip install 'verifiers>=0.4,<0.5'"
+        )
+
+
+def _import_environment(name: str) -> ModuleType:
+    module = name.replace("-", "_")
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        advice = " Install the package that has it." if missing else ""
+        raise PluginError(
+            f"The verifiers environment {name!r} cannot be imported: {in_words(error)}.{advice}"
+        ) from error
+
+
+def _generation_of(source: Any) -> Generation | None:
+    """Return the generation of a module or an environment object; `None` if it is neither."""
+    if isinstance(source, ModuleType):
+        if callable(getattr(source, "load_environment", None)):
+            return "classic"
+        exported = [getattr(source, name, None) for name in getattr(source, "__all__", ())]
+        v1 = sys.modules.get("verifiers.v1")
+        return "v1" if v1 is not None and _has_subclass(exported, v1.Taskset) else None
+    # An object of verifiers' exists only where that part of it was imported.
+    classic = sys.modules.get("verifiers.legacy") or sys.modules.get("verifiers.envs.environment")
+    if classic is not None and isinstance(source, classic.Environment):
+        return "classic"
+    v1 = sys.modules.get("verifiers.v1")
+    return "v1" if v1 is not None and isinstance(source, v1.Env) else None
+
+
+def _has_subclass(candidates: list[Any], base: type) -> bool:
+    return any(isinstance(one, type) and issubclass(one, base) for one in candidates)
