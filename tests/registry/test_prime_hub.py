@@ -12,6 +12,7 @@ from pathlib import Path
 
 import prime_hub
 import pytest
+from distributions import install
 
 import envweave as ew
 from envweave.errors import (
@@ -20,6 +21,7 @@ from envweave.errors import (
     EnvIdError,
     EnvNotFoundError,
     InstallError,
+    MissingExtraError,
     OptionError,
     ServerError,
 )
@@ -88,6 +90,29 @@ def test_nothing_is_installed_without_permission(hub):
     assert shlex.split(command)[-1] == f"loop-maze @ {wheel}#sha256={release.sha256}"
     assert "install='always'" in way_out
     assert_nothing_installed(hub)
+
+
+def test_dependencies_that_are_urls_are_part_of_the_command(hub):
+    other = "other @ git+https://packages.example/other"
+    hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, url_dependencies=[other])
+
+    with pytest.raises(InstallError) as refused:
+        ew.make("prime://maze-lab/loop-maze@0.4.0")
+
+    assert shlex.split(str(refused.value).splitlines()[1])[-1] == other
+
+
+def test_another_version_that_is_installed_is_not_used_in_its_place(hub, tmp_path, monkeypatch):
+    install(tmp_path, "loop-maze", MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(InstallError, match=r"@0\.2\.0' is installed as loop-maze 1\.0\."):
+        ew.make("prime://maze-lab/loop-maze")
+
+    asked = len(hub.requests)
+    with pytest.raises(MissingExtraError, match="verifiers"):  # what it is made with comes next
+        ew.make("prime://maze-lab/loop-maze@1.0.0")
+    assert len(hub.requests) == asked
 
 
 def test_asking_is_refused_where_there_is_no_terminal(hub, monkeypatch):

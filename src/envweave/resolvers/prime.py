@@ -9,6 +9,7 @@ shown to the API's host alone.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import ipaddress
 import json
@@ -122,26 +123,27 @@ class HubPackage(Package):
         hub = Hub()
         details = hub.details(self.owner, self.hub_name, self.version)
         index = details.get("install_index_url") or details.get("simple_index_url")
-        wheel = self._in_index(index) if index else None
-        if wheel is None and details.get("wheel_url"):
-            url = _checked(details["wheel_url"])
-            wheel = Wheel(url, unquote(urlsplit(url).path.rpartition("/")[2]), "")
-        if wheel is None:
+        files = self._in_index(index) if index else None
+        if files is None and details.get("wheel_url"):
+            files = HubFiles(self, _checked(details["wheel_url"]))
+        if files is None:
             private = " It is private." if details.get("visibility") == "PRIVATE" else ""
             raise InstallError(
                 f"The Hub has no wheel of {self.env_id!r}.{private} {self.official_way}"
             )
-        if not self._is_in(wheel.filename):
+        if not self._is_in(files.filename):
             raise InstallError(
-                f"The Hub's wheel of {self.env_id!r} is {wheel.filename!r}, which is not "
+                f"The Hub's wheel of {self.env_id!r} is {files.filename!r}, which is not "
                 f"{self.name} {self.version}. Tell its owner."
             )
-        if not wheel.sha256:
-            wheel = Wheel(wheel.url, wheel.filename, hub.checksum(self))
-        others = details.get("url_dependencies") or []
-        return HubFiles(self, wheel, [_checked_dependency(one) for one in others])
+        others = details.get("url_dependencies") or ()
+        return dataclasses.replace(
+            files,
+            sha256=files.sha256 or hub.checksum(self),
+            url_dependencies=tuple(_checked_dependency(one) for one in others),
+        )
 
-    def _in_index(self, index: str) -> Wheel | None:
+    def _in_index(self, index: str) -> HubFiles | None:
         """Return the wheel that a PEP 503 index lists; one for any platform if there is."""
         page_url = _checked(f"{index.rstrip('/')}/{self.name}/")
         with _client() as client:
@@ -153,10 +155,11 @@ class HubPackage(Package):
         wheels = []
         for link in links.found:
             url, _, fragment = urljoin(str(response.url), link).partition("#")
-            filename = unquote(urlsplit(url).path.rpartition("/")[2])
-            if self._is_in(filename):
-                sha256 = fragment.removeprefix("sha256=") if "sha256=" in fragment else ""
-                wheels.append(Wheel(_checked(url), filename, sha256.lower()))
+            sha256 = fragment.removeprefix("sha256=") if "sha256=" in fragment else ""
+            files = HubFiles(self, url, sha256.lower())
+            if self._is_in(files.filename):
+                _checked(url)
+                wheels.append(files)
         return min(wheels, key=lambda one: not one.filename.endswith("-none-any.whl"), default=None)
 
     def _is_in(self, filename: str) -> bool:
@@ -169,27 +172,22 @@ class HubPackage(Package):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Wheel:
-    """Where a wheel is, and the checksum that it must have; empty where none is known yet."""
-
-    url: str
-    filename: str
-    sha256: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class HubFiles(PackageFiles):
-    """A wheel of the Hub, and its dependencies that are URLs."""
+    """A wheel of the Hub, the checksum it must have, and its dependencies that are URLs."""
 
     package: HubPackage
-    wheel: Wheel
-    url_dependencies: list[str]
+    url: str
+    sha256: str = ""
+    url_dependencies: tuple[str, ...] = ()
+
+    @property
+    def filename(self) -> str:
+        """The name of the wheel's file."""
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
 
     def requirements(self) -> list[str]:
         """Return the URL of the wheel with its checksum, and the dependencies."""
-        url = f"{self.wheel.url}#sha256={self.wheel.sha256}"
-        return [f"{self.package.name} @ {url}", *self.url_dependencies]
+        return [f"{self.package.name} @ {self.url}#sha256={self.sha256}", *self.url_dependencies]
 
     def download(self, folder: Path) -> list[str]:
         """Download the wheel, and return where it is, and the dependencies.
@@ -197,8 +195,8 @@ class HubFiles(PackageFiles):
         Raises:
             InstallError: It is not what its checksum says, or cannot be had.
         """
-        env_id, url = self.package.env_id, self.wheel.url
-        target = folder / self.wheel.filename
+        env_id, url = self.package.env_id, self.url
+        target = folder / self.filename
         digest = hashlib.sha256()
         with _client() as client, client.stream("GET", url) as response:
             if response.status_code != 200:
@@ -210,10 +208,10 @@ class HubFiles(PackageFiles):
                 for chunk in response.iter_bytes():
                     digest.update(chunk)
                     file.write(chunk)
-        if digest.hexdigest() != self.wheel.sha256:
+        if digest.hexdigest() != self.sha256:
             raise InstallError(
                 f"{env_id!r} was not installed: the SHA-256 of {url} is {digest.hexdigest()}, and "
-                f"the Hub says {self.wheel.sha256}. Somebody changed the file, or the download was "
+                f"the Hub says {self.sha256}. Somebody changed the file, or the download was "
                 "damaged: try again, and tell its owner if it stays so."
             )
         return [str(target), *self.url_dependencies]
