@@ -20,6 +20,8 @@ from envweave.adapters.chat_turns import (
     ChatTool,
     ChatToolCall,
 )
+from envweave.adapters.outward import open_env
+from envweave.adapters.text_episodes import TextEnvironments
 from envweave.environment import Environment
 from envweave.errors import (
     DefinitionError,
@@ -28,6 +30,7 @@ from envweave.errors import (
     PluginError,
     in_words,
 )
+from envweave.registry.plugins import load_path
 
 __all__ = [
     "ChatAction",
@@ -36,6 +39,7 @@ __all__ = [
     "ChatTool",
     "ChatToolCall",
     "from_verifiers",
+    "to_verifiers",
 ]
 
 Generation = Literal["classic", "v1"]
@@ -155,3 +159,79 @@ def _generation_of(source: Any) -> Generation | None:
 
 def _has_subclass(candidates: list[Any], base: type) -> bool:
     return any(isinstance(one, type) and issubclass(one, base) for one in candidates)
+
+
+def to_verifiers(
+    env: Any,
+    *,
+    generation: Generation | None = None,
+    split: str | None = None,
+    eval_split: str | None = None,
+    num_examples: int = 100,
+    max_turns: int = 100,
+    system_prompt: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return an environment of ours as one of verifiers', which `vf-eval` and its trainers run.
+
+    The model is shown each observation as text (see the guide for its form). Its reply is the
+    action: as it is for an environment that takes texts, or a dataclass with one text field;
+    otherwise as JSON, whose schema the system prompt shows. A reply that is no valid action
+    costs a turn, and the model is told why. The score is the sum of the episode's rewards, and
+    the parts of the rewards and the metrics stand beside it. An episode that fails or is lost is
+    an error of its rollout (classic: `error`; v1: `errors`, without a reward).
+
+    Args:
+        env: An ID, a class, or an `Env`, whose episodes are played one after the other then.
+        generation: `"classic"` or `"v1"`; by default what the installed verifiers has, and
+            `"classic"` where it has both.
+        split: Which tasks the rollouts are about; the first split by default. An environment
+            without tasks is reset with the seeds from 0.
+        eval_split: Which tasks to evaluate on (classic only); by default those of the split
+            `"eval"`, `"test"` or `"validation"`, and otherwise the same.
+        num_examples: How many tasks to take where there is no end to them; and how many seeds.
+        max_turns: How many replies a rollout may have; -1 for any number.
+        system_prompt: What to show instead of the schema of the actions.
+        **kwargs: Passed to `make`.
+
+    Returns:
+        For the classic generation a `verifiers.MultiTurnEnv`, to be returned by
+        `load_environment`. For v1 three classes, a `Taskset`, an `Env` and a `Harness`, to be
+        named in the `__all__` of a module.
+
+    Raises:
+        MissingExtraError: verifiers is not installed, or not in this generation.
+        DefinitionError: The environment has several agents.
+        OptionError: A generation or a keyword that nobody knows.
+    """
+    _require_verifiers()
+    if generation is None:
+        generation = "classic" if _has_classic() else "v1"
+    elif generation not in ("classic", "v1"):
+        raise OptionError(f"generation={generation!r} is unknown. Use 'classic' or 'v1'.")
+    _require_generation(generation)
+    is_one = isinstance(env, load_path("envweave.api").Env)
+
+    def make_environments() -> TextEnvironments:
+        return TextEnvironments(lambda: open_env(env, kwargs), is_one=is_one)
+
+    if generation == "classic":
+        from envweave.adapters.verifiers_classic_out import AsClassic
+
+        return AsClassic(
+            make_environments(),
+            split=split,
+            eval_split=eval_split,
+            num_examples=num_examples,
+            max_turns=max_turns,
+            system_prompt=system_prompt,
+        )
+    from envweave.adapters.verifiers_v1_out import v1_classes
+
+    return v1_classes(
+        make_environments,
+        split=split,
+        num_examples=num_examples,
+        max_turns=max_turns,
+        system_prompt=system_prompt,
+    )
