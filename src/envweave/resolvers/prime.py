@@ -10,12 +10,13 @@ shown to the API's host alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import ipaddress
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -353,7 +354,10 @@ def _client() -> Iterator[Any]:
 
     try:
         with httpx2.Client(
-            follow_redirects=True, timeout=_TIMEOUT_S, event_hooks={"request": [check]}
+            verify=_tls(httpx2.create_ssl_context),
+            follow_redirects=True,
+            timeout=_TIMEOUT_S,
+            event_hooks={"request": [check]},
         ) as client:
             yield client
     except httpx2.HTTPError as error:
@@ -363,6 +367,11 @@ def _client() -> Iterator[Any]:
             "PRIME_API_BASE_URL if it is set. A version that is installed needs no network if the "
             "ID names it: prime://owner/name@version."
         ) from error
+
+
+@functools.cache
+def _tls(create: Callable[[], Any]) -> Any:
+    return create()  # reads all certificates, which takes longer than a call
 
 
 def _checked(url: Any) -> str:
