@@ -12,22 +12,16 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of an installed module; importing waits until it is made.
+    """Return the recipe of an installed module; looking for it waits until it is made.
 
     Raises:
         EnvIdError: It is no name of a module.
-        EnvNotFoundError: There is no such module.
     """
     module = rest.replace("-", "_")
     if not all(part.isidentifier() for part in module.split(".")):
         raise EnvIdError(
             f"'verifiers://{rest}' names no module. Use 'verifiers://module', and pass options "
             "with make(…, kwargs={…})."
-        )
-    if importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise EnvNotFoundError(
-            f"'verifiers://{rest}': no module {module!r} is installed. Install the package that "
-            "has it, such as with: prime env install OWNER/NAME"
         )
     return EnvSpec(
         f"verifiers://{rest}",
@@ -38,5 +32,15 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
 
 
 def make_environment(module: str, **keywords: Any) -> Environment:
-    """Load an environment, with the keywords that `from_verifiers` takes."""
+    """Load an environment, with the keywords that `from_verifiers` takes.
+
+    Raises:
+        EnvNotFoundError: There is no such module.
+    """
+    # Not when it is resolved: with `venv=`, another Python has it.
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise EnvNotFoundError(
+            f"'verifiers://{module}': no module {module!r} is installed. Install the package that "
+            "has it, such as with: prime env install OWNER/NAME"
+        )
     return from_verifiers(module, **keywords)
