@@ -32,6 +32,14 @@ class Evaluation:
     mean_return: float
     episodes: int
 
+    def logged(self) -> dict[str, float]:
+        """Return the fields of its line in a run's log."""
+        return {
+            "episodes": self.episodes,
+            "success": self.success,
+            "return": self.mean_return,
+        }
+
 
 def evaluate(venv: ew.VectorEnv, policy: Policy, episodes: int) -> Evaluation:
     """Run `episodes` episodes, every one to its end and with a seed of its own.
