@@ -192,5 +192,7 @@ def _is_negative(match: re.Match[str]) -> bool:
     before = match.string[max(0, match.start() - 16) : match.start()]
     if match["sign"] == "-":
         return match["currency"] is not None or not _OPERAND_BEFORE.search(before)
+    if re.search(r"(?:^|\n) *- +$", before):  # the bullet of a list
+        return False
     before = before.rstrip(" ")
     return before.endswith("-") and not _OPERAND_BEFORE.search(before[:-1].rstrip(" "))

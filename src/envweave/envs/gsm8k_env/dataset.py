@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -132,6 +133,8 @@ def fetch(url: str, target: Path, sha256: str) -> None:
         with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as reply:  # noqa: S310 - checked above
             content = reply.read(_MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise StartupError(
             f"GSM8K could not be downloaded from {url}: {error}. Try again, or put train.jsonl and "
             f"test.jsonl into a folder and name it by path=… or ${PATH_VARIABLE}."
@@ -155,8 +158,8 @@ def _checksum(folder: Path, split: str) -> str | None:
 @functools.cache
 def _warn_of_sample() -> None:
     logger.warning(
-        "GSM8K: no full dataset is here, so the sample of 64 training and 32 test questions is "
-        "used. For all 8,792 say download=True, or name a folder by path=… or $%s.",
+        "GSM8K: no full dataset is here, so a sample of 64 training and 32 test questions is used. "
+        "For all 8,792 say download=True, or name a folder by path=… or $%s.",
         PATH_VARIABLE,
     )
 
