@@ -17,16 +17,39 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from venvs import ROOT, venv_python, with_envweave
 
 from envweave.examples.run_log import read_run_log
 from envweave.examples.train_gsm8k_tinker_rl import main
+from venvs import ROOT, venv_python, with_envweave
 
 SUPPORT = ROOT / "tests/support"
 KEY = "tml-loopback"
 PNG = b"\x89PNG\r\n\x1a\n"
 EIGHT_QUESTIONS = ["--max-examples", "8", "--max-tokens", "2", "--lr", "0.3"]
 TINY = [*EIGHT_QUESTIONS, "--episodes", "128", "--groups-per-step", "4", "--evaluation-tasks", "4"]
+
+FRAGILE = """
+import sys, envweave as ew
+from envweave.envs.gsm8k_env import GSM8KAction, GSM8KEnv, GSM8KObservation
+from envweave.examples.train_gsm8k_tinker_rl import main
+
+class Fragile(ew.Environment):
+    def __init__(self, **options):
+        self._inner = GSM8KEnv(**options)
+        self.tasks = self._inner.tasks
+
+    def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:
+        self._task_id = task.id
+        return self._inner.reset(task=task, seed=seed)
+
+    def step(self, action: GSM8KAction) -> GSM8KObservation:
+        if self._task_id == "train-3":
+            raise OSError("disk full")
+        return self._inner.step(action)
+
+ew.register("gsm8k-v0", Fragile, replace=True)
+sys.exit(main(sys.argv[1:]))
+"""
 
 slow = [pytest.mark.slow, pytest.mark.timeout(300)]  # they start the SDK, and train
 
@@ -103,17 +126,17 @@ class TestLearning:
     @pytest.mark.parametrize("loss_fn", ["importance_sampling", "ppo", "cispo"])
     def test_the_reward_rises(self, service, tmp_path, loss_fn):
         service.train(
-            *EIGHT_QUESTIONS, "--episodes", 768, "--loss-fn", loss_fn, "--run-dir", tmp_path / "run"
+            *EIGHT_QUESTIONS, "--episodes", 640, "--loss-fn", loss_fn, "--run-dir", tmp_path / "run"
         )
 
         played = episodes(tmp_path / "run")
-        assert len(played) == 768
+        assert len(played) == 640
         assert mean(played[:64]) < 0.25
-        assert mean(played[-100:]) > 0.5
+        assert mean(played[-100:]) > 0.4
 
     def test_the_reward_falls_with_the_advantages_sign_flipped(self, service, tmp_path):
         service.train(
-            *EIGHT_QUESTIONS, "--episodes", 512, "--reward-sign", -1, "--run-dir", tmp_path / "run"
+            *EIGHT_QUESTIONS, "--episodes", 768, "--reward-sign", -1, "--run-dir", tmp_path / "run"
         )
 
         played = episodes(tmp_path / "run")
@@ -230,40 +253,9 @@ class TestARun:
         assert mean(played[-164:-64], "success") < 0.4
 
     def test_leaves_out_lost_episodes_and_never_counts_them_as_zero(self, service, tmp_path):
-        program = f"""
-import sys, envweave as ew
-from envweave.envs.gsm8k_env import GSM8KAction, GSM8KEnv, GSM8KObservation
-from envweave.examples.train_gsm8k_tinker_rl import main
-
-class Fragile(ew.Environment):
-    def __init__(self, **options):
-        self._inner = GSM8KEnv(**options)
-        self.tasks = self._inner.tasks
-
-    def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:
-        self._task_id = task.id
-        return self._inner.reset(task=task, seed=seed)
-
-    def step(self, action: GSM8KAction) -> GSM8KObservation:
-        if self._task_id == "train-3":
-            raise OSError("disk full")
-        return self._inner.step(action)
-
-ew.register("gsm8k-v0", Fragile, replace=True)
-sys.exit(main({
-            [
-                *TINY,
-                "--base-model",
-                "fake/tabular",
-                "--tokenizer",
-                "word_tokenizer:WordTokenizer",
-                "--run-dir",
-                str(tmp_path / "run"),
-            ]!r
-        }))
-"""
+        fixed = ["--base-model", "fake/tabular", "--tokenizer", "word_tokenizer:WordTokenizer"]
         done = subprocess.run(
-            [service.python, "-c", program],
+            [service.python, "-c", FRAGILE, *fixed, *TINY, "--run-dir", tmp_path / "run"],
             env=service.variables(),
             capture_output=True,
             text=True,
@@ -310,10 +302,10 @@ class TestARefusal:
         ],
     )
     def test_of_an_option(self, option, said, capsys):
-        with pytest.raises(SystemExit) as exit:
+        with pytest.raises(SystemExit) as refusal:
             main(option)
 
-        assert exit.value.code == 2
+        assert refusal.value.code == 2
         assert said in capsys.readouterr().err
 
     @pytest.mark.slow  # starts the SDK
