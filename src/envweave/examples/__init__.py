@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envweave.examples.codefix import CodeFixAction as CodeFixAction
+    from envweave.examples.codefix import CodeFixEnv as CodeFixEnv
+    from envweave.examples.codefix import CodeFixObservation as CodeFixObservation
     from envweave.examples.counter import CounterAction as CounterAction
     from envweave.examples.counter import CounterEnv as CounterEnv
     from envweave.examples.counter import CounterObservation as CounterObservation
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from envweave.examples.tictactoe import TicTacToeObservation as TicTacToeObservation
 
 _HOMES = {
+    "codefix": ["CodeFixAction", "CodeFixEnv", "CodeFixObservation"],
     "counter": ["CounterAction", "CounterEnv", "CounterObservation"],
     "harvest": ["HarvestAction", "HarvestEnv", "HarvestObservation"],
     "lineworld": ["LineWorldAction", "LineWorldEnv", "LineWorldObservation"],
