@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 MAX_CHARACTERS = 256
-WARM_UP = 50
-"""Over how many updates the learning rate rises to its full value."""
+WARM_UP = 200
+"""The learning rate rises for so many updates, then falls with the root of their number."""
 
 
 @final
@@ -114,8 +114,9 @@ class Learner:
                 + 0.5 * (reward - expected).square().mean()
                 - 0.01 * entropy
             )
+            progress = self.updates / WARM_UP
             for group in self._optimizer.param_groups:
-                group["lr"] = self._learning_rate * min(1.0, self.updates / WARM_UP)
+                group["lr"] = self._learning_rate * min(progress, progress**-0.5)
             self._optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
