@@ -88,8 +88,10 @@ if TYPE_CHECKING:
     from envweave.vector import ResetBatch as ResetBatch
     from envweave.vector import StepBatch as StepBatch
     from envweave.vector import VectorEnv as VectorEnv
+    from envweave.wrappers import ChatWrapper as ChatWrapper
     from envweave.wrappers import EpisodeStatistics as EpisodeStatistics
     from envweave.wrappers import TimeLimit as TimeLimit
+    from envweave.wrappers import TokenizerWrapper as TokenizerWrapper
     from envweave.wrappers import Wrapper as Wrapper
 
 _HOMES = {
@@ -151,7 +153,7 @@ _HOMES = {
         "ToolResult",
     ],
     "vector": ["AgentResetBatch", "AgentStepBatch", "ResetBatch", "StepBatch", "VectorEnv"],
-    "wrappers": ["EpisodeStatistics", "TimeLimit", "Wrapper"],
+    "wrappers": ["ChatWrapper", "EpisodeStatistics", "TimeLimit", "TokenizerWrapper", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _SUBPACKAGES = ["codeact", "errors", "examples", "sandbox", "testing"]

@@ -1,17 +1,25 @@
-"""Wrappers: change actions, timing or limits of an environment from the outside."""
+"""Wrappers: change actions, timing, limits or texts of an environment from the outside."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
 import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, final
+from functools import partial
+from typing import Any, Literal, TypedDict, final
 
 from envweave.codec import Spec
+from envweave.codec.branches import Dictionary, Model, Record
+from envweave.codec.leaves import Choice, Text
+from envweave.codec.spec import AnySpec
+from envweave.codec.structs import Struct
 from envweave.environment import Environment, Interface
 from envweave.environment.interface import by_agent, for_one, read_spec
 from envweave.environment.outcome import read_agents_reset, read_agents_step, read_reset, read_step
-from envweave.errors import OptionError
+from envweave.errors import ActionError, BadReturnError, OptionError, SpecError, in_words, suggest
 from envweave.types import (
     EpisodeEnd,
     LogEvent,
@@ -216,6 +224,248 @@ class EpisodeStatistics(Wrapper):
         left = {agent for flags in (terminated, truncated) for agent in flags if flags[agent]}
         self._living = (self._living | set(result.observation)) - left
         return "__all__" in left or not self._living
+
+
+class TextWrapper(Wrapper):
+    """Shows the whole episode of an environment whose actions and observations are texts.
+
+    They may be `str`, or have one field that is. The transform of the environment inside sees its
+    own observations.
+
+    Attributes:
+        observation_field: The field of an observation that is shown; `None` for all of it.
+        action_field: The field of an action that is filled in; `None` for all of it.
+
+    Raises:
+        OptionError: There is no such field, or several agents act.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        observation_field: str | None = None,
+        action_field: str | None = None,
+    ) -> None:
+        super().__init__(environment)
+        interface = self._interface
+        if interface.possible_agents is not None:
+            raise OptionError(
+                f"{type(self).__name__} is for one agent, and {interface.name} has "
+                f"{', '.join(interface.possible_agents)}."
+            )
+        shown, taken = interface.observation_spec, interface.action_spec
+        self.observation_field = _text_field(self, shown, "observation", observation_field)
+        self.action_field = _text_field(self, taken, "action", action_field)
+        self._shows_dict = isinstance(shown, Dictionary)
+        self._said: Any = None
+
+    @abstractmethod
+    def read_action(self, action: Any) -> str:
+        """Return the text of an action."""
+
+    @abstractmethod
+    def begin(self, text: str) -> Any:
+        """Return what is shown of an episode that begins with this text."""
+
+    @abstractmethod
+    def go_on(self, action: Any, text: str) -> Any:
+        """Return what is shown after an action, `None` for a tool's answer, and this text."""
+
+    @property
+    def transform(self) -> Callable[[Observation], Observation] | None:
+        """None: what is set here is applied to the observations of the environment inside."""
+        return None
+
+    @transform.setter
+    def transform(self, transform: Callable[[Observation], Observation] | None) -> None:
+        self.environment.transform = transform
+
+    def before_step(self, action: Any) -> Any:
+        """Return the action of the environment inside that has this text."""
+        text, self._said = self.read_action(action), action
+        value = text if self.action_field is None else {self.action_field: text}
+        try:
+            return self._interface.action_spec.check(value, "action")
+        except SpecError as error:
+            raise ActionError(str(error)) from None
+
+    def after_reset(self, result: ResetResult[Any]) -> ResetResult[Any]:
+        """Show the first text."""
+        result.observation = self.begin(self._text(result))
+        return result
+
+    def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
+        """Show the action and the next text too."""
+        result.observation = self.go_on(self._said, self._text(result))
+        return result
+
+    def after_answer(self, result: StepResult[Any]) -> StepResult[Any]:
+        """Show the next text too."""
+        result.observation = self.go_on(None, self._text(result))
+        return result
+
+    def _text(self, result: StepResult[Any]) -> str:
+        """Return the text of an observation, once the inner transform has been applied."""
+        transform = self.environment.transform
+        if transform is not None and isinstance(result.observation, Observation):
+            shown = copy.deepcopy(result.observation)
+            shown.reward, shown.metadata = result.reward, copy.deepcopy(result.info)
+            shown.done, shown.truncated = result.terminated, result.truncated
+            result.observation = shown = transform(shown)
+            result.reward, result.info = shown.reward, shown.metadata
+            result.terminated, result.truncated = shown.done, shown.truncated
+        text = result.observation
+        if self.observation_field is not None:
+            field = self.observation_field
+            text = text[field] if self._shows_dict else getattr(text, field)
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise BadReturnError(f"{type(self).__name__} shows texts, and {kind} is none.")
+        return text
+
+
+class ChatMessage(TypedDict):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class AssistantMessage(TypedDict):
+    """What the agent says."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+@final
+class ChatWrapper(TextWrapper):
+    """Messages in and out: observations are the conversation so far.
+
+    A step takes the assistant's message, or only its text. What the environment shows is the
+    user's; an empty text adds no message.
+    """
+
+    action_spec = str | AssistantMessage
+    observation_spec = list[ChatMessage]
+
+    def __init__(
+        self,
+        environment: Environment,
+        system_prompt: str | None = None,
+        *,
+        observation_field: str | None = None,
+        action_field: str | None = None,
+    ) -> None:
+        super().__init__(environment, observation_field, action_field)
+        self.system_prompt = system_prompt
+        self._messages: list[ChatMessage] = []
+
+    def read_action(self, action: Any) -> str:
+        """Return the content of the message."""
+        text: str = action if isinstance(action, str) else action["content"]
+        return text
+
+    def begin(self, text: str) -> list[ChatMessage]:
+        """Return the system prompt, if there is one, and the first message."""
+        self._messages = [{"role": "user", "content": text}]
+        if self.system_prompt is not None:
+            self._messages.insert(0, {"role": "system", "content": self.system_prompt})
+        return list(self._messages)
+
+    def go_on(self, action: Any, text: str) -> list[ChatMessage]:
+        """Return all messages."""
+        if action is not None:
+            self._messages.append({"role": "assistant", "content": self.read_action(action)})
+        if text:
+            self._messages.append({"role": "user", "content": text})
+        return list(self._messages)
+
+
+@final
+class TokenizerWrapper(TextWrapper):
+    """Token ids in and out: observations are all ids of the episode so far.
+
+    `tokenizer` is any object with `encode(text)` and `decode(ids)`, such as those of `transformers`
+    and `tokenizers`. The ids of an action are kept as they are and never encoded again, so an
+    observation begins with the one before and the ids of the action. A tokenizer that takes
+    `add_special_tokens` adds them only where an episode begins, and one that takes
+    `skip_special_tokens` leaves them out of the text that the environment inside is given.
+    """
+
+    action_spec = list[int]
+    observation_spec = list[int]
+
+    def __init__(
+        self,
+        environment: Environment,
+        tokenizer: Any,
+        *,
+        observation_field: str | None = None,
+        action_field: str | None = None,
+    ) -> None:
+        super().__init__(environment, observation_field, action_field)
+        self.tokenizer = tokenizer
+        self._encode_more = _with_option(tokenizer.encode, add_special_tokens=False)
+        self._decode = _with_option(tokenizer.decode, skip_special_tokens=True)
+        self._ids: list[int] = []
+
+    def read_action(self, action: Any) -> str:
+        """Return the text of the ids."""
+        try:
+            return str(self._decode(list(action)))
+        except Exception as error:
+            raise ActionError(f"action: {action!r} cannot be decoded: {in_words(error)}") from error
+
+    def begin(self, text: str) -> list[int]:
+        """Return the ids of the first text."""
+        self._ids = _ids(self.tokenizer.encode(text))
+        return list(self._ids)
+
+    def go_on(self, action: Any, text: str) -> list[int]:
+        """Return all ids."""
+        self._ids += [*([] if action is None else action), *_ids(self._encode_more(text))]
+        return list(self._ids)
+
+
+def _ids(encoded: Any) -> list[int]:
+    return [int(one) for one in getattr(encoded, "ids", encoded)]
+
+
+def _with_option(function: Callable[..., Any], **option: Any) -> Callable[..., Any]:
+    """Return the function with an option set, if it has a parameter of that name."""
+    is_taken = option.keys() <= inspect.signature(function).parameters.keys()
+    return partial(function, **option) if is_taken else function
+
+
+def _text_field(wrapper: Wrapper, spec: Spec, what: str, given: str | None) -> str | None:
+    """Return which field of an action or observation is its text; `None` where it is one itself.
+
+    Raises:
+        OptionError: None is, or several are and none is named.
+    """
+    has_fields = isinstance(spec, Record | Model | Struct | Dictionary) and spec.fields is not None
+    if not has_fields and given is None and (isinstance(spec, AnySpec) or _is_text(spec)):
+        return None
+    fields: dict[str, Spec] = dict(spec.fields) if has_fields else {}  # type: ignore[attr-defined]
+    texts = [name for name, one in fields.items() if _is_text(one)]
+    if given in fields:
+        return given
+    name = f"{wrapper.environment.describe().name}'s {what}"
+    if given is not None:
+        raise OptionError(f"{what}_field={given!r} is not in {name}.{suggest(given, fields)}")
+    if len(texts) != 1:
+        held = f"has the text fields {', '.join(texts)}" if texts else "has no text"
+        raise OptionError(
+            f"{type(wrapper).__name__} needs one text, and {name} {held}. Name the field to use "
+            f"with {what}_field=…."
+        )
+    return texts[0]
+
+
+def _is_text(spec: Spec) -> bool:
+    is_choice = isinstance(spec, Choice) and all(isinstance(one, str) for one in spec.values)
+    return isinstance(spec, Text) or is_choice
 
 
 async def _later(outcome: Awaitable[Any], read: Callable[[Any], Any]) -> Any:

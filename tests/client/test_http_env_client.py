@@ -163,7 +163,7 @@ def test_refusals_are_the_errors_that_they_are_in_this_process(url: str) -> None
             env.step(CounterAction(delta=1))
         env.reset()
         with pytest.raises(ActionError, match="Did you mean 'delta'"):
-            env.step({"dleta": 1})  # type: ignore[arg-type]
+            env.step({"dleta": 1})
         with pytest.raises(OptionError, match="takes no options"):
             env.reset(options={"a": 1})
 

@@ -1,4 +1,4 @@
-"""The programs on the guide's page do what it says, in containers."""
+"""The programs on the guide's page, and on the environments' own, do what they say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs/guides/docker.md").read_text()
-PROGRAMS = dict(
-    re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
-)
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs/guides/docker.md", *ROOT.glob("src/envweave/envs/*/README.md")]
+PROGRAMS = {
+    title: code
+    for page in PAGES
+    for title, code in re.findall(
+        r'^```python title="([^"]+)"\n(.*?)^```', page.read_text(), re.MULTILINE | re.DOTALL
+    )
+}
 PRINTED = {
     "in_a_container.py": ["hi"],
     "client.py": ["1.3"],
@@ -20,6 +25,8 @@ PRINTED = {
     "options.py": ["21"],
     "warm.py": ["0.2", "0.2", "0.2"],
     "my_env/my_env.py": [],
+    "echo_in_docker.py": ["Echo", "environment", "ready!", "1.3"],
+    "coding_in_docker.py": ["hello"],
 }
 
 

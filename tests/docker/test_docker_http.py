@@ -57,6 +57,17 @@ def test_an_image_is_an_id() -> None:
         assert env.step({"message": "hi"}).observation.echoed_message == "hi"
 
 
+@pytest.mark.parametrize("backend", [None, "docker_http"])
+def test_an_id_registered_with_an_image_starts_it(backend: str | None) -> None:
+    registry = ew.Registry()
+    ew.register("mine-v0", docker_image=ECHO, registry=registry)
+
+    with ew.make("mine-v0", backend=backend, registry=registry) as env:
+        env.reset()
+
+        assert env.step({"message": "hi"}).observation.echoed_message == "hi"
+
+
 def test_an_id_has_an_image_of_its_name() -> None:
     with ew.make("lineworld-v0", backend="docker_http") as env:
         (name,) = mine()

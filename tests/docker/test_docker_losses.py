@@ -183,13 +183,19 @@ def test_async_callers_are_told_why_also_those_at_rest() -> None:
     assert again.step_index == 0
 
 
-def test_the_seeds_client_is_told_why() -> None:
+def test_a_typed_client_is_told_why_and_its_reset_starts_another_container() -> None:
     with EchoEnv.from_docker_image(ECHO) as env:
         env.reset()
-        kill_the_only_one()
+        first = kill_the_only_one()
 
-        with pytest.raises(ConnectionLostError, match="exited with code 137"):
+        with pytest.raises(ConnectionLostError, match="exited with code 137") as caught:
             env.step(EchoAction("hi"))
+        env.reset()
+
+        assert "Call reset(), which starts another one." in str(caught.value)
+        assert env.step(EchoAction("hi")).reward == 0.2
+        assert not exists(first)
+    assert mine() == []
 
 
 def test_a_container_that_somebody_removed_is_told_so() -> None:

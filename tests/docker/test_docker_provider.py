@@ -310,3 +310,18 @@ def test_what_another_kind_of_image_cannot_know_is_refused(
         provider.start_container(
             "envweave-python:3.11", env_vars={"ENVWEAVE_CONFIG": json.dumps(told)}
         )
+
+
+@usefixtures("images")
+def test_an_image_that_is_not_there_is_answered_with_a_similar_one() -> None:
+    with pytest.raises(StartupError) as caught:
+        LocalDockerProvider().start_container("echo-envv:latest")
+
+    assert "no image 'echo-envv:latest'" in str(caught.value)
+    assert "Did you mean 'echo-env:latest'?" in str(caught.value)
+    assert "`envweave build ID -t echo-envv:latest`" in str(caught.value)
+
+
+def test_an_image_that_belongs_to_an_id_is_answered_with_the_command_that_builds_it() -> None:
+    with pytest.raises(StartupError, match="`envweave build tictactoe-v0`"):
+        LocalDockerProvider().start_container("tictactoe-env:latest")

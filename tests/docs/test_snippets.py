@@ -38,7 +38,12 @@ from envweave.envs import echo_env
 from envweave.registry import DEFAULT_REGISTRY
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "src").rglob("*.md")),
+]
 SLOW_PAGES = {  # they start servers, worker processes or the command line, many times
     "README.md",
     "docs/explanation/speed.md",
@@ -52,6 +57,8 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "docs/guides/testing-your-environment.md",
     "docs/reference/command-line.md",
     "docs/tutorial/serve-your-environment.md",
+    "src/envweave/envs/coding_env/README.md",
+    "src/envweave/envs/echo_env/README.md",
 }
 MODULES = sorted(
     module.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 import envweave as ew
 
 
@@ -109,6 +111,54 @@ def test_rl_training_with_transforms():
 
     assert right > 0
     assert obs.reward < right
+
+
+def test_the_first_step_starts_an_episode(capsys):
+    from envweave import CodeAction, create_codeact_env, create_math_env_transform
+
+    transform = create_math_env_transform(expected_answer=42)
+    env = create_codeact_env()
+    env.transform = transform
+
+    action = CodeAction(code="21 * 2")
+    obs = env.step(action)
+    print(obs.reward)
+    env.close()
+
+    assert capsys.readouterr().out == "1.05\n"
+
+
+def test_the_first_step_starts_an_episode_with_file_tools_too():
+    from envweave import CodeAction, create_mcp_environment
+
+    with create_mcp_environment() as env:
+        obs = env.step(CodeAction(code="file_write('a.txt', 'hello'); kept = 1"))
+        again = env.step(CodeAction(code="file_read('a.txt'), kept"))
+
+    assert obs.execution_result.success
+    assert again.execution_result.return_value in (("hello", 1), ["hello", 1])
+
+
+def test_only_the_first_episode_starts_by_a_step_and_none_that_has_a_task():
+    from envweave import CodeAction, Task, Tasks, create_codeact_env
+    from envweave.codeact import NumericMatch
+    from envweave.errors import ResetNeededError
+
+    with create_codeact_env(grader=NumericMatch(42)) as env:
+        assert env.step(CodeAction(code="final_answer(42)")).done
+        with pytest.raises(ResetNeededError, match="after the end of its episode"):
+            env.step(CodeAction(code="1"))
+    tasks = Tasks({"train": [Task("product", data={"prompt": "What is 6 * 7?"})]})
+    with (
+        create_codeact_env(tasks=tasks) as env,
+        pytest.raises(ResetNeededError, match="before its first episode"),
+    ):
+        env.step(CodeAction(code="42"))
+    with (
+        ew.make(create_codeact_env()) as env,
+        pytest.raises(ResetNeededError, match="before its first episode"),
+    ):
+        env.step(CodeAction(code="42"))
 
 
 def test_a_tool_of_ones_own():

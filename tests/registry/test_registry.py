@@ -169,7 +169,7 @@ def test_what_is_no_id_cannot_be_registered(registry, env_id, message):
     assert ew.list_envs(registry=registry) == ew.list_envs(registry=ew.Registry())
 
 
-@pytest.mark.parametrize("factory", [CounterEnv(), None, 3])
+@pytest.mark.parametrize("factory", [CounterEnv(), 3])
 def test_what_makes_no_environments_cannot_be_registered(registry, factory):
     with pytest.raises(DefinitionError, match=r"'mine-v0' cannot .* makes no environments"):
         ew.register("mine-v0", factory, registry=registry)

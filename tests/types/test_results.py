@@ -77,7 +77,15 @@ def test_a_step_result_unpacks_to_five_and_a_reset_result_to_two():
 
 
 def test_obs_is_another_name_of_the_observation():
-    assert StepResult("seen").obs == "seen"
+    assert StepResult("seen").obs == StepResult(obs="seen").observation == "seen"
+    assert ResetResult("seen").obs == ResetResult(obs="seen").observation == "seen"
+
+
+@pytest.mark.parametrize("given", [{}, {"observation": 1, "obs": 2}])
+@pytest.mark.parametrize("kind", [StepResult, ResetResult])
+def test_a_result_has_exactly_one_observation(kind, given):
+    with pytest.raises(SpecError, match="Pass `observation`, or `obs`"):
+        kind(**given)
 
 
 @pytest.mark.parametrize("done", [True, np.True_])

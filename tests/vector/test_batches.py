@@ -43,7 +43,7 @@ def test_every_column_of_a_step_is_one_of_a_reset() -> None:
     lengths = {
         (name, len(one["value"]) if isinstance(one, dict) else len(one))
         for name in columns
-        if name != "observation"
+        if name not in ("observation", "obs")
         for one in (getattr(reset, name), getattr(step, name))
     }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -317,3 +319,66 @@ def test_a_vector_and_single_environments_play_the_same_episodes() -> None:
         assert [r.info for r in batch] == [r.info for r in rows]
         batch = venv.step([{}] * 4)
         rows = [env.step({}) for env in singles]
+
+
+class Threads(ew.Environment):
+    """Shows the name of the thread that steps it."""
+
+    def reset(self) -> tuple[str, dict[str, object]]:
+        return "", {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, object]]:
+        return threading.current_thread().name, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("how", "threads"),
+    [
+        ({"max_workers": 2}, 2),
+        ({"max_workers": 9}, 4),
+        ({"mode": "threads", "workers": 3}, 3),
+        ({"mode": "threads"}, 4),
+        ({"max_workers": 2, "workers": 2}, 2),
+    ],
+)
+def test_max_workers_is_how_many_threads_step_a_vector_here(how, threads) -> None:
+    with ew.make_vector(Threads, num_envs=4, **how) as venv:
+        venv.reset()
+        names = set(venv.step([0] * 4).current)
+
+    assert len(names) == threads
+    assert threading.current_thread().name not in names
+
+
+@pytest.mark.slow  # starts worker processes
+def test_max_workers_is_how_many_processes_step_a_vector_elsewhere() -> None:
+    class Processes(ew.Environment):
+        def reset(self) -> tuple[int, dict[str, object]]:
+            return os.getpid(), {}
+
+        def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
+            return os.getpid(), 0.0, False, False, {}
+
+    with ew.make_vector(Processes, num_envs=4, backend="process", max_workers=2) as venv:
+        assert len(set(venv.reset().current)) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"max_workers": 2, "workers": 3}, "workers=3 and max_workers=2 are two names"),
+        ({"max_workers": 0}, "max_workers=0"),
+        ({"mode": "serial", "max_workers": 2}, "workers=2 are processes or threads"),
+        ({"workers": 2}, "workers=2 are processes or threads"),
+    ],
+)
+def test_workers_that_cannot_be_had_are_refused(how, words) -> None:
+    with pytest.raises(OptionError, match=words):
+        ew.make_vector(Threads, num_envs=4, **how)
+
+
+def test_a_batch_says_which_of_two_observations_obs_could_mean() -> None:
+    with counters() as venv:
+        for batch in (venv.reset(), venv.step(np.ones(3, int))):
+            with pytest.raises(AttributeError, match="Use `current` to act on, and `successor`"):
+                batch.obs

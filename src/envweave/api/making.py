@@ -18,7 +18,9 @@ from envweave.api.recipes import (
     seconds,
     waiting_time,
     whole_number,
+    with_registered_place,
 )
+from envweave.errors import OptionError
 from envweave.registry import Options, Registry, Remote
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def make(
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = with_registered_place(spec, backend, remote)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -116,6 +119,7 @@ def make_async(
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = with_registered_place(spec, backend, remote)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -130,6 +134,7 @@ def make_vector(
     backend: str | None = None,
     mode: str | None = None,
     workers: int | None = None,
+    max_workers: int | None = None,
     copy: bool = True,
     autoreset: bool = False,
     timeout_s: float | None = None,
@@ -161,7 +166,10 @@ def make_vector(
         workers: With `backend="process"`, how many processes share them. Left out, one for
             each core but one, and the caller's own thread steps a share too, which is quick and
             has no walls: name a number for environments that may crash, or whose slow steps
-            `recv` must not wait for. With `timeout_s`, one for each core.
+            `recv` must not wait for. With `timeout_s`, one for each core. With
+            `mode="threads"`, how many threads; left out, one for each environment.
+        max_workers: Another name for `workers`, which in this process also means
+            `mode="threads"`.
         copy: Whether `current` and `successor` are the caller's own. With `False` they are
             read-only and good until the next call, which saves a copy of large observations.
         autoreset: Whether an end begins the next episode, in the same result.
@@ -198,8 +206,17 @@ def make_vector(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
     )
+    remote = with_registered_place(spec, backend, remote)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
+    if max_workers is not None:
+        if workers not in (None, max_workers):
+            raise OptionError(
+                f"workers={workers!r} and max_workers={max_workers!r} are two names of one option "
+                "with different values. Pass one of them."
+            )
+        workers = whole_number("max_workers", max_workers)
+        mode = "threads" if mode is None and chosen == "inproc" else mode
     options = Options(
         flag("autoreset", autoreset),
         seconds("timeout_s", timeout_s),

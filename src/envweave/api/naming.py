@@ -14,32 +14,43 @@ from envweave.types import Observation
 
 def register(
     env_id: str,
-    factory: Callable[..., Any] | str,
+    factory: Callable[..., Any] | str | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     transform: Callable[[Observation], Observation] | None = None,
     description: str = "",
-    replace: bool = False,
+    base_url: str | None = None,
+    docker_image: str | None = None,
+    replace: bool | None = None,
+    overwrite: bool | None = None,
     registry: Registry | None = None,
 ) -> EnvSpec:
     """Give an environment an ID, so that `make` finds it.
 
+    An ID may have a factory, a server and an image; then `backend` chooses among them. Left out,
+    the factory is used; an ID without one connects to its server, or starts its image.
+
     Args:
         env_id: `"local://name-v0"`, or the bare name.
         factory: A class, a function that returns an environment, or an import path
-            `"module:attribute"`.
+            `"module:attribute"`. May be left out with `base_url` or `docker_image`.
         kwargs: Keywords for the factory.
         max_episode_steps: Truncate every episode after so many steps.
         transform: Applied to every observation.
         description: One line for `envweave list`.
+        base_url: A server that runs it, for `backend="http"`.
+        docker_image: An image that serves it, for `backend="docker_http"` and `"kubernetes"`.
         replace: Whether an ID that is taken may be taken over.
+        overwrite: Another name for `replace`.
         registry: Where to put it; a table of this process by default.
 
     Raises:
         AlreadyRegisteredError: The ID is taken.
         EnvIdError: It is no ID that can be registered.
-        DefinitionError: The types of its actions or observations cannot be kept.
+        DefinitionError: The types of its actions or observations cannot be kept, or there is
+            nothing to make it from.
+        OptionError: Options contradict each other.
     """
     refuse_types(factory)
     return (DEFAULT_REGISTRY if registry is None else registry).register(
@@ -49,7 +60,10 @@ def register(
         max_episode_steps=max_episode_steps,
         transform=transform,
         description=description,
+        base_url=base_url,
+        docker_image=docker_image,
         replace=replace,
+        overwrite=overwrite,
     )
 
 

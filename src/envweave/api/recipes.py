@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from envweave.api.naming import spec as spec_of
 from envweave.errors import BackendNotFoundError, EnvWeaveError, OptionError, suggest
-from envweave.registry import EnvSpec, ReadyMade, Registry, Remote
+from envweave.registry import EnvSpec, MadeElsewhere, ReadyMade, Registry, Remote
 from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
 from envweave.types import Observation
 
@@ -110,6 +110,27 @@ def recipe(
             )
         changes["transform"] = transform
     return dataclasses.replace(spec, **changes) if changes else spec
+
+
+def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote:
+    """Return how a server is reached, with the URL or the image that the ID was registered with.
+
+    What the caller names comes first.
+
+    Raises:
+        OptionError: The ID has no factory, and nothing else that the backend could use.
+    """
+    if remote.base_url is not None or remote.docker_image is not None:
+        return remote
+    if backend is None and isinstance(spec.factory, MadeElsewhere):
+        backend = _HTTP if spec.base_url is not None else _CONTAINERS
+    if backend == _HTTP and spec.base_url is not None and remote.provider is None:
+        return dataclasses.replace(remote, base_url=spec.base_url)
+    if backend in (_CONTAINERS, _PODS) and spec.docker_image is not None:
+        return dataclasses.replace(remote, docker_image=spec.docker_image)
+    if isinstance(spec.factory, MadeElsewhere):
+        spec.factory()
+    return remote
 
 
 def choose_backend(

@@ -273,7 +273,7 @@ def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
     Raises:
         OptionError: It names what is served already.
     """
-    if spec.backend is not None:
+    if spec.is_made_elsewhere:
         raise OptionError(f"{spec.id!r} is served already. Connect to it with make({spec.id!r}).")
     if isinstance(spec.factory, ReadyMade):
         return dataclasses.replace(options, max_sessions=1)

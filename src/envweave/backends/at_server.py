@@ -146,7 +146,7 @@ def token_of(remote: Remote) -> str | None:
 
 def types_of(spec: EnvSpec) -> Types:
     """Return the author's classes, where they are known here; nothing is made."""
-    if spec.backend is not None:
+    if spec.is_made_elsewhere:
         return Types()
     factory = spec.load()
     if isinstance(factory, type) and is_foreign(factory):

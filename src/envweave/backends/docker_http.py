@@ -175,10 +175,10 @@ def _told(
     }
     if options.workers is not None:
         server["workers"] = options.workers
-    if spec.backend is None:
+    if not spec.is_made_elsewhere:
         return {**served_as(spec, kwargs), "options": server}
     # The image knows what it serves; the ID is only a name for the image.
-    told = served_as(EnvSpec(spec.id, ""), kwargs)
+    told = served_as(EnvSpec(spec.id, ""), {**spec.kwargs, **kwargs})
     del told["id"]
     transform = None if spec.transform is None else import_path(spec.transform, "transform")
     return {

@@ -86,10 +86,10 @@ def connect_pool(
 
 
 def _refuse_workers(options: Options) -> None:
-    if options.workers is not None:
+    if options.workers is not None and options.mode != "threads":
         raise OptionError(
-            f"workers={options.workers} are processes, and backend='inproc' has none. Leave it "
-            "out, or use backend='process'."
+            f"workers={options.workers} are processes or threads, and backend='inproc' has neither "
+            "here. Leave it out, or use backend='process' or mode='threads'."
         )
 
 
@@ -116,7 +116,9 @@ def _open(workshop: Workshop, index: int, first: int, in_all: int) -> Session:
 
 def _transport(sessions: list[Session], options: Options) -> BatchTransport:
     if options.mode == "threads":
-        return ApartTransport(sessions, partial(ThreadCrew, timeout_s=options.timeout_s))
+        return ApartTransport(
+            sessions, partial(ThreadCrew, timeout_s=options.timeout_s, max_threads=options.workers)
+        )
     if options.mode == "async" or sessions[0].interface.is_async:
         return ApartTransport(sessions, partial(LoopCrew, timeout_s=options.timeout_s))
     return SerialTransport(sessions)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, final
 
 from envweave.client.address import Address
 from envweave.client.bounded import BoundedSocket
+from envweave.client.places import PlaceGoneError
 from envweave.client.refusals import broken, unreachable
 from envweave.client.sockets import CONNECT_S
-from envweave.errors import ConnectionLostError, DeadlineError, OptionError, WireError
+from envweave.errors import DeadlineError, OptionError, WireError
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.exchange import Patience
 from envweave.wire.websocket import MAX_MESSAGE_BYTES
@@ -95,6 +96,7 @@ class HttpCalls:
                 call is made again when the connection breaks.
 
         Raises:
+            PlaceGoneError: Nobody will ever answer there again.
             ConnectionLostError: Nobody answers there, or the connection broke. Who has never
                 been reached is tried once.
             DeadlineError: No answer came within `timeout_s`.
@@ -117,7 +119,7 @@ class HttpCalls:
                         f"{timeout_s:g} s. It may still be under way there."
                     ) from None
                 if self._why_gone is not None and (why := self._why_gone()) is not None:
-                    raise ConnectionLostError(why) from None
+                    raise PlaceGoneError(why) from None
                 pause_s = patience.pause_s(time.monotonic())
                 may_try = self._was_reached and (may_repeat or not was_sent)
                 if pause_s is None or not may_try:

@@ -71,9 +71,11 @@ class Place:
         token: str | None = None,
     ) -> None:
         # Here, since whoever connects to a server that runs need not wait for providers.
+        from envweave.providers.base import bind_wait_for_ready
         from envweave.providers.watched import WatchedProvider
 
         self._provider = provider
+        self._wait_for_ready = bind_wait_for_ready(provider)
         self._watched = provider if isinstance(provider, WatchedProvider) else None
         self._start_server = start
         self._given_token = token
@@ -88,7 +90,7 @@ class Place:
     def _start(self) -> Address:
         base_url = self._start_server()
         try:
-            self._provider.wait_for_ready(base_url, START_S)
+            self._wait_for_ready(base_url, START_S)
         except BaseException:
             self._provider.stop_container()
             raise

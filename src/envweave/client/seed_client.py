@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
 import secrets
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from envweave.client.address import parse_address
 from envweave.client.faults import error_in
-from envweave.client.http_calls import HttpCalls
+from envweave.client.http_calls import Answer, HttpCalls
 from envweave.client.payloads import as_reset, fill, parse_result
-from envweave.client.places import START_S
+from envweave.client.places import START_S, PlaceGoneError
 from envweave.codec import Spec, spec_from_hint, to_plain
 from envweave.errors import (
     ActionError,
     ClosedError,
+    ConnectionLostError,
     DeadlineError,
     EnvWeaveError,
     OptionError,
     SessionGoneError,
+    SpecError,
     WireError,
 )
 from envweave.providers import ContainerProvider
+from envweave.providers.base import bind_wait_for_ready
 from envweave.providers.watched import WatchedProvider
 from envweave.types import State, StepResult, Task
 from envweave.wire.rebuilding import Rebuilder, Rebuilding, rebuilder
@@ -61,14 +65,16 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     server's data are not simply the fields of these classes: `_step_payload`, `_parse_result`
     and `_parse_state`. What a `_parse_result` leaves out of its result is filled in.
 
-    A server that knows no sessions is called without one, and nothing is repeated there.
+    A server without `POST /sessions` needs only `POST /reset`, `POST /step` and `GET /state`. It
+    is sent `{}` to reset and `{"action": …, "timeout_s": …}` to step, and what the caller passes
+    besides; nothing is repeated there.
 
     Args:
         base_url: Where the server is: `http://…`, `https://…` or `unix:///path.sock`.
         request_timeout_s: How long an answer may take in all, where no `timeout_s` says more.
         default_headers: Sent with every call.
         provider: Who started the server; it is stopped by `close`.
-        token: What to show the server; `$ENVWEAVE_TOKEN` if left out.
+        token: What to show the server; if left out, the provider's, else `$ENVWEAVE_TOKEN`.
         wait_s: How long to wait for a session where the server is full; not at all by default.
 
     Raises:
@@ -77,35 +83,45 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     """
 
     _types: Types = Types()
+    _has_own_payload: bool = False
 
     def __init__(
         self,
         base_url: str,
-        *,
         request_timeout_s: float = 15.0,
         default_headers: Mapping[str, str] | None = None,
         provider: ContainerProvider | None = None,
+        *,
         token: str | None = None,
         wait_s: float | None = None,
     ) -> None:
-        address = parse_address(base_url)
-        headers = dict(default_headers or {})
-        shown = (token or os.environ.get("ENVWEAVE_TOKEN", "")).strip()
-        if shown:
-            headers.setdefault("Authorization", f"Bearer {shown}")
-        self.base_url = base_url
         self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
         self._wait_s = _waiting_time(wait_s)
+        self._default_headers = dict(default_headers or {})
+        self._token = token
         self._provider = provider
-        why_gone = provider.why_gone if isinstance(provider, WatchedProvider) else None
-        self._calls = HttpCalls(address, headers, why_gone=why_gone)
-        self._session: str | None = None  # empty where the server knows none
+        self._watched = provider if isinstance(provider, WatchedProvider) else None
+        self._start_server: Callable[[], str] | None = None  # set by `from_docker_image`
         self._is_closed = False
+        self._connect(base_url)
         self._rebuild: Rebuilding | None = None  # known when the first observation comes
         self._rebuild_state: Rebuilder | None = None
 
+    def _connect(self, base_url: str) -> None:
+        """Use the server at `base_url` from now on."""
+        provided = self._watched.token if self._watched is not None else None
+        token = (self._token or provided or os.environ.get("ENVWEAVE_TOKEN", "")).strip()
+        headers = dict(self._default_headers)
+        if token:
+            headers.setdefault("Authorization", f"Bearer {token}")
+        why_gone = self._watched.why_gone if self._watched is not None else None
+        self.base_url = base_url
+        self._calls = HttpCalls(parse_address(base_url), headers, why_gone=why_gone)
+        self._session: str | None = None  # empty where the server knows none
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._has_own_payload = cls._step_payload is not HTTPEnvClient._step_payload
         for base in cls.__dict__.get("__orig_bases__", ()):
             origin, arguments = typing.get_origin(base), typing.get_args(base)
             if isinstance(origin, type) and issubclass(origin, HTTPEnvClient):
@@ -118,9 +134,13 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     ) -> Self:
         """Start a server from an image, and return a client that stops it when it is closed.
 
+        If the container dies, the running episode is lost: `step` and `state` raise
+        `ConnectionLostError` with the reason. The next `reset` starts another container.
+
         Args:
             image: What to run, as the provider names it.
             provider: Who runs it; a `LocalDockerProvider` by default. A `WarmPool` has it ready.
+                One of your own has `start_container`, `wait_for_ready` and `stop_container`.
             **kwargs: Passed to the provider's `start_container`: `env_vars`, `port`, and what
                 only it knows.
 
@@ -134,14 +154,25 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             provider = LocalDockerProvider()
         elif isinstance(provider, WarmPool):
             provider = provider.provider()
-        base_url = provider.start_container(image, **kwargs)
+        wait_for_ready = bind_wait_for_ready(provider)
+
+        def start_server() -> str:
+            base_url = provider.start_container(image, **kwargs)
+            try:
+                wait_for_ready(base_url, START_S)
+            except BaseException:
+                provider.stop_container()
+                raise
+            return base_url
+
+        base_url = start_server()
         try:
-            provider.wait_for_ready(base_url, START_S)
-            token = provider.token if isinstance(provider, WatchedProvider) else None
-            return cls(base_url, provider=provider, token=token)
+            client = cls(base_url=base_url, provider=provider)
         except BaseException:
             provider.stop_container()
             raise
+        client._start_server = start_server
+        return client
 
     @classmethod
     def from_kubernetes(
@@ -204,6 +235,8 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     ) -> StepResult[ObsT]:
         """Begin an episode. After a session was reported as gone, this opens another.
 
+        If the container that `from_docker_image` started has died, this starts another.
+
         Args:
             seed: Where the episode's chance begins.
             episode_id: What to call it.
@@ -216,17 +249,32 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             SeedError, TaskError, OptionError: What was asked cannot be honoured.
             ResetFailedError: The environment's `reset` raised.
             SessionGoneError: The server has no such session any more.
+            StartupError: The container has died, and another one could not be started.
         """
         body = {"seed": seed, "episode_id": episode_id, "options": options, "task": task}
-        return as_reset(self._result("/reset", body, None, request_id))
+        reset = functools.partial(self._result, "/reset", body, None, request_id)
+        try:
+            result = reset()
+        except PlaceGoneError:
+            if self._provider is None or self._start_server is None:
+                raise
+            self._calls.close()
+            self._provider.stop_container()
+            self._connect(self._start_server())
+            result = reset()
+        return as_reset(result)
 
     def step(
-        self, action: ActT, *, timeout_s: float | None = None, request_id: str | None = None
+        self,
+        action: ActT | dict[str, Any],
+        *,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
     ) -> StepResult[ObsT]:
         """Act once.
 
         Args:
-            action: What to do.
+            action: What to do: of the client's action class, or a dict of its fields.
             timeout_s: How many seconds the environment may take.
             request_id: What the call is known by; who repeats it with the same is given the
                 first answer.
@@ -236,7 +284,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             DeadlineError: No answer came in time.
             SessionGoneError: The server has no such session any more.
         """
-        body = {"action": self._step_payload(action), "timeout_s": timeout_s}
+        body = {"action": self._step_payload(self._as_action(action)), "timeout_s": timeout_s}
         return self._result("/step", body, timeout_s, request_id)
 
     def state(self) -> State:
@@ -275,18 +323,38 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     # How calls are made
 
+    def _as_action(self, action: Any) -> Any:
+        """Return a dict as the action class, for a `_step_payload` that reads its attributes."""
+        hint = self._types.action
+        if not self._has_own_payload or hint is None or not isinstance(action, dict):
+            return action
+        try:
+            return spec_from_hint(hint).check(action, "action")
+        except SpecError as error:
+            raise ActionError(str(error)) from None
+
     def _result(
         self, path: str, body: dict[str, Any], timeout_s: float | None, request_id: str | None
     ) -> StepResult[ObsT]:
-        known_as = request_id or secrets.token_hex(8)
         given = {name: value for name, value in body.items() if value is not None}
         patience_s = self._request_timeout_s
         if timeout_s is not None:
             patience_s = max(patience_s, _seconds("timeout_s", timeout_s) + _GRACE_S)
+        if self._opened():
+            request_id = request_id or secrets.token_hex(8)
+        elif path == "/step":
+            # A server of the first form may require `timeout_s`, and refuse any other key.
+            given.setdefault("timeout_s", max(1, int(self._request_timeout_s)))
+        if request_id is not None:
+            given["request_id"] = request_id
         try:
-            payload = self._call("POST", path, {**given, "request_id": known_as}, patience_s)
+            payload = self._call("POST", path, given, patience_s)
         except DeadlineError as error:
-            error.add_note(f"Make the same call with request_id={known_as!r} to have its answer.")
+            if self._session:
+                error.add_note(
+                    f"Make the same call with request_id={request_id!r} to have its answer; other "
+                    "calls wait for it. To allow a step more time, call step(…, timeout_s=…)."
+                )
             raise
         result = self._parse_result(payload)
         return fill(result, payload, self._rebuilding())
@@ -301,20 +369,16 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     def _told(self, role: str) -> Spec | None:
         """Return the spec that the server itself tells; `None` if it tells none."""
-        answer = self._calls.call(
-            "GET", "/schema", timeout_s=self._request_timeout_s, may_repeat=True
-        )
+        answer = self._send("GET", "/schema", timeout_s=self._request_timeout_s, may_repeat=True)
         schema = answer.payload.get(role) if isinstance(answer.payload, dict) else None
         if answer.status != 200 or not isinstance(schema, dict):
             return None
         return spec_of(schema, role)
 
     def _call(self, method: str, path: str, body: Any, timeout_s: float) -> dict[str, Any]:
-        if self._is_closed:
-            raise ClosedError(f"{path[1:]}() on a client that is closed. Make a new one.")
-        session = self._session if self._session is not None else self._open()
+        session = self._opened()
         headers = {"X-Session-Id": session} if session else {}
-        answer = self._calls.call(
+        answer = self._send(
             method, path, body, headers=headers, timeout_s=timeout_s, may_repeat=bool(session)
         )
         if answer.status >= 400:
@@ -327,9 +391,30 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         payload: dict[str, Any] = answer.payload
         return payload
 
+    def _send(self, *args: Any, **options: Any) -> Answer:
+        """Make a call; if the server that was started for this client is gone, say what to do."""
+        try:
+            return self._calls.call(*args, **options)
+        except ConnectionLostError as error:
+            if self._provider is None:
+                raise
+            way = "Close this client, and make a new one with from_docker_image()."
+            if not isinstance(error, PlaceGoneError):
+                error.add_note(f"If the container has died: {way}")
+                raise
+            if self._start_server is not None:
+                way = "Call reset(), which starts another one."
+            raise PlaceGoneError(f"{error}\nThe episode is lost. {way}") from None
+
+    def _opened(self) -> str:
+        """Return the session's id, after opening one if need be; empty if the server has none."""
+        if self._is_closed:
+            raise ClosedError("This client is closed. Make a new one.")
+        return self._open() if self._session is None else self._session
+
     def _open(self) -> str:
         """Open a session; repeated under the same key, it is opened once."""
-        answer = self._calls.call(
+        answer = self._send(
             "POST",
             "/sessions",
             {"wait_s": self._wait_s} if self._wait_s else {},

@@ -48,7 +48,8 @@ def create_codeact_env(
     """Return an environment whose actions are Python code.
 
     Use it as it is: `reset` and `step` return observations, and `transform` may be set at any
-    time. Or give it to `make`, `register` or `create_fastapi_app`.
+    time. The first `step` starts an episode if nobody called `reset`, unless there are `tasks`.
+    Or give it to `make`, `register` or `create_fastapi_app`, where every episode needs a `reset`.
 
     Args:
         executor: What runs the code. `"sandbox"`: behind kernel-enforced walls. `"docker"`: in a
@@ -103,7 +104,8 @@ def create_codeact_env(
             grade=grade,
             tasks=tasks,
             fatal_reward=fatal_reward,
-        )
+        ),
+        reset_on_first_step=True,
     )
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from envweave.envs.gsm8k_env import GSM8KChoiceEnv as GSM8KChoiceEnv
     from envweave.envs.gsm8k_env import GSM8KEnv as GSM8KEnv
     from envweave.envs.gsm8k_env import GSM8KObservation as GSM8KObservation
+    from envweave.examples.codefix import CodeFixAction as CodeFixAction
+    from envweave.examples.codefix import CodeFixEnv as CodeFixEnv
+    from envweave.examples.codefix import CodeFixObservation as CodeFixObservation
     from envweave.examples.counter import CounterAction as CounterAction
     from envweave.examples.counter import CounterEnv as CounterEnv
     from envweave.examples.counter import CounterObservation as CounterObservation
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".envs.gsm8k_env": ["GSM8KAction", "GSM8KChoiceEnv", "GSM8KEnv", "GSM8KObservation"],
+    "codefix": ["CodeFixAction", "CodeFixEnv", "CodeFixObservation"],
     "counter": ["CounterAction", "CounterEnv", "CounterObservation"],
     "harvest": ["HarvestAction", "HarvestEnv", "HarvestObservation"],
     "lineworld": ["LineWorldAction", "LineWorldEnv", "LineWorldObservation"],

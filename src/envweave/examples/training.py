@@ -95,10 +95,11 @@ ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
 class TrainingInterrupted(KeyboardInterrupt):
     """Training was interrupted; what was logged until then is in `run_dir`."""
 
-    def __init__(self, run_dir: Path, episodes: int) -> None:
+    def __init__(self, run_dir: Path, episodes: int, *, can_resume: bool = False) -> None:
         super().__init__(f"interrupted after {episodes} episodes; the log is in {run_dir}")
         self.run_dir = run_dir
         self.episodes = episodes
+        self.can_resume = can_resume
 
 
 def default_image(env_id: str) -> str:
@@ -118,19 +119,44 @@ def add_training_options(
         help="where the environments run: inproc, process, http or docker_http "
         "(default: %(default)s)",
     )
-    add("--num-envs", type=positive_int, default=default.num_envs, metavar="N",
-        help="environments stepped together (default: %(default)s)")  # fmt: skip
-    add("--docker-image", metavar="TAG",
-        help=f"image for docker_http (default: {default_image(env_id)})")  # fmt: skip
-    add("--episodes", type=positive_int, default=default.episodes, metavar="N",
-        help="episodes to learn from (default: %(default)s)")  # fmt: skip
-    add("--seed", type=seed_number, default=default.seed, metavar="N",
-        help="same seed, same run (default: %(default)s)")  # fmt: skip
-    add("--run-dir", type=Path, metavar="DIR",
-        help="a new or empty directory (default: a fresh one under runs/)")  # fmt: skip
+    add(
+        "--num-envs",
+        type=positive_int,
+        default=default.num_envs,
+        metavar="N",
+        help="environments stepped together (default: %(default)s)",
+    )
+    add(
+        "--docker-image",
+        metavar="TAG",
+        help=f"image for docker_http (default: {default_image(env_id)})",
+    )
+    add(
+        "--episodes",
+        type=positive_int,
+        default=default.episodes,
+        metavar="N",
+        help="episodes to learn from (default: %(default)s)",
+    )
+    add(
+        "--seed",
+        type=seed_number,
+        default=default.seed,
+        metavar="N",
+        help="same seed, same run (default: %(default)s)",
+    )
+    add(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="a new or empty directory (default: a fresh one under runs/)",
+    )
     if can_resume:
-        add("--resume", action="store_true",
-            help="continue the run in --run-dir from its last checkpoint")  # fmt: skip
+        add(
+            "--resume",
+            action="store_true",
+            help="continue the run in --run-dir from its last checkpoint",
+        )
     add("--json", action="store_true", help="print the summary as JSON")
 
 
@@ -152,6 +178,10 @@ def run_program(
             f"Interrupted after {interruption.episodes} episodes. The log is kept in {run_dir}; "
             f"draw it with: python -m envweave.examples.plots {run_dir}\n"
         )
+        if interruption.can_resume:
+            sys.stderr.write(
+                f"Continue it with the same command and: --run-dir {run_dir} --resume\n"
+            )
         return INTERRUPTED
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -54,3 +55,15 @@ class ContainerProvider(ABC):
             StartupError: The container exited, or `timeout_s` seconds passed.
                 The message ends with the container's last log lines.
         """
+
+
+def bind_wait_for_ready(provider: ContainerProvider) -> Callable[[str, float], None]:
+    """Return a provider's `wait_for_ready`, to be called with a base URL and a time limit.
+
+    One that has no parameter `timeout_s` is called with the base URL alone, and decides itself how
+    long to wait.
+    """
+    wait: Any = provider.wait_for_ready
+    if "timeout_s" in inspect.signature(wait).parameters:
+        return lambda base_url, timeout_s: wait(base_url, timeout_s=timeout_s)
+    return lambda base_url, _: wait(base_url)

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, final
 from urllib.parse import urlsplit
 
-from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.errors import MissingExtraError, OptionError, StartupError, suggest
+from envweave.providers.docker_image import image_of
+from envweave.registry.plugins import ENVS, plugin_names
 
 CALL_S = 60.0
 """How long the engine may take for one answer, before it counts as hung."""
@@ -83,9 +85,14 @@ class Engine:
                 found: dict[str, Any] = self._api.inspect_image(name)
                 return found
         except NoSuchContainerError:
+            with self._told():
+                tags = [tag for one in self._api.images() for tag in one["RepoTags"] or ()]
+            known = {image_of(one): one for one in plugin_names(ENVS)}
+            build = known.get(name, f"ID -t {name}")
             raise StartupError(
-                f"There is no image {name!r} on this machine. Build it: `envweave build ID -t "
-                f"{name}`, or with `docker build`; or fetch it: `docker pull {name}`."
+                f"There is no image {name!r} on this machine.{suggest(name, tags)} Build it: "
+                f"`envweave build {build}`, or with `docker build`; or fetch it: `docker pull "
+                f"{name}`."
             ) from None
 
     def build(

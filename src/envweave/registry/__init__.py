@@ -1,12 +1,13 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import EnvSpec, Options, ReadyMade, Remote, build
+from envweave.registry.definition import EnvSpec, MadeElsewhere, Options, ReadyMade, Remote, build
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
 __all__ = [
     "DEFAULT_REGISTRY",
     "EnvSpec",
+    "MadeElsewhere",
     "Options",
     "ReadyMade",
     "Registry",

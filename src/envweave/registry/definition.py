@@ -31,6 +31,8 @@ class EnvSpec:
             an image has it.
         takes_token: Whether the factory takes, as its keyword `token`, what a caller shows a
             server.
+        base_url: The server to connect to with `backend="http"`.
+        docker_image: The image to start with `backend="docker_http"`.
     """
 
     id: str
@@ -42,6 +44,13 @@ class EnvSpec:
     batch_factory: Callable[..., Any] | str | None = None
     backend: str | None = None
     takes_token: bool = False
+    base_url: str | None = None
+    docker_image: str | None = None
+
+    @property
+    def is_made_elsewhere(self) -> bool:
+        """Whether it cannot be made in this process: a server or an image has it."""
+        return self.backend is not None or isinstance(self.factory, MadeElsewhere)
 
     def load(self) -> Callable[..., Any]:
         """Return the factory itself, importing it if it is a path.
@@ -84,6 +93,24 @@ class ReadyMade:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeElsewhere:
+    """The factory of an ID that was registered with a server or an image alone."""
+
+    env_id: str
+
+    def __call__(self, **_: Any) -> Any:
+        """Refuse.
+
+        Raises:
+            OptionError: Only the server or the image can make it.
+        """
+        raise OptionError(
+            f"{self.env_id!r} was registered without a factory, so only the server or the image "
+            "that it was registered with can run it. Leave backend out, or register a factory too."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Remote:
     """How a caller reaches a server.
 
@@ -114,7 +141,7 @@ class Options:
         autoreset: Whether an end begins the next episode.
         timeout_s: How long one call may take.
         mode: How a vector's environments are run, where a backend knows several ways.
-        workers: How many processes run them, where a backend has several.
+        workers: How many processes or threads run them, where a backend has several.
         copy: Whether a vector's observations are the caller's own.
         remote: How a server is reached, where there is one.
     """

@@ -6,8 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from envweave.errors import AlreadyRegisteredError, DefinitionError, EnvIdError, EnvNotFoundError
-from envweave.registry.definition import EnvSpec
+from envweave.errors import (
+    AlreadyRegisteredError,
+    DefinitionError,
+    EnvIdError,
+    EnvNotFoundError,
+    OptionError,
+)
+from envweave.registry.definition import EnvSpec, MadeElsewhere
 from envweave.registry.plugins import ENVS, plugin_names, plugin_target
 from envweave.types import Observation
 
@@ -25,16 +31,36 @@ class Registry:
     def register(
         self,
         env_id: str,
-        factory: Callable[..., Any] | str,
+        factory: Callable[..., Any] | str | None = None,
         *,
         kwargs: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
         transform: Callable[[Observation], Observation] | None = None,
         description: str = "",
-        replace: bool = False,
+        base_url: str | None = None,
+        docker_image: str | None = None,
+        replace: bool | None = None,
+        overwrite: bool | None = None,
     ) -> EnvSpec:
         """Name a recipe. See `envweave.register`."""
         name = local_name(env_id)
+        if None not in (replace, overwrite) and replace != overwrite:
+            raise OptionError(
+                f"replace={replace!r} and overwrite={overwrite!r} contradict each other: they are "
+                "two names of one option. Pass one of them."
+            )
+        if factory is None:
+            if base_url is None and docker_image is None:
+                raise DefinitionError(
+                    f"{env_id!r} cannot be registered with nothing to make it from. Pass a "
+                    "factory, base_url=… of a server, or docker_image=…."
+                )
+            if docker_image is None and (kwargs or max_episode_steps or transform):
+                raise OptionError(
+                    f"{env_id!r}: the server at {base_url} makes its environments itself. Start "
+                    "it with kwargs, max_episode_steps and transform, and register the URL alone."
+                )
+            factory = MadeElsewhere(LOCAL + name)
         if not isinstance(factory, str) and not callable(factory):
             raise DefinitionError(
                 f"{env_id!r} cannot be registered with {type(factory).__name__} object "
@@ -48,9 +74,11 @@ class Registry:
             max_episode_steps=max_episode_steps,
             transform=transform,
             description=description,
+            base_url=base_url,
+            docker_image=docker_image,
         )
         with self._lock:
-            if name in self._specs and not replace:
+            if name in self._specs and not (replace or overwrite):
                 raise AlreadyRegisteredError(
                     f"{env_id!r} is registered already. Choose another name, or pass replace=True."
                 )

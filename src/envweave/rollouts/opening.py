@@ -18,6 +18,7 @@ from envweave.api.recipes import (
     seconds,
     waiting_time,
     whole_number,
+    with_registered_place,
 )
 from envweave.registry import Options, Registry, Remote
 from envweave.rollouts.pooling import Pool
@@ -93,6 +94,7 @@ def pool(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
     )
+    remote = with_registered_place(spec, backend, remote)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)

@@ -8,6 +8,7 @@ from typing import Any, final
 from envweave.environment import Environment, Interface
 from envweave.errors import OptionError
 from envweave.session.driver import LoopDriver, SyncDriver
+from envweave.session.phase import Phase
 from envweave.session.rules import Session
 from envweave.types import (
     EpisodeEnd,
@@ -24,27 +25,31 @@ from envweave.types import (
 class DirectEnvironment(Environment):
     """Runs an environment under its episode rules, and returns bare observations.
 
-    The rules are those of `make`: a step before the first reset is refused, bad actions are
-    refused by field, the transform is applied once. `make`, `register` and `create_fastapi_app`
-    take it apart, and put a session of their own around what is inside.
+    The rules are those of `make`: a step before the first reset is refused (unless
+    `reset_on_first_step`), bad actions are refused by field, the transform is applied once.
+    `make`, `register` and `create_fastapi_app` take it apart, and put a session of their own
+    around what is inside.
 
     ```python
     env = create_codeact_env()
     env.transform = create_math_env_transform(expected_answer=42)
-    env.reset()
     env.step(CodeAction(code="6 * 7")).reward
     env.close()
     ```
 
     Args:
         environment: What is used. It is closed with this one.
+        reset_on_first_step: Whether a `step` before the first `reset` starts the first episode.
+            With tasks it never does, since the agent has not seen its task. Every later episode
+            needs a `reset`.
     """
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, *, reset_on_first_step: bool = False) -> None:
         self.environment = environment.take_apart()
         self.deterministic = self.environment.deterministic
         self.tasks = self.environment.tasks
         self._session = Session(self.environment)
+        self._reset_on_first_step = reset_on_first_step and self.tasks is None
         self._made: LoopDriver | SyncDriver | None = None
         self._is_apart = False
 
@@ -87,6 +92,8 @@ class DirectEnvironment(Environment):
         Its `reward` and `done` are those of the result that `make` would have returned, also
         where a failure ended the episode: then `metadata["end"]` says why.
         """
+        if self._reset_on_first_step and self._session.phase is Phase.FRESH:
+            self._driver.reset()
         return self._shown(self._driver.step(action))
 
     def answer(self, result: ToolResult) -> Any:

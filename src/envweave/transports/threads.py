@@ -29,13 +29,18 @@ class ThreadCrew:
     """Runs environments in threads; from its first reset on each stays in one thread.
 
     sqlite connections, event loops and GPU contexts care about that: open them in `reset`. Up to
-    `MAX_THREADS` environments have a thread of their own; beyond that they share. A crew that
-    is dropped without `close` is told of with a `ResourceWarning`; its threads close their
-    environments and end. Each call of an author's may take `timeout_s` seconds, if it is async;
-    nothing can interrupt plain functions.
+    `max_threads` environments, `MAX_THREADS` by default, have a thread of their own; beyond that
+    they share. A crew that is dropped without `close` is told of with a `ResourceWarning`; its
+    threads close their environments and end. Each call of an author's may take `timeout_s`
+    seconds, if it is async; nothing can interrupt plain functions.
     """
 
-    def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        sessions: list[Session],
+        timeout_s: float | None = None,
+        max_threads: int | None = None,
+    ) -> None:
         self._drivers: list[AnyDriver] = [
             LoopDriver(session, timeout_s) if session.interface.is_async else SyncDriver(session)
             for session in sessions
@@ -43,7 +48,7 @@ class ThreadCrew:
         self._board = _Board()
         self.done = self._board.done
         self._jobs: list[Jobs] = [
-            queue.SimpleQueue() for _ in range(min(len(sessions), MAX_THREADS))
+            queue.SimpleQueue() for _ in range(min(len(sessions), max_threads or MAX_THREADS))
         ]
         self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

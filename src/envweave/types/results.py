@@ -20,6 +20,8 @@ from envweave.types.requests import (
 
 ObsT = TypeVar("ObsT")
 
+_MISSING: Any = object()
+
 Event = AgentEnd[Any] | LogEvent | ToolCallRequest
 _EVENTS = (AgentEnd, LogEvent, ToolCallRequest)
 
@@ -76,7 +78,7 @@ class StepResult(Generic[ObsT]):
 
     def __init__(
         self,
-        observation: ObsT,
+        observation: ObsT = _MISSING,
         reward: Any = None,
         terminated: Any = False,  # noqa: FBT002 - Gymnasium's order
         truncated: Any = False,  # noqa: FBT002
@@ -89,7 +91,10 @@ class StepResult(Generic[ObsT]):
         episode_id: str | None = None,
         step_index: int = 0,
         task_id: str | None = None,
+        obs: ObsT = _MISSING,
     ) -> None:
+        if (observation is _MISSING) is (obs is _MISSING):
+            raise SpecError("A result has one observation. Pass `observation`, or `obs`.")
         is_plain = terminated is False and truncated is False
         if done is not None and done is not True and done is not False:
             done = _read_done(done)
@@ -105,7 +110,7 @@ class StepResult(Generic[ObsT]):
             raise SpecError("done=False contradicts terminated or truncated. Leave `done` out.")
         if done and terminated is False and truncated is False:
             terminated = True
-        self.observation = observation
+        self.observation = obs if observation is _MISSING else observation
         self.reward = reward
         self.terminated = terminated
         self.truncated = truncated
@@ -267,15 +272,21 @@ class ResetResult(StepResult[ObsT]):
 
     def __init__(
         self,
-        observation: ObsT,
+        observation: ObsT = _MISSING,
         info: dict[str, Any] | None = None,
         requests: Iterable[Request] | None = None,
         *,
         episode_id: str | None = None,
         task_id: str | None = None,
+        obs: ObsT = _MISSING,
     ) -> None:
         super().__init__(
-            observation, info=info, requests=requests, episode_id=episode_id, task_id=task_id
+            observation,
+            info=info,
+            requests=requests,
+            episode_id=episode_id,
+            task_id=task_id,
+            obs=obs,
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -86,6 +86,8 @@ class StepBatch:
         """Refuse: one name would hide which of two observations is meant."""
         raise AttributeError(NO_OBSERVATION)
 
+    obs = observation
+
     @once
     def reward(self) -> NDArray[np.float64]:
         """What each step earned; NaN where it is not scored yet, or not valid."""

@@ -58,6 +58,8 @@ class ResetBatch:
         """Refuse, as `StepBatch.observation` does."""
         raise AttributeError(NO_OBSERVATION)
 
+    obs = observation
+
     @once
     def current(self) -> Columns:
         """What to act on next."""
