@@ -7,23 +7,18 @@ trainer works, and nothing about GSM8K.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
+from tinker_loopback import KEY, MODEL, loopback, without_time
 
 from envweave.examples.run_log import read_run_log
 from envweave.examples.train_gsm8k_tinker_rl import main
-from venvs import ROOT, venv_python, with_envweave
 
-SUPPORT = ROOT / "tests/support"
-KEY = "tml-loopback"
 PNG = b"\x89PNG\r\n\x1a\n"
 EIGHT_QUESTIONS = ["--max-examples", "8", "--max-tokens", "2", "--lr", "0.3"]
 TINY = [*EIGHT_QUESTIONS, "--episodes", "128", "--groups-per-step", "4", "--evaluation-tasks", "4"]
@@ -54,51 +49,10 @@ sys.exit(main(sys.argv[1:]))
 slow = [pytest.mark.slow, pytest.mark.timeout(300)]  # they start the SDK, and train
 
 
-class Loopback:
-    """The loopback service, and the trainer that is pointed at it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.python = venv_python("train")
-
-    def ask(self, path: str, **body):
-        request = urllib.request.Request(f"{self.url}/{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request) as reply:
-            return json.load(reply)
-
-    def command(self, *options) -> list[str]:
-        fixed = ["--base-model", "fake/tabular", "--tokenizer", "word_tokenizer:WordTokenizer"]
-        program = "envweave.examples.train_gsm8k_tinker_rl"
-        return [str(self.python), "-W", "error::RuntimeWarning", "-m", program, *fixed, *options]
-
-    def variables(self, **changes: str) -> dict[str, str]:
-        own = {"TINKER_BASE_URL": self.url, "TINKER_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
-        variables = with_envweave(**{**own, **changes})
-        variables["PYTHONPATH"] += f"{os.pathsep}{SUPPORT}"
-        variables.pop("ENVWEAVE_GSM8K", None)
-        return variables
-
-    def train(self, *options, code=0, **changes: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*map(str, options)),
-            env=self.variables(**changes),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done
-
-
 @pytest.fixture(scope="module")
 def service():
-    python = venv_python("train")
-    with subprocess.Popen(
-        [python, SUPPORT / "tinker_service.py"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        yield Loopback(process.stdout.readline().strip())
-        process.terminate()
+    with loopback() as one:
+        yield one
 
 
 def episodes(run_dir: Path):
@@ -112,12 +66,6 @@ def evaluations(run_dir: Path):
 
 def mean(lines, name="return"):
     return sum(line[name] for line in lines) / len(lines)
-
-
-def without_time(log):
-    """The log without what may differ: the time, and where the environments ran."""
-    dropped = ("time_s", "env_backend", "docker_image", "num_envs")
-    return [{key: value for key, value in line.items() if key not in dropped} for line in log]
 
 
 class TestLearning:
@@ -194,6 +142,20 @@ class TestARun:
         assert after["exact"] - before.get("exact", 0) == trained
         assert after.get("inexact", 0) == 0
 
+    def test_poses_the_question_as_a_message_where_the_tokenizer_has_a_chat_template(
+        self, service, tmp_path
+    ):
+        before = service.ask("stats")
+        service.train(
+            *(*TINY, "--env", "gsm8k-choice-v0", "--tokenizer", "word_tokenizer:chat_tokenizer"),
+            *("--run-dir", tmp_path / "run"),
+        )
+        after = service.ask("stats")
+
+        assert after["last prompt token 18"] > before.get("last prompt token 18", 0)
+        assert after.get("inexact", 0) == 0
+        assert mean(episodes(tmp_path / "run")) > 0
+
     def test_leaves_out_groups_whose_rewards_are_equal(self, service, tmp_path):
         service.train(*TINY, "--run-dir", tmp_path / "run")
 
@@ -253,9 +215,8 @@ class TestARun:
         assert mean(played[-164:-64], "success") < 0.4
 
     def test_leaves_out_lost_episodes_and_never_counts_them_as_zero(self, service, tmp_path):
-        fixed = ["--base-model", "fake/tabular", "--tokenizer", "word_tokenizer:WordTokenizer"]
         done = subprocess.run(
-            [service.python, "-c", FRAGILE, *fixed, *TINY, "--run-dir", tmp_path / "run"],
+            [service.python, "-c", FRAGILE, *MODEL, *TINY, "--run-dir", tmp_path / "run"],
             env=service.variables(),
             capture_output=True,
             text=True,

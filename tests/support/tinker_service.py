@@ -200,6 +200,7 @@ class Service:
     def on_asample(self, body):
         sampler = self.samplers[body["sampling_session_id"]]
         prompt = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
+        self.stats[f"last prompt token {prompt[-1]}"] += 1
         reply = pb.SampleResponse()
         for _ in range(body["num_samples"]):
             tokens, logprobs, stopped = sampler.sample(prompt, body["sampling_params"])

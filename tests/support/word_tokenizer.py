@@ -22,3 +22,16 @@ class WordTokenizer:
 
     def decode(self, tokens: list[int]) -> str:
         return " ".join(PIECES[token] for token in tokens)
+
+
+def chat_tokenizer():
+    """A tokenizer of `transformers`, with a chat template, that needs no download."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<end>", *"ABCD", *(f"word{i}" for i in range(11)), "<unknown>", "<user>", "<model>"]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unknown>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
+    outer.chat_template = "<user> {{ messages[0]['content'] }} <end> <model>"
+    return outer

@@ -191,8 +191,8 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
                 except KeyboardInterrupt:
                     log.write("interrupted", episodes=run.finished)
                     raise TrainingInterrupted(run_dir, run.finished) from None
-                except ew.errors.ServerError as error:
-                    raise ew.errors.ServerError(
+                except (ew.errors.ServerError, ew.errors.RolloutFailedError) as error:
+                    raise type(error)(
                         f"{error} What was learnt up to the last checkpoint is kept; continue with "
                         f"the same options and: --run-dir {run_dir} --resume"
                     ) from error
