@@ -16,30 +16,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 
 from envweave.errors import MissingExtraError, OptionError, ServerError, suggest
+from envweave.examples.training import TrainingConfig
 
 KEY_VARIABLE = "TINKER_API_KEY"
 CLOSE_TIMEOUT_S = 5.0
 T = TypeVar("T")
-
-
-class Tokenizer(Protocol):
-    """What is used of a tokenizer; those of `transformers` have it."""
-
-    chat_template: Any
-    eos_token_id: int | None
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        ...
-
-    def decode(self, tokens: list[int]) -> str:
-        """Return the text of ids."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -59,30 +45,28 @@ class Completion:
     stopped: bool
 
 
-@dataclass(frozen=True)
-class TinkerConfig:
-    """Which model, and how to train and sample it.
+@dataclass(frozen=True, kw_only=True)
+class TinkerConfig(TrainingConfig):
+    """The settings of a program that trains through Tinker.
 
     Attributes:
         base_model: Its name at Tinker.
-        rank: Of the LoRA weights.
+        rank: Of its LoRA weights.
         learning_rate: Of Adam.
         loss_fn: `importance_sampling`, `ppo` or `cispo`.
         max_tokens: The longest completion.
-        seed: Of the LoRA weights' first values.
-        tokenizer: `MODULE:NAME` of a function or class that makes a tokenizer; `None` takes the
-            model's own, which the SDK downloads.
-        timeout_s: How long one call may go without a result. The SDK retries meanwhile.
+        tokenizer: `MODULE:NAME` of a function or class that makes a tokenizer like those of
+            `transformers`; `None` takes the model's own, which the SDK downloads.
+        service_timeout_s: How long one call may go without a result. The SDK retries meanwhile.
     """
 
-    base_model: str
-    rank: int
-    learning_rate: float
-    loss_fn: str
-    max_tokens: int
-    seed: int
-    tokenizer: str | None
-    timeout_s: float
+    base_model: str = "Qwen/Qwen3-8B"
+    rank: int = 32
+    learning_rate: float = 4e-5
+    loss_fn: str = "importance_sampling"
+    max_tokens: int = 512
+    tokenizer: str | None = None
+    service_timeout_s: float = 600.0
 
 
 def require_tinker() -> None:
@@ -156,11 +140,10 @@ class TinkerPolicy:
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the ids of a prompt, as a user's message where the model has a chat template."""
-        tokenizer: Any = self._tokenizer
-        if not tokenizer.chat_template:
-            return tuple(tokenizer.encode(prompt))
+        if not self._tokenizer.chat_template:
+            return tuple(self._tokenizer.encode(prompt))
         messages = [{"role": "user", "content": prompt}]
-        ids = tokenizer.apply_chat_template(
+        ids = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False, enable_thinking=False
         )
         return tuple(ids)
@@ -170,7 +153,7 @@ class TinkerPolicy:
         tokens = list(completion.tokens)
         if tokens and tokens[-1] == self._tokenizer.eos_token_id:
             del tokens[-1]
-        return self._tokenizer.decode(tokens)
+        return str(self._tokenizer.decode(tokens))
 
     async def sample(self, prompt: tuple[int, ...], *, temperature: float, seed: int) -> Completion:
         """Let the model answer a prompt.
@@ -184,7 +167,7 @@ class TinkerPolicy:
         )
         with self._errors("sample"):
             call = self._sampler.sample_async(types.ModelInput.from_ints(list(prompt)), 1, params)
-            reply = await asyncio.wait_for(call, self._config.timeout_s)
+            reply = await asyncio.wait_for(call, self._config.service_timeout_s)
         (sequence,) = reply.sequences
         if sequence.logprobs is None:
             raise ServerError(
@@ -206,8 +189,8 @@ class TinkerPolicy:
             # Both are submitted before either is waited for, so the service does them at once.
             gradient = self._training.forward_backward(data, config.loss_fn)
             step = self._training.optim_step(params)
-            metrics = dict(gradient.result(config.timeout_s).metrics)
-            metrics |= step.result(config.timeout_s).metrics or {}
+            metrics = dict(gradient.result(config.service_timeout_s).metrics)
+            metrics |= step.result(config.service_timeout_s).metrics or {}
         return {name: float(value) for name, value in metrics.items()}
 
     def _datum(self, completion: Completion, advantage: float) -> Any:
@@ -235,7 +218,9 @@ class TinkerPolicy:
     def save(self, name: str) -> str:
         """Keep the weights and the optimizer's state at Tinker, and return their path."""
         with self._errors("save a checkpoint"):
-            saved = self._training.save_state(name, overwrite=True).result(self._config.timeout_s)
+            saved = self._training.save_state(name, overwrite=True).result(
+                self._config.service_timeout_s
+            )
         return str(saved.path)
 
     def _check_model(self) -> None:
@@ -248,21 +233,19 @@ class TinkerPolicy:
                 f"one of: {', '.join(known)}."
             )
 
-    def _make_tokenizer(self) -> Tokenizer:
+    def _make_tokenizer(self) -> Any:
         name = self._config.tokenizer
         try:
             if name is None:
-                own: Tokenizer = self._training.get_tokenizer()
-                return own
+                return self._training.get_tokenizer()
             module, _, attribute = name.partition(":")
-            made: Tokenizer = getattr(importlib.import_module(module), attribute)()
+            return getattr(importlib.import_module(module), attribute)()
         except Exception as error:
             what = f"of {self._config.base_model}" if name is None else repr(name)
             raise OptionError(
                 f"The tokenizer {what} cannot be loaded: {type(error).__name__}: {error}. Check "
                 "the connection it is downloaded over, or name another: --tokenizer MODULE:NAME."
             ) from error
-        return made
 
     def _call(self, what: str, function: Callable[[], T]) -> T:
         """Call what the SDK has no time-out for, and would try for minutes."""
@@ -276,7 +259,7 @@ class TinkerPolicy:
 
         threading.Thread(target=run, daemon=True).start()
         with self._errors(what):
-            return future.result(self._config.timeout_s)
+            return future.result(self._config.service_timeout_s)
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -296,7 +279,7 @@ class TinkerPolicy:
         if isinstance(error, TimeoutError):
             last = self._last_warning.text
             detail = f" Its last message: {last}" if last else ""
-            return f"no result from {address} for {self._config.timeout_s:g} s.{detail}"
+            return f"no result from {address} for {self._config.service_timeout_s:g} s.{detail}"
         advice = {
             sdk.AuthenticationError: f"the key in {KEY_VARIABLE} is not valid. Set a valid one.",
             sdk.PermissionDeniedError: f"the key in {KEY_VARIABLE} may not do this.",

@@ -30,7 +30,6 @@ from envweave.examples.tinker_policy import (
 )
 from envweave.examples.training import (
     ShowProgress,
-    TrainingConfig,
     TrainingInterrupted,
     add_training_options,
     fraction,
@@ -50,7 +49,7 @@ TARGET_WINDOW = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSM8KConfig(TrainingConfig):
+class GSM8KConfig(TinkerConfig):
     """How to train on GSM8K.
 
     Attributes:
@@ -58,21 +57,14 @@ class GSM8KConfig(TrainingConfig):
         data: The folder of the dataset, where the environments run; see `GSM8KEnv`.
         download: Whether to download it.
         max_examples: At most so many questions of each split.
-        base_model: The model at Tinker.
-        rank: Of its LoRA weights.
-        learning_rate: Of Adam.
         group_size: Completions of each question.
         groups_per_step: Questions of one batch, which is at most one optimizer step.
-        max_tokens: The longest completion.
         temperature: Of sampling in training. Evaluation takes the likeliest token.
-        loss_fn: `importance_sampling`, `ppo` or `cispo`.
         sync_every: Optimizer steps between refreshes of the sampling weights.
         checkpoint_every: Batches between checkpoints.
         target_success_rate: Stop when the last 100 episodes reach it.
         evaluation_tasks: Held-out questions that measure the model before and after.
         reward_sign: −1 learns from the advantage's opposite, to check that learning follows it.
-        tokenizer: See `TinkerConfig`.
-        service_timeout_s: How long one call to Tinker may go without a result.
     """
 
     num_envs: int = 8
@@ -81,21 +73,14 @@ class GSM8KConfig(TrainingConfig):
     data: str | None = None
     download: bool = False
     max_examples: int | None = None
-    base_model: str = "Qwen/Qwen3-8B"
-    rank: int = 32
-    learning_rate: float = 4e-5
     group_size: int = 8
     groups_per_step: int = 8
-    max_tokens: int = 512
     temperature: float = 1.0
-    loss_fn: str = "importance_sampling"
     sync_every: int = 1
     checkpoint_every: int = 5
     target_success_rate: float | None = None
     evaluation_tasks: int = 64
     reward_sign: int = 1
-    tokenizer: str | None = None
-    service_timeout_s: float = 600.0
 
     def environment_options(self) -> dict[str, Any]:
         """Return the options of the environments that were set."""
@@ -181,7 +166,7 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
     require_tinker()
     with config.make_pool(config.env, IMAGE, **config.environment_options()) as pool:
         checkpoint = _Checkpoint.read(config)
-        with TinkerPolicy(_tinker_config(config), state=checkpoint.state) as policy:
+        with TinkerPolicy(config, state=checkpoint.state) as policy:
             run_dir = config.open_run_dir("gsm8k" if config.env == ENV_IDS[0] else "gsm8k-choice")
             settings = _settings(config, policy)
             with RunLog(run_dir, settings, keep_lines=checkpoint.log_lines) as log:
@@ -197,19 +182,6 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
                         f"the same options and: --run-dir {run_dir} --resume"
                     ) from error
     return run_dir
-
-
-def _tinker_config(config: GSM8KConfig) -> TinkerConfig:
-    return TinkerConfig(
-        base_model=config.base_model,
-        rank=config.rank,
-        learning_rate=config.learning_rate,
-        loss_fn=config.loss_fn,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
-        tokenizer=config.tokenizer,
-        timeout_s=config.service_timeout_s,
-    )
 
 
 def _settings(config: GSM8KConfig, policy: TinkerPolicy) -> dict[str, Any]:
