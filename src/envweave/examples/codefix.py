@@ -3,7 +3,7 @@
 A prompt has three parts: the specification in words, the code with a gap, and one example.
 
 ```text
-Spec: it must return a times b and not a plus b.
+Spec: return a times b instead of b added to a.
 Code: def f(a, b): return a ? b
 Example: f(6, 4) == 24
 ```
@@ -12,9 +12,10 @@ Wording and numbers vary from task to task. Some specifications also name an ope
 not wanted, so spotting a word is not enough. In every example the four operators give four
 different results, so exactly one fits.
 
-The splits `train` and `test` share no prompt: a specification is a frame around a phrase, and the
-test split has the pairs of frame and phrase that the train split leaves out. Every frame and
-every phrase occurs in both, so what `test` asks for is reading known words in new combinations.
+The splits `train` and `test` share no prompt. A specification is a frame around one phrase or two,
+and the test split has the combinations of frame and phrase, or of two phrases, that the train
+split leaves out. Every frame and every phrase occurs in both, so what `test` asks for is reading
+known words in new combinations. Who can calculate finds the operator from the example alone.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 MAX_CHARACTERS = 256
+POOL = 8
+"""How many characters are pooled into one vector."""
 WARM_UP = 200
 """The learning rate rises for so many updates, then falls with the root of their number."""
 
@@ -26,12 +28,11 @@ WARM_UP = 200
 class PolicyNetwork(nn.Module):
     """Maps rows of characters to one logit a choice, and the reward to expect."""
 
-    def __init__(self, num_choices: int, *, width: int = 64, pool: int = 8) -> None:
+    def __init__(self, num_choices: int, *, width: int = 64) -> None:
         super().__init__()
-        self.pool = pool
         self.characters = nn.Embedding(128, width)
         self.pieces = nn.Conv1d(width, width, kernel_size=7, padding="same")
-        self.positions = nn.Embedding(MAX_CHARACTERS // pool, width)
+        self.positions = nn.Embedding(MAX_CHARACTERS // POOL, width)
         layer = nn.TransformerEncoderLayer(
             width, 4, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
@@ -47,8 +48,8 @@ class PolicyNetwork(nn.Module):
     def forward(self, characters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and expected rewards; 0 fills up a row that is shorter than others."""
         found = functional.gelu(self.pieces(self.characters(characters).transpose(1, 2)))
-        pieces = functional.max_pool1d(found, self.pool).transpose(1, 2)
-        is_empty = (characters == 0).view(len(characters), -1, self.pool).all(2)
+        pieces = functional.max_pool1d(found, POOL).transpose(1, 2)
+        is_empty = (characters == 0).view(len(characters), -1, POOL).all(2)
         pieces = pieces + self.positions.weight[: pieces.shape[1]]
         read = self.norm(self.encoder(pieces, src_key_padding_mask=is_empty))
         is_text = (~is_empty)[:, :, None]
@@ -78,8 +79,14 @@ class Learner:
         self.updates = 0
 
     def choose(self, prompts: Sequence[str], rng: np.random.Generator) -> Choice:
-        """Draw a choice for each prompt."""
-        logits, expected = self._network(_encode(prompts, self._network.pool))
+        """Draw a choice for each prompt.
+
+        Every prompt is read from a position drawn at random, a few characters later than it
+        stands, so that words are not learnt together with their place.
+        """
+        shifts = rng.integers(POOL, size=len(prompts))
+        shifted = ["\0" * shift + prompt for shift, prompt in zip(shifts, prompts, strict=True)]
+        logits, expected = self._network(_encode(shifted))
         log_probabilities = logits.log_softmax(1)
         probabilities = log_probabilities.exp()
         passed = probabilities.detach().numpy().cumsum(1) < rng.random((len(prompts), 1))
@@ -94,7 +101,7 @@ class Learner:
     @torch.no_grad()
     def best(self, prompts: Sequence[str]) -> NDArray[np.int64]:
         """Return the likeliest choice for each prompt."""
-        logits, _ = self._network(_encode(prompts, self._network.pool))
+        logits, _ = self._network(_encode(prompts))
         best: NDArray[np.int64] = logits.argmax(1).numpy()
         return best
 
@@ -105,7 +112,8 @@ class Learner:
         expected = choice.expected[kept]
         advantage = reward - expected.detach()
         if len(advantage) > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-3)
+            # The floor keeps a batch of equal rewards from blowing up the baseline's noise.
+            advantage = (advantage - advantage.mean()) / advantage.std().clamp(min=0.5)
         entropy = choice.entropy.mean()
         self.updates += 1
         if len(advantage):
@@ -138,9 +146,9 @@ class Learner:
         self.updates = state["updates"]
 
 
-def _encode(prompts: Sequence[str], pool: int) -> torch.Tensor:
-    """Return the prompts as rows of character codes, filled up to a multiple of `pool`."""
+def _encode(prompts: Sequence[str]) -> torch.Tensor:
+    """Return the prompts as rows of character codes, filled up to a multiple of `POOL`."""
     rows = [prompt.encode("ascii", "replace")[:MAX_CHARACTERS] for prompt in prompts]
-    length = -(-max(map(len, rows)) // pool) * pool
+    length = -(-max(map(len, rows)) // POOL) * POOL
     codes = np.frombuffer(b"".join(row.ljust(length, b"\0") for row in rows), np.uint8)
     return torch.from_numpy(codes.reshape(len(rows), length).astype(np.int64))

@@ -2,7 +2,8 @@
 
 The policy reads the prompt character by character and is trained from scratch by REINFORCE. It is
 measured on held-out prompts of the test split, before, on the way and after. To see that the
-learning follows the reward, flip its sign (`--reward-sign -1`): success falls to nothing.
+learning follows the reward, flip its sign (`--reward-sign -1`): success falls below
+chance.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
         type=int,
         choices=(1, -1),
         default=default.reward_sign,
-        help="-1 flips the reward: a sanity check, success must then fall to about 0",
+        help="-1 flips the reward: a sanity check, success must then fall below chance",
     )
     add(
         "--evaluation-episodes",
