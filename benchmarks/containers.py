@@ -105,7 +105,7 @@ def measure(repeats: int) -> dict[str, list[float]]:
 
 
 def sizes() -> dict[str, float]:
-    images = ("envweave-base", "echo-env", "lineworld-env", "coding-env")
+    images = ("envweave-base", "echo-env", "envweave-lineworld", "coding-env")
     told = docker("image", "inspect", "--format", "{{.Size}}", *(f"{n}:latest" for n in images))
     return {name: round(int(size) / 1e6) for name, size in zip(images, told.split(), strict=True)}
 

@@ -16,7 +16,7 @@ PAUSE = "envweave-pause:1"
 IMAGES = [
     "envweave-base:latest",
     "echo-env:latest",
-    "lineworld-env:latest",
+    "envweave-lineworld:latest",
     "coding-env:latest",
     "envweave-python:3.11",
 ]

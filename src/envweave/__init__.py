@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from envweave.adapters.gymnasium import to_gymnasium_vector as to_gymnasium_vector
     from envweave.adapters.pettingzoo import from_pettingzoo as from_pettingzoo
     from envweave.adapters.pettingzoo import to_pettingzoo as to_pettingzoo
+    from envweave.adapters.verifiers import from_verifiers as from_verifiers
+    from envweave.adapters.verifiers import to_verifiers as to_verifiers
     from envweave.api import AsyncEnv as AsyncEnv
     from envweave.api import Env as Env
     from envweave.api import list_envs as list_envs
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "adapters.gymnasium": ["from_gymnasium", "to_gymnasium", "to_gymnasium_vector"],
     "adapters.pettingzoo": ["from_pettingzoo", "to_pettingzoo"],
+    "adapters.verifiers": ["from_verifiers", "to_verifiers"],
     "api": [
         "AsyncEnv",
         "Env",

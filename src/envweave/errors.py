@@ -7,6 +7,7 @@
     │   ├── AlreadyRegisteredError  (ValueError)    the ID is taken
     │   ├── DefinitionError         (TypeError)     what the ID names is no environment
     │   └── PluginError             (ImportError)   what the ID names cannot be imported
+    │       └── InstallError                        a package that it needs is missing
     ├── BackendNotFoundError        (LookupError)   no backend has this name
     ├── MissingExtraError           (ImportError)   an optional dependency is missing
     ├── OptionError                 (ValueError)    an option nobody knows or can honour
@@ -87,6 +88,10 @@ class DefinitionError(RegistryError, TypeError):
 
 class PluginError(RegistryError, ImportError):
     """What an ID, a scheme or a backend points at cannot be imported."""
+
+
+class InstallError(PluginError):
+    """A package that an ID needs is not installed, or could not be."""
 
 
 class BackendNotFoundError(EnvWeaveError, LookupError):

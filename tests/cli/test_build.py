@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +177,3 @@ def test_where_no_engine_answers_it_says_how_to_start_one(
 
     assert ran.code == 2
     assert "does not answer (no such file or directory). Start it:" in ran.stderr
-
-
-DOCKERFILES = sorted([*ROOT.glob("docker/**/*Dockerfile"), *ROOT.glob("src/**/*Dockerfile")])
-
-
-@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_dockerfile_needs_no_buildkit_and_leaves_nobody_root(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-
-    assert not re.search(r"^# *syntax=|--mount=|--link|--chmod=|<<", text, re.MULTILINE)
-    assert re.findall(r"^USER (.*)$", text, re.MULTILINE)[-1:] in ([], ["10001:10001"])
-    assert re.search(r"^ARG BASE=", text, re.MULTILINE)

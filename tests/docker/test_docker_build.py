@@ -185,7 +185,10 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
 @pytest.mark.parametrize(
     ("base", "told"),
     [
-        ("envweave-base:no-such", "no image 'envweave-base:no-such' on this machine to build on"),
+        (
+            "envweave-bse",
+            "no image 'envweave-bse:latest' on this machine. Did you mean 'envweave-base'",
+        ),
         ("envweave-python:3.11", "--base 'envweave-python:3.11' has no envweave in it"),
     ],
 )

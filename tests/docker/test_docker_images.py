@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 from docker_images import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
@@ -39,6 +43,7 @@ def test_an_image_is_nobodys_root_and_says_when_it_is_well(image: str) -> None:
     assert about["Healthcheck"]["Test"] == ["CMD", *HEALTH]
     assert list(about["ExposedPorts"]) == ["8000/tcp"]
     assert about["Labels"].get("envweave.env", "base").removesuffix("-v0") in image
+    assert about["Labels"]["envweave.server"] == "1"
 
 
 @pytest.mark.parametrize("network", ["bridge", "none"])
@@ -84,7 +89,7 @@ def test_what_they_weigh_is_told() -> None:
 
     assert done.returncode == 0
     told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert list(told) == [BASE, CODING, ECHO, LINEWORLD]
+    assert {BASE, CODING, ECHO, LINEWORLD.removesuffix(":latest")} <= set(told)
     assert all(int(size.removesuffix(" MB")) < 300 for size in told.values())
 
 
@@ -92,4 +97,23 @@ def test_an_image_that_nobody_wrote_is_told() -> None:
     done = script("ehco")
 
     assert done.returncode == 2
-    assert "There is no 'ehco' in docker/; there are coding, echo, lineworld." in done.stderr
+    assert "There is no 'ehco' in docker/; there are base, codefix, coding, echo," in done.stderr
+
+
+def test_a_stand_in_for_the_public_base_never_takes_the_name_of_a_real_one(tmp_path: Path) -> None:
+    loader = SourceFileLoader("docker_base_image", str(ROOT / "scripts/docker-base-image"))
+    module = types.ModuleType(loader.name)
+    loader.exec_module(module)
+    module.PUBLIC_NAME = name = f"envweave-test-{secrets.token_hex(4)}:latest"
+    (tmp_path / "empty.tar").write_bytes(bytes(10240))
+    try:
+        module.tag_public_name()
+        stand_in = docker("image", "inspect", "--format", "{{.Id}}", name)
+        real = docker("import", str(tmp_path / "empty.tar"), name)
+        module.tag_public_name()
+        kept = docker("image", "inspect", "--format", "{{.Id}}", name)
+    finally:
+        docker("rmi", name)
+
+    assert stand_in == docker("image", "inspect", "--format", "{{.Id}}", module.IMAGE)
+    assert kept == real

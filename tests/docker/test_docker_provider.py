@@ -318,7 +318,7 @@ def test_an_image_that_is_not_there_is_answered_with_a_similar_one() -> None:
         LocalDockerProvider().start_container("echo-envv:latest")
 
     assert "no image 'echo-envv:latest'" in str(caught.value)
-    assert "Did you mean 'echo-env:latest'?" in str(caught.value)
+    assert "Did you mean 'echo-env'?" in str(caught.value)
     assert "`envweave build ID -t echo-envv:latest`" in str(caught.value)
 
 

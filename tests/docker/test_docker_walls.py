@@ -47,7 +47,7 @@ ATTACKS = {
     ),
     "change its own program": (
         "open('/opt/envweave/lib/python3.11/site-packages/envweave/__init__.py', 'a')",
-        "PermissionError",
+        "Read-only file system",
     ),
     "change a setting of the kernel": (
         "open('/proc/sys/kernel/hostname', 'w').write('mine')",

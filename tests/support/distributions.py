@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,3 +23,24 @@ def install(
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
+
+
+def wheel(
+    name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()
+) -> tuple[str, bytes]:
+    """Build a wheel of these files; return its file name and its content."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    lines = [f"Requires-Dist: {one}" for one in requires]
+    metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, "", ""]
+    tags = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    about = f"{stem}.dist-info"
+    every = {**files, f"{about}/METADATA": "\n".join(metadata), f"{about}/WHEEL": tags}
+    record = []
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for path, text in every.items():
+                archive.writestr(path, text)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+                record.append(f"{path},sha256={digest.rstrip(b'=').decode()},{len(text.encode())}")
+            archive.writestr(f"{about}/RECORD", "\n".join([*record, f"{about}/RECORD,,", ""]))
+        return f"{stem}-py3-none-any.whl", file.getvalue()

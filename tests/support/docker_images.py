@@ -15,7 +15,7 @@ from docker_engine import need_image
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE, ECHO, LINEWORLD, CODING = (
-    f"{name}:latest" for name in ("envweave-base", "echo-env", "lineworld-env", "coding-env")
+    f"{name}:latest" for name in ("envweave-base", "echo-env", "envweave-lineworld", "coding-env")
 )
 OWNER = "envweave.owner"
 

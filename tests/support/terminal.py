@@ -19,6 +19,8 @@ from typing import final
 
 import pytest
 
+from venvs import venv_python, with_envweave
+
 ROOT = Path(__file__).parents[2]
 
 RUN = {
@@ -34,6 +36,9 @@ RUN = {
 NOT_RUN = {"pip", "uv", "source", "docker", "./dev"}  # they install, or take long
 OPENENV = "openenv/bin/"
 """Where pages have OpenEnv installed, which needs a virtual environment of its own."""
+
+VERIFIERS = {"classic/bin/": "verifiers-classic", "v1/bin/": "verifiers-v1"}
+"""Where pages have the generations of verifiers, and envweave, installed."""
 
 _PORT = re.compile(r"(?:(?<=127\.0\.0\.1:)|(?<=--port ))80\d\d\b")
 _VARIABLE = re.compile(r"[A-Z_]+=")
@@ -71,6 +76,11 @@ class Terminal:
             variables[name] = value
         if words == ["kill", "%1"]:
             return self._kill(place)
+        if words[0].startswith(tuple(VERIFIERS)):
+            variables = {
+                **with_envweave(HF_HUB_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1"),
+                **variables,
+            }
         program = _program(words[0], place)
         if program is None or words == ["pytest"]:
             return None
@@ -156,6 +166,9 @@ def _program(word: str, place: str) -> list[str] | None:
         if python is None:
             pytest.skip("OpenEnv is not set up. Run scripts/openenv-venv once.")
         return [str(python.parent / word.removeprefix(OPENENV))]
+    for place_of_venv, name in VERIFIERS.items():
+        if word.startswith(place_of_venv):
+            return [str(venv_python(name).parent / word.removeprefix(place_of_venv))]
     assert word in RUN, f"{place}: nobody knows how to run {word!r}"
     return RUN[word]
 

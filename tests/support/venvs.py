@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,3 +52,33 @@ def _distribution() -> Path:
         (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: envweave\nVersion: 0\n")
     return folder
+
+
+def layered_venv(folder: Path, below: Path | None = None, *, has_envweave: bool = True) -> Path:
+    """Make an empty virtual environment on top of another one, and return its Python.
+
+    What is installed in it comes first, and nothing is written to the other one.
+
+    Args:
+        folder: Where to make it.
+        below: The Python of the other one; the tests' own by default.
+        has_envweave: Whether this checkout can be imported there.
+    """
+    below = Path(sys.executable) if below is None else below
+    subprocess.run([below, "-m", "venv", "--without-pip", folder], check=True)
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    python = folder / "bin/python"
+    inner, outer = (
+        subprocess.check_output([one, "-c", ask], text=True).strip() for one in (python, below)
+    )
+    paths = [outer, *([ROOT / "src", _distribution()] if has_envweave else [])]
+    (Path(inner) / "below.pth").write_text("".join(f"{path}\n" for path in paths))
+    return python
+
+
+def with_uv(**variables: str) -> dict[str, str]:
+    """Return environment variables with uv on the path, and no packages of this process."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = shutil.which("uv")
+    folder = Path(found).parent if found else venv_python("prime").parent
+    return {**kept, "PATH": f"{kept['PATH']}{os.pathsep}{folder}", **variables}

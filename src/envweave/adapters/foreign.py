@@ -14,8 +14,8 @@ from envweave.errors import DefinitionError
 def adopt(candidate: Any) -> Environment:
     """Return an `Environment` for whatever a factory made.
 
-    Takes our own, Gymnasium's, PettingZoo's and OpenEnv's environments, and any other object with
-    `reset` and `step` methods that return tuples or results.
+    Takes our own, Gymnasium's, PettingZoo's, OpenEnv's and verifiers' environments, and any other
+    object with `reset` and `step` methods that return tuples or results.
 
     Raises:
         DefinitionError: It is none of these.
@@ -35,6 +35,11 @@ def adopt(candidate: Any) -> Environment:
 
         if pettingzoo.is_foreign(candidate):
             return pettingzoo.from_pettingzoo(candidate)
+    if "verifiers" in sys.modules:
+        from envweave.adapters import verifiers
+
+        if verifiers.is_foreign(candidate):
+            return verifiers.from_verifiers(candidate)
     if openenv.is_foreign(candidate):
         return openenv.from_openenv(candidate)
     missing = [name for name in ("reset", "step") if not callable(getattr(candidate, name, None))]

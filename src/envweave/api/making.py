@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envweave.api.env import AsyncEnv, Env
+from envweave.api.packages import prepare_packages
 from envweave.api.recipes import (
     Transforms,
     backend_module,
@@ -43,6 +45,9 @@ def make(
     wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Env:
@@ -68,8 +73,14 @@ def make(
             full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
-        docker_image: The image whose container serves it; `NAME-env:latest` by default for
-            an ID such as `NAME-v0`.
+        docker_image: The image whose container serves it. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
+        install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
+            built: `"never"`; `"ask"`, on the terminal; or `"always"`.
+        venv: The path of a virtual environment whose Python runs it, at a server that is
+            started and stopped for you; `"auto"` for one that is kept in the user's cache.
+        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
+            `prime://`.
         kwargs: Keywords for the environment's constructor, also those that have the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
@@ -79,6 +90,7 @@ def make(
         BackendNotFoundError: No backend has this name.
         OptionError: A keyword that neither `make` nor the environment knows.
         DefinitionError: The environment could not be made.
+        InstallError: A package that it needs is not installed, and may not or cannot be.
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
         CapacityError: The server is full, and no session was freed within `wait_s`.
@@ -87,6 +99,7 @@ def make(
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -109,6 +122,9 @@ def make_async(
     wait_s: float | None = None,
     provider: Any = None,
     docker_image: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> AsyncEnv:
@@ -120,6 +136,7 @@ def make_async(
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
     remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
@@ -148,6 +165,9 @@ def make_vector(
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> VectorEnv:
@@ -186,10 +206,16 @@ def make_vector(
             full server is a `CapacityError` at once.
         provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
             and for containers a `LocalDockerProvider`.
-        docker_image: The image whose container serves them; `NAME-env:latest` by default for
-            an ID such as `NAME-v0`.
+        docker_image: The image whose container serves them. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
         isolation: With containers, `"container"` gives each environment one of its own; left
             out, one container has them all.
+        install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
+            built: `"never"`; `"ask"`, on the terminal; or `"always"`.
+        venv: The path of a virtual environment whose Python runs them, at a server that is
+            started and stopped for you; `"auto"` for one that is kept in the user's cache.
+        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
+            `prime://`.
         kwargs: Keywords for each environment's constructor, also those that have the name of
             an option.
         **keywords: Passed to each environment's constructor too.
@@ -207,6 +233,7 @@ def make_vector(
         base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
     )
     remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     if max_workers is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from envweave.environment.hinted import refuse_types
-from envweave.errors import EnvIdError, suggest
+from envweave.errors import EnvIdError, EnvNotFoundError, EnvWeaveError, suggest
 from envweave.registry import DEFAULT_REGISTRY, EnvSpec, Registry
 from envweave.registry.plugins import RESOLVERS, load_plugin, plugin_names
 from envweave.types import Observation
@@ -81,7 +81,7 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
     if not separator:
         if not env_id.strip():
             raise EnvIdError("The ID is empty. See `envweave list`.")
-        return table.get(env_id, announced=True)
+        return _bare(env_id, table)
     scheme = scheme.lower()  # as in every URL
     known = plugin_names(RESOLVERS)
     if scheme not in known:
@@ -94,6 +94,24 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
         raise EnvIdError(f"{env_id!r} names nothing after '{scheme}://'.")
     resolve: Callable[[str, Registry], EnvSpec] = load_plugin(RESOLVERS, scheme)
     return resolve(rest, table)
+
+
+def _bare(env_id: str, table: Registry) -> EnvSpec:
+    """Return the recipe of an ID without a scheme: registered, announced, or of the Prime Hub."""
+    try:
+        return table.get(env_id, announced=True)
+    except EnvNotFoundError as unknown:
+        if "/" not in env_id:
+            raise
+        resolve: Callable[[str, Registry], EnvSpec] = load_plugin(RESOLVERS, "prime")
+        try:
+            return resolve(env_id, table)
+        except EnvIdError:
+            raise unknown from None
+        except EnvWeaveError as error:
+            raise EnvNotFoundError(
+                f"{unknown} Nor was it found on the Prime Hub, as 'prime://{env_id}': {error}"
+            ) from error
 
 
 def list_envs(*, registry: Registry | None = None) -> list[EnvSpec]:

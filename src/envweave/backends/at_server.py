@@ -34,7 +34,7 @@ def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
     """Carry a sync caller's calls to one session."""
     connection = reached.server.connect(reached.stop)
     try:
-        served = Served(reached.server, connection.ask("describe"), types_of(spec))
+        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
         return RemoteDriver(
             connection,
             served,
@@ -56,7 +56,7 @@ def connect_many(
     server = reached.server
     description = server.ask("describe", {})
     connection = server.connect_async(size)
-    served = Served(server, description, types_of(spec), connection.ask)
+    served = Served(server, description, types_of(spec, options.remote), connection.ask)
     line = SharedLine(connection, reached.stop)
     return [
         AsyncRemoteDriver(
@@ -78,7 +78,7 @@ def connect_batch(
 
     connection = reached.server.connect(reached.stop)
     try:
-        served = Served(reached.server, connection.ask("describe"), types_of(spec))
+        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
         return RemoteTransport(
             connection,
             served,
@@ -104,7 +104,7 @@ def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -
         server, described = reached[0].server, connections[0].ask("describe")
         return RemoteTransport(
             ManyConnections(connections),
-            Served(server, described, types_of(spec)),
+            Served(server, described, types_of(spec, options.remote)),
             len(reached),
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
@@ -144,9 +144,9 @@ def token_of(remote: Remote) -> str | None:
     return remote.token or os.environ.get("ENVWEAVE_TOKEN", "").strip() or None
 
 
-def types_of(spec: EnvSpec) -> Types:
+def types_of(spec: EnvSpec, remote: Remote) -> Types:
     """Return the author's classes, where they are known here; nothing is made."""
-    if spec.is_made_elsewhere:
+    if spec.is_made_elsewhere or remote.python is not None:
         return Types()
     factory = spec.load()
     if isinstance(factory, type) and is_foreign(factory):

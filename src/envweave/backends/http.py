@@ -103,7 +103,7 @@ def _start(
             wanted["workers"] = options.workers
         if options.remote.token is not None:
             wanted["token"] = options.remote.token
-        provider = SubprocessProvider(**wanted)
+        provider = SubprocessProvider(python=options.remote.python, **wanted)
     elif not isinstance(provider, ContainerProvider):
         raise OptionError(
             f"provider={provider!r} starts no servers. Pass a ContainerProvider, such as "

@@ -48,6 +48,33 @@ Backend = Annotated[
 ]
 
 
+Install = Annotated[
+    str,
+    typer.Option(
+        help="Whether the package of a prime:// ID may be installed: never, ask or always.",
+        metavar="WHEN",
+    ),
+]
+
+
+def installed(env_id: str, install: str) -> str:
+    """Return an ID whose package, if it needs one, is installed, and with its version.
+
+    Raises:
+        InstallError: The package is missing, and may not or cannot be installed.
+    """
+    if install == "never" and "/" not in env_id:
+        return env_id
+    import envweave as ew
+    from envweave.providers.interpreter import Interpreter, ensure_installed, read_permission
+
+    install, spec = read_permission(install), ew.spec(env_id)
+    if spec.package is None:
+        return env_id
+    ensure_installed(spec.id, spec.package, Interpreter(), install)
+    return spec.id
+
+
 def backend_of(env_id: str, given: str | None) -> str:
     """Return where an environment runs."""
     import envweave as ew

@@ -66,6 +66,7 @@ def bench_command(
         ),
     ] = True,
     arg: arguments.Keywords = None,
+    install: arguments.Install = "never",
     json: arguments.Json = False,
 ) -> int:
     """Measure how fast an environment is: alone, through make, and in vectors.
@@ -77,7 +78,7 @@ def bench_command(
     from envweave.bench.report import Plan
 
     plan = Plan(
-        env_id,
+        arguments.installed(env_id, install),
         arguments.read_keywords(arg),
         sizes=sorted(set(num_envs or (16, 64))),
         backend=backend,

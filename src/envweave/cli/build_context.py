@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -182,15 +183,25 @@ def _envweave_by_name(folder: Path, head: str) -> Path:
     return wheel
 
 
+def _pip_command() -> list[str]:
+    """Return how to run pip: as installed here, or as Python brings it along for ensurepip."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    # A virtual environment made by uv has none. Debian keeps the wheel in a folder of its own.
+    folders = [Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")]
+    folders.append(Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or folders[0]))
+    for wheel in (wheel for folder in folders for wheel in folder.glob("pip-*.whl")):
+        return [sys.executable, f"{wheel}/pip"]
+    raise MissingExtraError(
+        f"Building an image needs pip, which {sys.executable} does not have. Install it there: "
+        "`uv pip install pip`, or your system's package python3-venv."
+    )
+
+
 def _pip(failure: str, *command: str | Path) -> None:
-    if importlib.util.find_spec("pip") is None:
-        raise MissingExtraError(
-            f"Building an image needs pip, which {sys.executable} has not got. Install it with: "
-            f"{sys.executable} -m ensurepip"
-        )
     verb, *rest = command
     done = subprocess.run(  # noqa: S603 - of this very Python, with what the user asked for
-        [sys.executable, "-m", "pip", verb, *_QUIET, *rest],
+        [*_pip_command(), verb, *_QUIET, *rest],
         capture_output=True,
         text=True,
         errors="replace",

@@ -95,16 +95,8 @@ def _found_base(engine: Engine, base: str) -> str:
         about = engine.image(base)
     except (EngineError, RefusedError):
         raise
-    except StartupError:
-        how = (
-            "Build it: in a checkout of envweave, scripts/docker-images"
-            if base == BASE
-            else f"Fetch it: `docker pull {base}`"
-        )
-        raise StartupError(
-            f"There is no image {base!r} on this machine to build on. {how}; or name another with "
-            "--base."
-        ) from None
+    except StartupError as error:
+        raise StartupError(f"{error} Or name another image to build on with --base.") from None
     if not Image(base, about).is_ours:
         raise OptionError(
             f"--base {base!r} has no envweave in it. Name an image that is built on {BASE}, or "

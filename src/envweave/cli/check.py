@@ -30,6 +30,7 @@ def check_command(
     ] = 1000,
     backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
+    install: arguments.Install = "never",
     json: arguments.Json = False,
 ) -> int:
     """Check that an environment keeps every promise a caller relies on.
@@ -39,6 +40,7 @@ def check_command(
     """
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
+        env_id = arguments.installed(env_id, install)
         backend = arguments.backend_of(env_id, backend)
         with _warnings_of("envweave.sandbox.packages") as notes:
             outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)

@@ -14,7 +14,6 @@ from envweave.errors import OptionError
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_BARE = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
 
 
 def deploy_command(
@@ -131,7 +130,9 @@ def _name_of(env_id: str) -> str:
 
 
 def _image_of(env_id: str) -> str:
-    found = _BARE.fullmatch(env_id)
+    from envweave.providers.docker_image import image_of
+
+    found = image_of(env_id)
     if found is None:
         raise OptionError(f"Which image has {env_id!r}? Say --image.")
-    return f"{found['name']}-env:latest"
+    return found

@@ -18,7 +18,10 @@ _LONG = 16
 
 
 def info_command(
-    env_id: arguments.EnvId, json: arguments.Json = False, arg: arguments.Keywords = None
+    env_id: arguments.EnvId,
+    json: arguments.Json = False,
+    arg: arguments.Keywords = None,
+    install: arguments.Install = "never",
 ) -> None:
     """Show what an environment is: its actions, observations, agents, tasks and how to reset it.
 
@@ -29,7 +32,7 @@ def info_command(
     from envweave.registry import build
 
     with output.stdout_reserved(json):
-        spec = ew.spec(env_id)
+        spec = ew.spec(arguments.installed(env_id, install))
         made = build(spec, arguments.read_keywords(arg))
         environment = adopt(made)
         with ew.make(environment) as env:  # closes it, whether its methods are async or not

@@ -34,6 +34,7 @@ def run_command(
     ] = 1000,
     backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
+    install: arguments.Install = "never",
     json: arguments.Json = False,
 ) -> int:
     """Run episodes and show what they return, how long they take and how they end.
@@ -46,6 +47,7 @@ def run_command(
 
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
+        env_id = arguments.installed(env_id, install)
         backend = arguments.backend_of(env_id, backend)
         finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
     summary = summarize(finished)

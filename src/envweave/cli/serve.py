@@ -122,6 +122,7 @@ def serve_command(
         typer.Option(help="Truncate every episode after so many steps.", metavar="N", min=1),
     ] = None,
     arg: arguments.Keywords = None,
+    install: arguments.Install = "never",
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     json: Annotated[
         bool,
@@ -155,7 +156,7 @@ def serve_command(
     }
     code = serve_as_told(
         {
-            "id": env_id,
+            "id": arguments.installed(env_id, install),
             "kwargs": arguments.read_keywords(arg),
             "max_episode_steps": max_episode_steps,
             "host": host,

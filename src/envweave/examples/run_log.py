@@ -14,7 +14,14 @@ import envweave as ew
 
 METRICS = "metrics.jsonl"
 
-MAY_CHANGE = {"backend", "docker_image", "episodes"}
+MAY_CHANGE = {
+    "backend",
+    "docker_image",
+    "env_backend",
+    "episodes",
+    "service_timeout_s",
+    "target_success_rate",
+}
 """Settings that a resumed run may have otherwise: they change nothing about earlier episodes."""
 
 

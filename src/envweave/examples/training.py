@@ -55,6 +55,19 @@ class TrainingConfig:
         Raises:
             OptionError: There is an image, but the backend runs no containers.
         """
+        return ew.make_vector(
+            env_id, num_envs=self.num_envs, **self._placement(default_image(env_id)), **options
+        )
+
+    def make_pool(self, env_id: str, default_image: str, **options: Any) -> ew.Pool:
+        """Make the environments where the settings say, to play whole episodes.
+
+        Raises:
+            OptionError: There is an image, but the backend runs no containers.
+        """
+        return ew.pool(env_id, size=self.num_envs, **self._placement(default_image), **options)
+
+    def _placement(self, default_image: str) -> dict[str, Any]:
         image = self.docker_image
         if image is not None and self.backend in ("inproc", "process", "http"):
             raise ew.errors.OptionError(
@@ -62,10 +75,8 @@ class TrainingConfig:
                 "Add --backend docker_http."
             )
         if image is None and self.backend == "docker_http":
-            image = default_image(env_id)
-        return ew.make_vector(
-            env_id, num_envs=self.num_envs, backend=self.backend, docker_image=image, **options
-        )
+            image = default_image
+        return {"backend": self.backend, "docker_image": image}
 
     def open_run_dir(self, name: str) -> Path:
         """Return the directory that the settings name, or a fresh `runs/NAME-seedN`."""

@@ -18,11 +18,13 @@ BOOT = """\
 # an envweave server process
 import json, sys
 told = json.loads(sys.stdin.readline())
-sys.path[:] = told["path"]
+sys.path[:] = told["path"] + (sys.path if told["keeps_path"] else [])
 from envweave.providers.child import main
 main(told["server"])
 """
-"""What the process runs: it looks for modules where its starter does, before it imports any."""
+"""What the process runs: it looks for modules where its starter does, before it imports any.
+
+Another interpreter than its starter's keeps its own path, after a folder with envweave in it."""
 
 
 def main(config: Mapping[str, Any]) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, final
 from urllib.parse import urlsplit
 
-from envweave.errors import MissingExtraError, OptionError, StartupError, suggest
-from envweave.providers.docker_image import image_of
-from envweave.registry.plugins import ENVS, plugin_names
+from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.providers.docker_image import missing_image_message
 
 CALL_S = 60.0
 """How long the engine may take for one answer, before it counts as hung."""
@@ -86,14 +85,9 @@ class Engine:
                 return found
         except NoSuchContainerError:
             with self._told():
-                tags = [tag for one in self._api.images() for tag in one["RepoTags"] or ()]
-            known = {image_of(one): one for one in plugin_names(ENVS)}
-            build = known.get(name, f"ID -t {name}")
-            raise StartupError(
-                f"There is no image {name!r} on this machine.{suggest(name, tags)} Build it: "
-                f"`envweave build {build}`, or with `docker build`; or fetch it: `docker pull "
-                f"{name}`."
-            ) from None
+                present = self._api.images()
+            tags = [tag for one in present for tag in one.get("RepoTags") or ()]
+            raise StartupError(missing_image_message(name, tags)) from None
 
     def build(
         self, context: IO[bytes], image: str, arguments: Mapping[str, str], network: str | None

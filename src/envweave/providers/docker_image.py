@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
-from envweave.errors import OptionError
+from envweave.errors import OptionError, suggest
 from envweave.providers.docker_options import DockerOptions
+from envweave.registry.plugins import ENVS, plugin_names
 
 CONFIG = "ENVWEAVE_CONFIG"
 """The variable by which a server in a container is told what to serve, and how."""
@@ -20,13 +21,61 @@ SERVER_LABEL = "envweave.server"
 ENV_LABEL = "envweave.env"
 """The label that says what they serve where nobody says anything else."""
 
+DOCKERFILES = {
+    "envweave-base:latest": "docker/base/Dockerfile",
+    "envweave-codefix:latest": "docker/codefix_env_server/Dockerfile",
+    "envweave-gsm8k:latest": "docker/gsm8k_env_server/Dockerfile",
+    "envweave-lineworld:latest": "docker/lineworld_env_server/Dockerfile",
+    "coding-env:latest": "docker/coding_env_server/Dockerfile",
+    "echo-env:latest": "docker/echo_env_server/Dockerfile",
+}
+"""The images of this project, and the files in its checkout that they are built from."""
+
+_IMAGES = {
+    "codefix-v0": "envweave-codefix:latest",
+    "gsm8k-v0": "envweave-gsm8k:latest",
+    "gsm8k-choice-v0": "envweave-gsm8k:latest",
+    "lineworld-v0": "envweave-lineworld:latest",
+}
 _NAME = re.compile(r"(?P<name>[a-z0-9]+(?:[._-][a-z0-9]+)*?)(?:-v\d+)?")
 
 
 def image_of(env_id: str) -> str | None:
-    """Return the image that an ID has by its own name; `None` if no image can be called so."""
+    """Return the default image of an ID; `None` if no image can have its name."""
     found = _NAME.fullmatch(env_id)
-    return None if found is None else f"{found['name']}-env:latest"
+    return _IMAGES.get(env_id, None if found is None else f"{found['name']}-env:latest")
+
+
+def build_command(image: str) -> str | None:
+    """Return the command that builds an image of this project; `None` for any other image."""
+    file = DOCKERFILES.get(_with_tag(image))
+    return None if file is None else f"docker build -t {image} -f {file} ."
+
+
+def missing_image_message(image: str, present: Iterable[str]) -> str:
+    """Return what to say of an image that is missing, and how to get it.
+
+    Args:
+        image: Its name.
+        present: The tags of the images on this machine.
+    """
+    missing = f"There is no image {image!r} on this machine."
+    command = build_command(image)
+    if command is not None:
+        return f"{missing} Build it in a checkout of envweave: `{command}`."
+    for env_id in plugin_names(ENVS):
+        if image_of(env_id) == _with_tag(image):
+            return f"{missing} Build it: `envweave build {env_id}`."
+    known = [tag.removesuffix(":latest") for tag in (*present, *DOCKERFILES)]
+    return (
+        f"{missing}{suggest(image.removesuffix(':latest'), known)} Build it: `envweave build ID -t "
+        f"{image}` with the ID of your environment, or `docker build -t {image} .` with your "
+        f"Dockerfile; or fetch it: `docker pull {image}`."
+    )
+
+
+def _with_tag(image: str) -> str:
+    return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 @final

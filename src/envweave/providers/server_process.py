@@ -36,21 +36,31 @@ class ServerProcess:
     Args:
         config: What to serve, and how, as `envweave.cli.serving_main` is told.
         env_vars: Added to the environment variables.
+        python: Another interpreter to run it, with packages of its own.
     """
 
-    def __init__(self, config: Mapping[str, Any], env_vars: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], env_vars: Mapping[str, str], python: str | None = None
+    ) -> None:
         self._name = str(config["id"])
+        path = [one for one in sys.path if isinstance(one, str)]
+        command, variables = [sys.executable], dict(os.environ)
+        if python is not None:
+            from envweave.providers.interpreter import import_folder, isolated_variables
+
+            path = [str(import_folder())]
+            command, variables = [python, "-P"], isolated_variables()
         self._owner = os.getpid()
         ready_r, ready_w = os.pipe()
         # Nobody ever writes to it: the server reads its end when no copy of ours is left.
         life_r, life_w = os.pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, "-c", BOOT],
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, or the caller's choice
+                [*command, "-c", BOOT],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(ready_w, life_r),
-                env={**os.environ, **env_vars},
+                env={**variables, **env_vars},
                 start_new_session=True,  # a Ctrl-C is for the caller, who closes it in order
             )
         except BaseException:
@@ -68,16 +78,16 @@ class ServerProcess:
         )
         self._exit_thread.start()
         try:
-            self._tell({**config, "ready_fd": ready_w, "lifeline_fd": life_r, "quiet": True})
+            server = {**config, "ready_fd": ready_w, "lifeline_fd": life_r, "quiet": True}
+            self._tell({"path": path, "keeps_path": python is not None, "server": server})
         except BaseException:
             self.stop()
             raise
 
-    def _tell(self, config: Mapping[str, Any]) -> None:
-        path = [one for one in sys.path if isinstance(one, str)]
+    def _tell(self, told: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps({"path": path, "server": config}).encode() + b"\n")
+            stdin.write(json.dumps(told).encode() + b"\n")
 
     @property
     def pid(self) -> int:

@@ -39,11 +39,14 @@ class SubprocessProvider(WatchedProvider):
     ```
 
     Args:
+        python: The interpreter to start it with, such as that of a virtual environment; this one
+            by default. Another one imports its own packages, and this envweave.
         **options: How the server runs its sessions: any field of `ServerOptions`, such as
             `workers=2`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, python: str | None = None, **options: Any) -> None:
+        self._python = python
         # Whoever stops it has no more use for its episodes.
         self._options = {"drain_s": 0, **options}
         self._process: ServerProcess | None = None
@@ -67,7 +70,7 @@ class SubprocessProvider(WatchedProvider):
 
     def another(self) -> SubprocessProvider:
         """Return one more of this kind, with the same options and no server yet."""
-        return SubprocessProvider(**self._options)
+        return SubprocessProvider(python=self._python, **self._options)
 
     def start_container(
         self,
@@ -131,7 +134,8 @@ class SubprocessProvider(WatchedProvider):
             where = {"host": "127.0.0.1", "port": port}
             base_url = f"http://127.0.0.1:{port}"
         try:
-            process = ServerProcess({**served, **where, "options": self._options}, env_vars)
+            config = {**served, **where, "options": self._options}
+            process = ServerProcess(config, env_vars, self._python)
         except BaseException:
             if folder is not None:
                 folder.cleanup()

@@ -1,6 +1,15 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import EnvSpec, MadeElsewhere, Options, ReadyMade, Remote, build
+from envweave.registry.definition import (
+    EnvSpec,
+    MadeElsewhere,
+    Options,
+    Package,
+    PackageFiles,
+    ReadyMade,
+    Remote,
+    build,
+)
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
@@ -9,6 +18,8 @@ __all__ = [
     "EnvSpec",
     "MadeElsewhere",
     "Options",
+    "Package",
+    "PackageFiles",
     "ReadyMade",
     "Registry",
     "Remote",

@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words, suggest
 from envweave.registry.plugins import ENVS, load_path, load_plugin, plugin_target
 from envweave.types import Observation
+
+
+@dataclass(frozen=True)
+class Package(ABC):
+    """A package that has to be installed before an environment can be made.
+
+    Attributes:
+        name: The name of its distribution.
+        version: Which version of it.
+        module: The module that is imported from it.
+    """
+
+    name: str
+    version: str
+    module: str
+
+    @abstractmethod
+    def locate(self) -> PackageFiles:
+        """Return where it can be had from. Downloads no package."""
+
+
+class PackageFiles(ABC):
+    """Where a package can be had from."""
+
+    @abstractmethod
+    def requirements(self) -> list[str]:
+        """Return what to give to an installer by hand."""
+
+    @abstractmethod
+    def download(self, folder: Path) -> list[str]:
+        """Download and verify the files, and return what to give to an installer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +66,7 @@ class EnvSpec:
             server.
         base_url: The server to connect to with `backend="http"`.
         docker_image: The image to start with `backend="docker_http"`.
+        package: What has to be installed first, in this version.
     """
 
     id: str
@@ -46,6 +80,7 @@ class EnvSpec:
     takes_token: bool = False
     base_url: str | None = None
     docker_image: str | None = None
+    package: Package | None = None
 
     @property
     def is_made_elsewhere(self) -> bool:
@@ -122,6 +157,7 @@ class Remote:
         docker_image: What a container is started from, where one is.
         isolation: `"container"` where each environment has one of its own.
         wait_s: How long to wait for a session where the server is full; `None` not at all.
+        python: The interpreter that a server is started with; `None` for this one.
     """
 
     base_url: str | None = None
@@ -131,6 +167,7 @@ class Remote:
     docker_image: str | None = None
     isolation: str | None = None
     wait_s: float | None = None
+    python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from envweave.api.packages import prepare_packages
 from envweave.api.recipes import (
     Transforms,
     backend_module,
@@ -46,6 +48,9 @@ def pool(
     provider: Any = None,
     docker_image: str | None = None,
     isolation: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
@@ -76,6 +81,9 @@ def pool(
         docker_image: The image whose container serves them; see `make`.
         isolation: With containers, `"container"` gives each environment one of its own; left
             out, one container has them all.
+        install: Whether packages may be installed; see `make`.
+        venv: The virtual environment whose Python runs them; see `make`.
+        requirements: What `venv="auto"` holds; see `make`.
         kwargs: Keywords for each environment's constructor, also those that have the name of
             an option.
         **keywords: Passed to each environment's constructor too.
@@ -95,6 +103,7 @@ def pool(
         base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
     )
     remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
     one = Options(timeout_s=timeout_s, remote=remote)

@@ -32,7 +32,7 @@ RUN ["/opt/envweave/bin/python", "-I", "-c", "import os, sys; sys.tracebacklimit
 FROM $BASE
 
 USER 0:0
-COPY --from=builder /build/new/ /
+COPY --from=builder --chown=10001:10001 /build/new/opt/envweave/ /opt/envweave/
 RUN cd / && xargs --no-run-if-empty --delimiter='\n' rm -rf < /opt/envweave/removed \
     && rm /opt/envweave/removed
 USER 10001:10001

@@ -283,9 +283,7 @@ def look_up(engine: Engine, image: str) -> None:
         if image != DEFAULT_IMAGE or isinstance(error, EngineError):
             raise
         raise StartupError(
-            f"There is no image {image!r} on this machine, in which code is run. Build it in a "
-            "checkout of envweave: `scripts/docker-images base`; or name one that has envweave: "
-            "executor=DockerExecutor(image=…)."
+            f"{error} Or name another image that has envweave: executor=DockerExecutor(image=…)."
         ) from None
 
 

@@ -1,0 +1,135 @@
+"""Virtual environments for environments whose packages clash with the caller's."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from envweave.errors import InstallError, MissingExtraError, OptionError
+from envweave.providers.interpreter import (
+    Interpreter,
+    ask_permission,
+    cache_folder,
+    find_uv,
+    last_lines,
+    own_modules,
+    own_requirements,
+    run_quietly,
+)
+from envweave.registry import Package, PackageFiles
+
+_OLDEST = (3, 11)
+_READY = "envweave.json"
+
+
+def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
+    """Return the Python of a virtual environment that is there.
+
+    Raises:
+        OptionError: There is none at `path`, or its Python is too old.
+        InstallError: It lacks what envweave needs there; the message has the command.
+    """
+    folder = Path(path).expanduser().absolute()
+    python = folder / "bin" / "python"
+    if not python.exists():
+        raise OptionError(
+            f"venv={str(path)!r} is not a virtual environment: there is no {python}. Make one with "
+            f"`{sys.executable} -m venv {shlex.quote(str(path))}`, or use venv='auto'."
+        )
+    interpreter = Interpreter(str(python))
+    version = interpreter.python_version()
+    if version < _OLDEST:
+        raise OptionError(
+            f"venv={str(path)!r} has Python {'.'.join(map(str, version))}; envweave needs 3.11 or "
+            "newer. Make one with a newer Python."
+        )
+    missing = interpreter.missing_modules(own_modules())
+    if missing:
+        command = interpreter.install_command(*own_requirements())
+        raise InstallError(
+            f"venv={str(path)!r} lacks {', '.join(missing)}, which envweave needs there. Install "
+            f"it with:\n  {shlex.join(command)}"
+        )
+    return interpreter
+
+
+def kept_environment(
+    env_id: str, package: Package | None, requirements: Sequence[str], install: str
+) -> Interpreter:
+    """Return the Python of the virtual environment that is kept for an ID; build it if needed.
+
+    Args:
+        env_id: The ID, with its version.
+        package: What has to be installed in it.
+        requirements: What else, as pip takes it.
+        install: Whether packages may be installed.
+
+    Raises:
+        InstallError: There is none yet and nothing may be installed; or it cannot be built.
+        MissingExtraError: filelock is not installed.
+    """
+    try:
+        from filelock import FileLock
+    except ImportError as error:
+        raise MissingExtraError.for_extra("venv='auto' needs filelock.", "prime") from error
+
+    described = {
+        "id": env_id,
+        "requirements": list(requirements),
+        "python": sys.version,
+        "envweave": importlib.metadata.version("envweave"),
+        "envweave needs": own_requirements(),
+    }
+    key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", env_id.partition("://")[2] or env_id).strip("-")
+    folder = cache_folder() / "venvs" / f"{name}-{key}"
+    interpreter = Interpreter(str(folder / "bin" / "python"))
+    if (folder / _READY).exists():
+        return interpreter
+    files = None if package is None else package.locate()
+    wanted = [*([] if files is None else files.requirements()), *requirements, *own_requirements()]
+    commands = [_creation(folder), interpreter.install_command(*wanted)]
+    ask_permission(
+        f"{env_id!r} has no virtual environment at {folder} yet.",
+        " && ".join(map(shlex.join, commands)),
+        install,
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / _READY).exists():  # another process may have built it meanwhile
+            _build(folder, interpreter, files, requirements)
+            (folder / _READY).write_text(json.dumps(described, indent=2) + "\n")
+    return interpreter
+
+
+def _creation(folder: Path) -> list[str]:
+    uv = find_uv()
+    if uv is not None:
+        return [uv, "venv", "--python", sys.executable, str(folder)]
+    return [sys.executable, "-m", "venv", str(folder)]
+
+
+def _build(
+    folder: Path, interpreter: Interpreter, files: PackageFiles | None, requirements: Sequence[str]
+) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        command = _creation(folder)
+        done = run_quietly(command)
+        if done.returncode:
+            raise InstallError(f"`{shlex.join(command)}` failed:\n{last_lines(done.stdout)}")
+        with tempfile.TemporaryDirectory(prefix="envweave-") as wheels:
+            wanted = [] if files is None else files.download(Path(wheels))
+            interpreter.install(*wanted, *requirements, *own_requirements())
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
