@@ -56,13 +56,13 @@ def test_without_torch_it_names_the_extras_to_install(tmp_path, monkeypatch, cap
 @pytest.mark.timeout(240)
 def test_success_on_held_out_prompts_rises_and_with_the_sign_flipped_it_falls(tmp_path):
     for sign in (1, -1):
-        options = ["--episodes", 6400, "--evaluation-episodes", 200, "--reward-sign", sign]
+        options = ["--episodes", 12_800, "--evaluation-episodes", 200, "--reward-sign", sign]
         run(*options, "--run-dir", tmp_path / str(sign))
 
     learnt, flipped = (RunHistory.read(tmp_path / sign).evaluations for sign in ("1", "-1"))
     assert 0.15 < learnt["random"]["success"] < 0.35
-    assert learnt["trained"]["success"] > 0.6
-    assert flipped["trained"]["success"] < 0.15
+    assert learnt["trained"]["success"] > 0.7
+    assert flipped["trained"]["success"] < 0.1
 
 
 @pytest.mark.slow  # trains

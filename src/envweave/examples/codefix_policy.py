@@ -120,7 +120,7 @@ class Learner:
             loss = (
                 -(advantage * choice.log_probability[kept]).mean()
                 + 0.5 * (reward - expected).square().mean()
-                - 0.01 * entropy
+                - 0.03 * entropy
             )
             progress = self.updates / WARM_UP
             for group in self._optimizer.param_groups:

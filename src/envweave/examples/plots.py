@@ -154,7 +154,7 @@ def _curve(axes: Any, run: RunHistory, name: str, colour: str) -> None:
     axes.plot(numbers, average, color=colour, linewidth=2.4, label=label, zorder=3)
     for policy, line in run.evaluations.items():
         is_trained = policy == "trained"
-        shown = f"{line[name] * 100:.0f} %" if name == "success" else f"{line[name]:+.2f}"
+        shown = f"{line[name] * 100:.1f} %" if name == "success" else f"{line[name]:+.2f}"
         axes.axhline(
             line[name],
             color="black" if is_trained else GREY,
@@ -194,7 +194,7 @@ def _decorate(axes: Any, run: RunHistory) -> None:
 
 def _title(run: RunHistory) -> str:
     reached = [
-        f"{line['success'] * 100:.0f} % {policy}" for policy, line in run.evaluations.items()
+        f"{line['success'] * 100:.1f} % {policy}" for policy, line in run.evaluations.items()
     ]
     if len(reached) < 2:
         return f"{run.title}, policy gradient"

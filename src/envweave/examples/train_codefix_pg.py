@@ -55,7 +55,7 @@ class CodeFixConfig(TrainingConfig):
     """
 
     num_envs: int = 32
-    episodes: int = 40_000
+    episodes: int = 48_000
     learning_rate: float = 0.002
     reward_sign: int = 1
     evaluation_episodes: int = 500
