@@ -12,6 +12,7 @@ def test_train_alone_lists_what_can_be_trained(envweave):
 
     assert ran.code == 0
     assert "lineworld" in ran.text
+    assert "gsm8k" in ran.text
 
 
 @pytest.mark.slow  # starts the command line anew
@@ -59,3 +60,12 @@ def test_an_unknown_training_names_the_nearest(envweave):
 
     assert ran.code == 2
     assert "'lineworld'" in ran.stderr
+
+
+def test_gsm8k_without_a_key_is_refused(envweave, monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+
+    ran = envweave("train", "gsm8k")
+
+    assert ran.code == 2
+    assert "TINKER_API_KEY is not set" in ran.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envweave.envs.echo_env import EchoAction, EchoEnvironment
-from envweave.examples import CounterAction, CounterEnv
+from envweave.examples import CodeFixEnv, CounterAction, CounterEnv
 from envweave.examples.harvest import HarvestEnv
 from envweave.examples.lineworld import LineWorldEnv
 from envweave.examples.tictactoe import TicTacToeEnv
@@ -27,6 +27,11 @@ class TestCounterEnv(EnvironmentConformance):
 class TestLineWorldEnv(EnvironmentConformance):
     def make_environment(self) -> LineWorldEnv:
         return LineWorldEnv()
+
+
+class TestCodeFixEnv(EnvironmentConformance):
+    def make_environment(self) -> CodeFixEnv:
+        return CodeFixEnv()
 
 
 class TestEchoEnvironment(EnvironmentConformance):

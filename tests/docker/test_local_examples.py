@@ -95,6 +95,6 @@ class TestTraining:
         there, here = told
         assert there["random"]["success"] < 0.5
         assert there["trained"]["success"] > 0.9
-        assert [there[part] for part in ("random", "trained", "steps")] == [
-            here[part] for part in ("random", "trained", "steps")
+        assert [there[part] for part in ("random", "trained", "updates")] == [
+            here[part] for part in ("random", "trained", "updates")
         ]

@@ -11,7 +11,8 @@ import envweave as ew
 def test_importing_the_examples_imports_no_extra():
     code = (
         "import sys, envweave.examples as e; e.CounterEnv; e.LineWorldEnv; e.HarvestEnv; "
-        "e.TicTacToeEnv; print(sorted({'matplotlib', 'rich', 'gymnasium'} & set(sys.modules)))"
+        "e.TicTacToeEnv; e.GSM8KEnv; "
+        "print(sorted({'matplotlib', 'rich', 'gymnasium', 'tinker'} & set(sys.modules)))"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

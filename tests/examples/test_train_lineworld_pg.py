@@ -9,8 +9,8 @@ import pytest
 
 import envweave as ew
 from envweave.examples.plots import main as plots_main
-from envweave.examples.run_log import RunLog, claim_fresh_run_dir, read_run_log
-from envweave.examples.train_lineworld_pg import TrainingConfig, main, train
+from envweave.examples.run_log import RunHistory, RunLog, claim_fresh_run_dir, read_run_log
+from envweave.examples.train_lineworld_pg import LineWorldConfig, main, train
 
 TINY = ["--num-envs", "4", "--episodes", "12", "--evaluation-episodes", "8"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def tiny(run_dir, **changes):
     settings = {"num_envs": 4, "episodes": 12, "evaluation_episodes": 8, "run_dir": run_dir}
-    return TrainingConfig(**{**settings, **changes})
+    return LineWorldConfig(**{**settings, **changes})
 
 
 def without_time(log):
@@ -28,18 +28,18 @@ def without_time(log):
 @pytest.mark.slow  # trains
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_four_hundred_episodes_reach_95_percent_where_a_random_policy_fails(tmp_path, seed):
-    result = train(TrainingConfig(seed=seed, run_dir=tmp_path / "run"))
+    run = RunHistory.read(train(LineWorldConfig(seed=seed, run_dir=tmp_path / "run")))
 
-    assert result.trained.success >= 0.95
-    assert result.random.success < 0.45
-    assert len(result.returns) == len(result.successes) == 400
+    assert run.evaluations["trained"]["success"] >= 0.95
+    assert run.evaluations["random"]["success"] < 0.45
+    assert len(run.points) == 400
 
 
 @pytest.mark.slow  # trains
 def test_with_the_rewards_sign_flipped_success_falls_to_nothing(tmp_path):
-    result = train(TrainingConfig(reward_sign=-1, run_dir=tmp_path / "run"))
+    run = RunHistory.read(train(LineWorldConfig(reward_sign=-1, run_dir=tmp_path / "run")))
 
-    assert result.trained.success <= 0.05
+    assert run.evaluations["trained"]["success"] <= 0.05
 
 
 def test_a_run_writes_its_log_and_its_picture(tmp_path, capsys):
@@ -85,7 +85,7 @@ def test_the_summary_shows_the_curve_beside_the_random_policy(tmp_path, capsys):
     out = capsys.readouterr().out
     assert any(block in out for block in "▁▂▃▄▅▆▇█")
     assert "random policy" in out
-    assert "trained policy, greedy" in out
+    assert "trained policy" in out
 
 
 def test_the_summary_is_one_json_object_on_demand(tmp_path, capsys):
@@ -142,6 +142,13 @@ def test_an_unknown_backend_is_refused_and_leaves_no_directory(tmp_path, capsys)
     assert code == 2
     assert "Did you mean 'inproc'?" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_image_without_a_backend_for_it_is_refused(tmp_path, capsys):
+    code = main([*TINY, "--docker-image", "mine:1", "--run-dir", str(tmp_path / "run")])
+
+    assert code == 2
+    assert "Add --backend docker_http" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -208,12 +215,15 @@ def test_a_directory_without_a_run_cannot_be_drawn(tmp_path, capsys):
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path):
-    with RunLog(tmp_path) as log:
+    with RunLog(tmp_path, {"seed": 1}) as log:
         log.write("episode", episode=1)
     with log.path.open("a") as file:
         file.write('{"type": "epis')
 
-    assert without_time(read_run_log(tmp_path)) == [{"type": "episode", "episode": 1}]
+    assert without_time(read_run_log(tmp_path)) == [
+        {"type": "run", "seed": 1},
+        {"type": "episode", "episode": 1},
+    ]
 
 
 def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):

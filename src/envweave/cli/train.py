@@ -20,3 +20,19 @@ def train_lineworld(context: typer.Context) -> int:
     from envweave.examples.train_lineworld_pg import main
 
     return main(context.args, prog="envweave train lineworld")
+
+
+@app.command("codefix", context_settings=_PASS_ON, add_help_option=False)
+def train_codefix(context: typer.Context) -> int:
+    """Train a tiny transformer on CodeFix from scratch; needs torch, and takes a minute."""
+    from envweave.examples.train_codefix_pg import main
+
+    return main(context.args, prog="envweave train codefix")
+
+
+@app.command("gsm8k", context_settings=_PASS_ON, add_help_option=False)
+def train_gsm8k(context: typer.Context) -> int:
+    """Train a language model on GSM8K through Tinker; needs $TINKER_API_KEY."""
+    from envweave.examples.train_gsm8k_tinker_rl import main
+
+    return main(context.args, prog="envweave train gsm8k")

@@ -9,6 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envweave.envs.gsm8k_env import GSM8KAction as GSM8KAction
+    from envweave.envs.gsm8k_env import GSM8KChoiceEnv as GSM8KChoiceEnv
+    from envweave.envs.gsm8k_env import GSM8KEnv as GSM8KEnv
+    from envweave.envs.gsm8k_env import GSM8KObservation as GSM8KObservation
+    from envweave.examples.codefix import CodeFixAction as CodeFixAction
+    from envweave.examples.codefix import CodeFixEnv as CodeFixEnv
+    from envweave.examples.codefix import CodeFixObservation as CodeFixObservation
     from envweave.examples.counter import CounterAction as CounterAction
     from envweave.examples.counter import CounterEnv as CounterEnv
     from envweave.examples.counter import CounterObservation as CounterObservation
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
     from envweave.examples.tictactoe import TicTacToeObservation as TicTacToeObservation
 
 _HOMES = {
+    ".envs.gsm8k_env": ["GSM8KAction", "GSM8KChoiceEnv", "GSM8KEnv", "GSM8KObservation"],
+    "codefix": ["CodeFixAction", "CodeFixEnv", "CodeFixObservation"],
     "counter": ["CounterAction", "CounterEnv", "CounterObservation"],
     "harvest": ["HarvestAction", "HarvestEnv", "HarvestObservation"],
     "lineworld": ["LineWorldAction", "LineWorldEnv", "LineWorldObservation"],
@@ -36,7 +45,7 @@ __all__ = sorted(_HOME_OF)
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'envweave.examples' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"envweave.examples.{_HOME_OF[name]}"), name)
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", "envweave.examples"), name)
     globals()[name] = value
     return value
 

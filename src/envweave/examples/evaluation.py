@@ -32,12 +32,29 @@ class Evaluation:
     mean_return: float
     episodes: int
 
+    def logged(self) -> dict[str, float]:
+        """Return the fields of its line in a run's log."""
+        return {
+            "episodes": self.episodes,
+            "success": self.success,
+            "return": self.mean_return,
+        }
 
-def evaluate(venv: ew.VectorEnv, policy: Policy, episodes: int) -> Evaluation:
+
+def evaluate(
+    venv: ew.VectorEnv, policy: Policy, episodes: int, *, split: str | None = None
+) -> Evaluation:
     """Run `episodes` episodes, every one to its end and with a seed of its own.
 
     The vector must reset itself (`autoreset=True`). Of each environment only the first episode
     after a reset counts: counting whichever ends first would favour short ones.
+
+    Args:
+        venv: The environments.
+        policy: What to measure.
+        episodes: How many episodes.
+        split: Play the first tasks of this endless split instead, each once. Where every episode
+            is one step, the vector need not reset itself.
 
     Raises:
         EnvironmentFailure: An episode failed, so that it says nothing about the policy.
@@ -45,8 +62,11 @@ def evaluate(venv: ew.VectorEnv, policy: Policy, episodes: int) -> Evaluation:
     returns: list[float] = []
     successes: list[float] = []
     while len(returns) < episodes:
-        first = FIRST_SEED + len(returns)
-        batch: ew.ResetBatch | ew.StepBatch = venv.reset(seed=first)
+        batch: ew.ResetBatch | ew.StepBatch
+        if split is None:
+            batch = venv.reset(seed=FIRST_SEED + len(returns))
+        else:
+            batch = venv.reset(task=[f"{split}-{len(returns) + i}" for i in range(venv.num_envs)])
         earned = np.zeros(venv.num_envs)
         ends: dict[int, ew.StepResult[Any]] = {}
         while len(ends) < venv.num_envs:

@@ -1,51 +1,93 @@
-"""The picture of a training run: `python -m envweave.examples.plots RUN_DIR` draws it again."""
+"""Curves of a training run, as a picture and as text on a terminal.
+
+`python -m envweave.examples.plots RUN_DIR` draws the picture of a run again;
+`--compare OTHER_RUN_DIR` adds the curve of another run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 import envweave as ew
-from envweave.examples.curves import moving_average
-from envweave.examples.run_log import read_run_log
+from envweave.examples.run_log import RunHistory
 
 PICTURE = "metrics.png"
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.-=+*#@"
 
 # From the palette of Okabe and Ito, which colour-blind readers can tell apart.
 BLUE, GREEN, ORANGE, VERMILLION, GREY = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#5f5f5f"
 
 
-def draw(run_dir: Path) -> Path:
+def moving_average(values: ArrayLike, window: int) -> NDArray[np.float64]:
+    """Return, for each value, the mean of the last `window` up to it (fewer at the start)."""
+    sums = np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))])
+    last = np.arange(1, len(sums))
+    first = np.maximum(0, last - window)
+    averages: NDArray[np.float64] = (sums[last] - sums[first]) / (last - first)
+    return averages
+
+
+def sparkline(
+    values: ArrayLike, *, low: float, high: float, width: int = 60, blocks: str = BLOCKS
+) -> str:
+    """Draw values between `low` and `high` as one line of at most `width` characters."""
+    row = np.asarray(values, np.float64)
+    if not len(row):
+        return ""
+    shown = [float(part.mean()) for part in np.array_split(row, min(width, len(row)))]
+    top = len(blocks) - 1
+    heights = [(value - low) / (high - low) * top for value in shown]
+    return "".join(blocks[min(top, max(0, round(height)))] for height in heights)
+
+
+def blocks_for(encoding: str | None) -> str:
+    """Return the characters that a terminal of this encoding can show."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return ASCII_BLOCKS
+    return BLOCKS
+
+
+def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
     """Draw the log of a run as `metrics.png` beside it, and return where that is.
+
+    Args:
+        run_dir: The run's directory.
+        compare: The directories of other runs, whose curves of success are added.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OptionError: The directory holds no run, or one without an episode.
+        OptionError: A directory holds no run, or one without an episode.
     """
-    log = read_run_log(run_dir)
-    episodes = [line for line in log if line["type"] == "episode" and line["success"] is not None]
-    episodes.sort(key=lambda line: int(line["episode"]))
-    if not episodes:
-        raise ew.errors.OptionError(f"The run in {str(run_dir)!r} has no finished episode yet.")
+    run, *others = [_read(path) for path in (run_dir, *compare)]
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ew.errors.MissingExtraError.for_extra(
             f"{PICTURE} needs matplotlib.", "train"
         ) from None
-    run = next((line for line in log if line["type"] == "run"), {})
-    reached = {line["policy"]: line for line in log if line["type"] == "evaluation"}
 
     figure = Figure(figsize=(8.4, 6.6), dpi=150, layout="constrained", facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True)
-    _dots(above, episodes)
-    _curve(above, episodes, "return", BLUE, reached)
-    _curve(below, episodes, "success", GREEN, reached)
-    figure.suptitle(_title(reached) + "\n", fontsize=13, fontweight="bold")
+    _dots(above, run)
+    _curve(above, run, "return", BLUE)
+    _curve(below, run, "success", GREEN)
+    _checks(below, run)
+    for other in others:
+        numbers, average, _ = _average(other, "success")
+        below.plot(numbers, average, color=VERMILLION, linewidth=1.8, label=_setting(other, run))
+    for axes in (above, below):
+        _decorate(axes, run)
+    figure.suptitle(_title(run) + "\n", fontsize=13, fontweight="bold")
     figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
     above.set_ylabel("return of an episode")
     below.set_ylabel("share of success")
@@ -57,67 +99,92 @@ def draw(run_dir: Path) -> Path:
     return path
 
 
-def _dots(axes: Any, episodes: list[dict[str, Any]]) -> None:
-    """Every episode, by how it ended: told apart by colour and by shape."""
+def _read(run_dir: Path) -> RunHistory:
+    run = RunHistory.read(run_dir)
+    if not run.points:
+        raise ew.errors.OptionError(f"The run in {str(run_dir)!r} has no finished episode yet.")
+    return run
+
+
+def _dots(axes: Any, run: RunHistory) -> None:
+    """Every episode by how it ended, told apart by colour and shape; or the mean of each batch."""
     looks = {
-        "reached the goal": (BLUE, "o", 0.45),
-        "ran out of steps": (ORANGE, "^", 0.75),
-        "went to the wrong end": (VERMILLION, "x", 0.75),
+        "success": (BLUE, "o", 0.45),
+        "out of steps": (ORANGE, "^", 0.75),
+        "failure": (VERMILLION, "x", 0.75),
+        "batch of one update": (BLUE, "o", 0.2),
     }
-    for end, (colour, marker, alpha) in looks.items():
-        chosen = [line for line in episodes if _how_it_ended(line) == end]
-        axes.scatter(
-            [line["episode"] for line in chosen],
-            [line["return"] for line in chosen],
-            s=16,
-            color=colour,
-            marker=marker,
-            alpha=alpha,
-            linewidths=1.2 if marker == "x" else 0,
-            label=end,
-            zorder=2,
+    for name, (colour, marker, alpha) in looks.items():
+        chosen = [point for point in run.points if _outcome(point) == name]
+        if chosen:
+            axes.scatter(
+                [point["episode"] for point in chosen],
+                [point["return"] for point in chosen],
+                s=16 if len(run.points) < 800 else 8,
+                color=colour,
+                marker=marker,
+                alpha=alpha,
+                linewidths=1.2 if marker == "x" else 0,
+                label=name,
+                zorder=2,
+            )
+
+
+def _outcome(point: dict[str, Any]) -> str:
+    if point["type"] != "episode":
+        return "batch of one update"
+    if point["success"]:
+        return "success"
+    return "out of steps" if point.get("truncated") else "failure"
+
+
+def _average(run: RunHistory, name: str) -> tuple[NDArray[Any], NDArray[np.float64], int]:
+    numbers = np.array([point["episode"] for point in run.points])
+    values = np.array([point[name] for point in run.points], np.float64)
+    window = max(1, min(40, len(values) // 4))
+    # A mean of two or three says nothing, so the line begins a little later.
+    start = window // 2
+    return numbers[start:], moving_average(values, window)[start:], window
+
+
+def _curve(axes: Any, run: RunHistory, name: str, colour: str) -> None:
+    """One figure over episodes: its moving average, beside what evaluation found."""
+    numbers, average, window = _average(run, name)
+    label = f"training, mean of the last {window}"
+    axes.plot(numbers, average, color=colour, linewidth=2.4, label=label, zorder=3)
+    for policy, line in run.evaluations.items():
+        is_trained = policy == "trained"
+        shown = f"{line[name] * 100:.1f} %" if name == "success" else f"{line[name]:+.2f}"
+        axes.axhline(
+            line[name],
+            color="black" if is_trained else GREY,
+            linestyle=(0, (1, 2)) if is_trained else (0, (5, 3)),
+            linewidth=1.5,
+            label=f"{policy} policy: {shown}",
+            zorder=4 if is_trained else 1,
         )
 
 
-def _how_it_ended(episode: dict[str, Any]) -> str:
-    if episode["success"]:
-        return "reached the goal"
-    return "ran out of steps" if episode["truncated"] else "went to the wrong end"
+def _checks(axes: Any, run: RunHistory) -> None:
+    """What evaluations on the way found."""
+    if run.checks:
+        axes.plot(
+            [line["episode"] for line in run.checks],
+            [line["success"] for line in run.checks],
+            color="black",
+            marker="D",
+            markersize=4,
+            linewidth=0,
+            label="held-out, on the way",
+            zorder=5,
+        )
 
 
-def _curve(
-    axes: Any,
-    episodes: list[dict[str, Any]],
-    name: str,
-    colour: str,
-    reached: dict[str, dict[str, Any]],
-) -> None:
-    """One figure over episodes: its moving average, beside what evaluation found."""
-    numbers = np.array([line["episode"] for line in episodes])
-    values = np.array([line[name] for line in episodes], np.float64)
-    window = max(1, min(40, len(values) // 4))
-    # A mean of two or three episodes says nothing, so the line begins a little later.
-    start = window // 2
-    average = moving_average(values, window)[start:]
-    label = f"mean of the last {window}"
-    axes.plot(numbers[start:], average, color=colour, linewidth=2.4, label=label, zorder=3)
-    lines = {"random": ("random policy", (0, (5, 3))), "trained": ("trained, greedy", (0, (1, 2)))}
-    for policy, (label, style) in lines.items():
-        if policy in reached:
-            level = reached[policy][name]
-            shown = f"{level * 100:.0f} %" if name == "success" else f"{level:+.2f}"
-            axes.axhline(
-                level,
-                color=GREY if policy == "random" else "black",
-                linestyle=style,
-                linewidth=1.5,
-                label=f"{label}: {shown}",
-                zorder=1 if policy == "random" else 4,
-            )
+def _decorate(axes: Any, run: RunHistory) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(0, numbers[-1] * 1.005 + 1)
+    axes.set_xlim(0, run.episodes * 1.005 + 1)
     legend = axes.legend(
         loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelspacing=0.7
     )
@@ -125,20 +192,31 @@ def _curve(
         handle.set_alpha(1.0)
 
 
-def _title(reached: dict[str, dict[str, Any]]) -> str:
-    if not {"random", "trained"} <= set(reached):
-        return "LineWorld, policy gradient"
-    before, after = reached["random"]["success"], reached["trained"]["success"]
-    return f"LineWorld: success {before * 100:.0f} % at random, {after * 100:.0f} % trained"
+def _title(run: RunHistory) -> str:
+    reached = [
+        f"{line['success'] * 100:.1f} % {policy}" for policy, line in run.evaluations.items()
+    ]
+    if len(reached) < 2:
+        return f"{run.title}, policy gradient"
+    return f"{run.title}: success {', '.join(reached)}"
 
 
-def _setting(run: dict[str, Any]) -> str:
-    said = ["policy gradient"]
-    if run.get("reward_sign") == -1:
-        said.append("the reward's sign flipped")
-    names = {"seed": "seed", "num_envs": "environments", "learning_rate": "learning rate"}
-    said += [f"{label} {run[name]}" for name, label in names.items() if name in run]
-    return ",  ".join(said)
+def _setting(run: RunHistory, beside: RunHistory | None = None) -> str:
+    """The settings of a run, or those in which it differs from the one `beside` it."""
+    names = {
+        "seed": "seed",
+        "num_envs": "environments",
+        "learning_rate": "learning rate",
+        "backend": "backend",
+    }
+    parts = []
+    if run.settings.get("reward_sign") == -1:
+        parts.append("reward's sign flipped")
+    for name, label in names.items():
+        value = run.settings.get(name)
+        if value is not None and (beside is None or beside.settings.get(name) != value):
+            parts.append(f"{label} {value}")
+    return ",  ".join(parts) or "another run"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -147,10 +225,19 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m envweave.examples.plots", description="Draw the picture of a training run."
     )
     parser.add_argument("run_dir", type=Path, help="the directory with the run's metrics.jsonl")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="another run, whose curve of success is added; may be repeated",
+    )
+    options = parser.parse_args(argv)
     try:
-        path = draw(parser.parse_args(argv).run_dir)
+        path = draw(options.run_dir, compare=options.compare)
     except ew.EnvWeaveError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"Error: {error}\n")
         return 2
     sys.stdout.write(f"{path}\n")
     return 0

@@ -1,9 +1,11 @@
-"""The log of a training run: a directory with an append-only `metrics.jsonl`."""
+"""The directory of a training run, its log `metrics.jsonl`, and its checkpoint."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -12,26 +14,51 @@ import envweave as ew
 
 METRICS = "metrics.jsonl"
 
+MAY_CHANGE = {
+    "backend",
+    "docker_image",
+    "env_backend",
+    "episodes",
+    "service_timeout_s",
+    "target_success_rate",
+}
+"""Settings that a resumed run may have otherwise: they change nothing about earlier episodes."""
+
 
 @final
 class RunLog:
-    """Writes one JSON object a line, each with its `type` and `time_s`, seconds since the start.
+    """Appends one JSON object a line, each with its `type` and `time_s`, seconds since the start.
 
-    Every line is on its way to the disk before the next one is begun, so a run that is
-    interrupted keeps all it has written.
+    The first line has the type `run` and the settings. Every line is handed to the system before
+    the next one is begun, so an interrupted or killed run keeps all it has written.
+
+    A resumed run keeps the first `keep_lines` lines, those that were there when its checkpoint was
+    written, and drops the later ones, so that its log equals that of an uninterrupted run.
+
+    Raises:
+        OptionError: The run to resume has other settings, or fewer lines than `keep_lines`.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any], *, keep_lines: int = 0) -> None:
         self.path = run_dir / METRICS
-        self._began_s = time.perf_counter()
-        self._file = self.path.open("x", encoding="utf-8", buffering=1)
+        kept = _lines(self.path) if self.path.exists() else []
+        _check_resumable(run_dir, kept, settings, keep_lines)
+        kept = kept[:keep_lines]
+        before_s = json.loads(kept[-1])["time_s"] if kept else 0.0
+        self._began_s = time.perf_counter() - before_s
+        first = json.dumps({"type": "run", **settings, "time_s": 0.0}, allow_nan=False)
+        replace_file(
+            self.path, lambda path: path.write_text("".join([first + "\n", *kept[1:]]), "utf-8")
+        )
+        self.num_lines = max(1, len(kept))
+        self._file = self.path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append an object of this `type`."""
         time_s = round(time.perf_counter() - self._began_s, 4)
         line = json.dumps({"type": kind, **fields, "time_s": time_s}, allow_nan=False)
         self._file.write(line + "\n")
+        self.num_lines += 1
 
     def __enter__(self) -> Self:
         return self
@@ -43,6 +70,34 @@ class RunLog:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Have `write` fill a file beside `path`, then put it there: all of it, or nothing."""
+    beside = path.with_name(f".{path.name}.new")
+    write(beside)
+    beside.replace(path)
+
+
+def open_run_dir(run_dir: Path | None, name: str, *, resume: bool) -> Path:
+    """Return the directory of a run: a new or empty one, or with `resume` that of a started run.
+
+    Args:
+        run_dir: `None` makes a fresh one, `runs/NAME`, or where that is taken `runs/NAME-2`, ….
+        name: What a fresh one is called.
+        resume: Whether `run_dir` may hold a run already. One that does not starts from the
+            beginning, so that the same command can be repeated until it is done.
+
+    Raises:
+        OptionError: It is not empty, or cannot be made, or there is none to resume.
+    """
+    if run_dir is None:
+        if resume:
+            raise ew.errors.OptionError("Which run shall --resume continue? Add --run-dir DIR.")
+        return claim_fresh_run_dir(Path("runs"), name)
+    if resume and (run_dir / METRICS).is_file():
+        return run_dir
+    return claim_run_dir(run_dir)
 
 
 def claim_run_dir(run_dir: Path) -> Path:
@@ -81,7 +136,8 @@ def claim_fresh_run_dir(parent: Path, name: str) -> Path:
             number += 1
             if parent.exists() and not parent.is_dir():
                 raise ew.errors.OptionError(
-                    f"Runs are kept in {str(parent)!r}, which is no directory. Choose a --run-dir."
+                    f"Runs are kept in {str(parent)!r}, which is not a directory. "
+                    "Choose a --run-dir."
                 ) from None
         except OSError as error:
             raise ew.errors.OptionError(
@@ -98,11 +154,88 @@ def read_run_log(run_dir: Path) -> list[dict[str, Any]]:
     Raises:
         OptionError: There is no log in this directory.
     """
-    path = run_dir / METRICS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in _lines(run_dir / METRICS)]
     except OSError as error:
         raise ew.errors.OptionError(
             f"{str(run_dir)!r} holds no run: {METRICS} cannot be read ({error.strerror})."
         ) from error
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@final
+@dataclass(frozen=True)
+class RunHistory:
+    """What a run's log says, for its summary and its picture.
+
+    Attributes:
+        settings: The line `run`.
+        points: Lines with an `episode` number, a `return` and a `success`, by that number: one
+            an episode, or one an update whose figures are means over its batch.
+        evaluations: The lines `evaluation` of a whole policy, by its name, such as `random`.
+        checks: The lines `evaluation` made on the way, which have an `episode` number.
+        updates: How often the learner was updated.
+        duration_s: The `time_s` of the last line.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    points: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    updates: int = 0
+    duration_s: float = 0.0
+
+    @classmethod
+    def read(cls, run_dir: Path) -> RunHistory:
+        """Read the log of a run.
+
+        Raises:
+            OptionError: The directory holds no run.
+        """
+        log = read_run_log(run_dir)
+        points = [line for line in log if line["type"] == "episode"] or [
+            line for line in log if line["type"] == "update" and "success" in line
+        ]
+        points = [line for line in points if line["success"] is not None]
+        evaluations = [line for line in log if line["type"] == "evaluation"]
+        return cls(
+            settings=next((line for line in log if line["type"] == "run"), {}),
+            points=sorted(points, key=lambda line: int(line["episode"])),
+            evaluations={line["policy"]: line for line in evaluations if "episode" not in line},
+            checks=[line for line in evaluations if "episode" in line],
+            updates=sum(line["type"] == "update" for line in log),
+            duration_s=log[-1]["time_s"] if log else 0.0,
+        )
+
+    @property
+    def title(self) -> str:
+        """What was trained on, such as `LineWorld`."""
+        return str(self.settings.get("title", "Training"))
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were learnt from."""
+        return int(self.points[-1]["episode"]) if self.points else 0
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
+
+
+def _check_resumable(
+    run_dir: Path, lines: list[str], settings: Mapping[str, Any], keep_lines: int
+) -> None:
+    if len(lines) < keep_lines:
+        raise ew.errors.OptionError(
+            f"The log in {str(run_dir)!r} has {len(lines)} lines, but its checkpoint was written "
+            f"after {keep_lines}. Lines are missing; start anew with another --run-dir."
+        )
+    if not lines:
+        return
+    logged = json.loads(lines[0])
+    for name, value in settings.items():
+        if name not in MAY_CHANGE and logged.get(name) != value:
+            raise ew.errors.OptionError(
+                f"The run in {str(run_dir)!r} has {name}={logged.get(name)!r}, not {value!r}. "
+                "Resume it with the options it was started with, or choose another --run-dir."
+            )

@@ -8,27 +8,55 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 import envweave as ew
-from envweave.examples.curves import blocks_for, moving_average, sparkline
-from envweave.examples.lineworld_training import (
+from envweave.examples.evaluation import Policy, evaluate
+from envweave.examples.policy_gradient import ActorCritic, Array, Rollout
+from envweave.examples.run_log import RunLog
+from envweave.examples.training import (
     RECENT,
+    ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
-    TrainingResult,
-    train,
+    add_training_options,
+    fraction,
+    positive_float,
+    positive_int,
+    run_program,
 )
-from envweave.examples.progress import show_progress
 
-__all__ = ["TrainingConfig", "TrainingResult", "add_arguments", "main", "run", "train"]
+__all__ = ["LineWorldConfig", "main", "train"]
 
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended."""
+ENV_ID = "lineworld-v0"
+MOVES = np.array([-1, 1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineWorldConfig(TrainingConfig):
+    """How to train on LineWorld.
+
+    Attributes:
+        learning_rate: Of Adam, for the actor and the critic.
+        gamma: The discount of a step.
+        reward_sign: −1 learns from the reward's opposite, to check that learning follows it.
+        rollout_steps: How many steps of each environment an update learns from.
+        evaluation_episodes: How many fresh episodes measure a policy.
+    """
+
+    num_envs: int = 16
+    episodes: int = 400
+    learning_rate: float = 0.01
+    gamma: float = 0.99
+    reward_sign: int = 1
+    rollout_steps: int = 16
+    evaluation_episodes: int = 200
 
 
 def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
@@ -45,26 +73,11 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
         prog=prog or "python -m envweave.examples.train_lineworld_pg",
         description="Train LineWorld by policy gradient, and show the curve.",
     )
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the options of training, for `run` to read."""
-    default = TrainingConfig()
+    default = LineWorldConfig()
+    add_training_options(parser, default, ENV_ID, can_resume=False)
     add = parser.add_argument
-    add("--num-envs", type=_at_least_one, default=default.num_envs, metavar="N")
-    add("--episodes", type=_at_least_one, default=default.episodes, metavar="N")
-    add("--seed", type=_seed, default=default.seed, metavar="N", help="same seed, same run")
-    add(
-        "--run-dir",
-        type=Path,
-        metavar="DIR",
-        help="a new or empty directory (default: a fresh one, runs/lineworld-seedN)",
-    )
-    add("--backend", default=default.backend, metavar="NAME", help="where the environments run")
-    add("--learning-rate", type=_positive, default=default.learning_rate, metavar="X")
-    add("--gamma", type=_discount, default=default.gamma, metavar="X", help="discount of a step")
+    add("--learning-rate", type=positive_float, default=default.learning_rate, metavar="X")
+    add("--gamma", type=fraction, default=default.gamma, metavar="X", help="discount of a step")
     add(
         "--reward-sign",
         type=int,
@@ -74,132 +87,145 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--evaluation-episodes",
-        type=_at_least_one,
+        type=positive_int,
         default=default.evaluation_episodes,
         metavar="N",
         help="fresh episodes that measure the random and the trained policy",
     )
-    add("--json", action="store_true", help="print the summary as JSON")
+    options = vars(parser.parse_args(argv))
+    as_json = options.pop("json")
+    return run_program(LineWorldConfig(**options), train, as_json=as_json)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Train as parsed options say, tell what came of it, and return the exit code."""
-    settings = {name: value for name, value in vars(options).items() if name != "json"}
-    try:
-        with show_progress(options.episodes, sys.stderr) as show:
-            result = train(TrainingConfig(**settings), show=show)
-    except TrainingInterrupted as interruption:
-        run_dir = interruption.run_dir
-        sys.stderr.write(
-            f"Interrupted after {interruption.episodes} episodes. The log is kept in {run_dir}; "
-            f"draw it with: python -m envweave.examples.plots {run_dir}\n"
+def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
+    """Train, evaluate, write the log, and return the run's directory.
+
+    Args:
+        config: How to train.
+        show: Called after every step that ended an episode.
+
+    Raises:
+        EnvWeaveError: The backend or the run directory cannot be had.
+        TrainingInterrupted: Ctrl-C came; the log keeps what was written.
+    """
+    rng = np.random.default_rng(config.seed)
+    learner = ActorCritic(
+        2, len(MOVES), rng, learning_rate=config.learning_rate, gamma=config.gamma
+    )
+    with config.make_vector(ENV_ID, autoreset=True) as venv:
+        run_dir = config.open_run_dir("lineworld")
+        with RunLog(run_dir, config.logged("LineWorld")) as log:
+            run = _Run(config, venv, learner, log, rng)
+            try:
+                run.evaluate("random", lambda _: rng.choice(MOVES, venv.num_envs))
+                run.learn(show)
+                run.evaluate("trained", lambda current: MOVES[learner.best(_features(current))])
+            except KeyboardInterrupt:
+                log.write("interrupted", episodes=run.finished)
+                raise TrainingInterrupted(run_dir, run.finished) from None
+    return run_dir
+
+
+@final
+class _Run:
+    """A run under way.
+
+    Episodes are numbered as they begin, and training ends when the first so many are over.
+    Were they counted as they end, the short ones would come first, and a curve would begin
+    with the luckiest.
+    """
+
+    def __init__(
+        self,
+        config: LineWorldConfig,
+        venv: ew.VectorEnv,
+        learner: ActorCritic,
+        log: RunLog,
+        rng: np.random.Generator,
+    ) -> None:
+        self._config, self._venv, self._learner = config, venv, learner
+        self._log, self._rng = log, rng
+        self._earned = np.zeros(config.num_envs)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self._numbers = list(range(1, config.num_envs + 1))
+        self._begun = config.num_envs
+        self._steps = self._updates = 0
+        self.finished = 0
+
+    def evaluate(self, name: str, policy: Policy) -> None:
+        """Measure a policy on fresh episodes, and log it."""
+        reached = evaluate(self._venv, policy, self._config.evaluation_episodes)
+        self._log.write("evaluation", policy=name, **reached.logged())
+
+    def learn(self, show: ShowProgress | None) -> None:
+        """Learn from as many episodes as the config says."""
+        current = self._venv.reset(seed=self._config.seed).current
+        while self.finished < self._config.episodes:
+            rollout = Rollout()
+            for _ in range(self._config.rollout_steps):
+                before = self.finished
+                current = self._step(current, rollout)
+                if show is not None and self.finished > before and self._recent:
+                    recent = np.mean(self._recent, axis=0)
+                    show(self.finished, float(recent[0]), float(recent[1]))
+                if self.finished >= self._config.episodes:
+                    break
+            update = self._learner.update(rollout)
+            self._updates += 1
+            self._log.write(
+                "update",
+                update=self._updates,
+                steps=self._steps,
+                entropy=round(update.entropy, 6),
+                value_error=round(update.value_error, 6),
+            )
+
+    def _step(self, current: Any, rollout: Rollout) -> Any:
+        """Step every environment once, and return what to act on next."""
+        seen = _features(current)
+        chosen = self._learner.sample(seen, self._rng)
+        batch = self._venv.step(MOVES[chosen])
+        rollout.seen.append(seen)
+        rollout.chosen.append(chosen)
+        rollout.reward.append(self._config.reward_sign * batch.reward)
+        rollout.successor.append(_features(batch.successor))
+        rollout.bootstrap.append(batch.bootstrap)
+        rollout.done.append(batch.done)
+        rollout.valid.append(batch.valid)
+        self._steps += len(batch)
+        self._earned += batch.reward
+        for i in np.flatnonzero(batch.done):
+            self._finish(int(i), batch[int(i)])
+        if batch.needs_reset.any():
+            return self._venv.reset(ids=np.flatnonzero(batch.needs_reset).tolist()).current
+        return batch.current
+
+    def _finish(self, i: int, result: ew.StepResult[Any]) -> None:
+        earned, self._earned[i] = float(self._earned[i]), 0.0
+        self._begun += 1
+        number, self._numbers[i] = self._numbers[i], self._begun
+        if number > self._config.episodes:
+            return
+        self.finished += 1
+        success: float | None = None
+        if result.valid:
+            success = float(result.metrics["success"])
+            self._recent.append((earned, success))
+        # A failed episode counts, so that training ends, but it has no return and no success.
+        self._log.write(
+            "episode",
+            episode=number,
+            success=success,
+            truncated=result.truncated,
+            length=result.step_index,
+            env=i,
+            **{"return": round(earned, 6) if result.valid else None},
         )
-        return INTERRUPTED
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
-        return INTERRUPTED
-    except ew.EnvWeaveError as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return 2
-    except OSError as error:
-        sys.stderr.write(
-            f"Error: the run could not be written: {error.strerror}. What was written before is "
-            "kept; make room, or choose another --run-dir.\n"
-        )
-        return 1
-    if options.json:
-        sys.stdout.write(json.dumps(as_plain(result)) + "\n")
-    else:
-        sys.stdout.write(as_text(result, blocks_for(sys.stdout.encoding)))
-    return 0
 
 
-def as_text(result: TrainingResult, blocks: str) -> str:
-    """Return what a run reached for people, with its curves."""
-    config, random, trained = result.config, result.random, result.trained
-    window = max(1, min(RECENT, len(result.successes) // 4))
-    success = moving_average(result.successes, window)
-    earned = moving_average(result.returns, window)
-    lines = [
-        "",
-        f"LineWorld, seed {config.seed}: {len(result.returns)} episodes, {result.steps:,} steps, "
-        f"{result.updates} updates in {result.duration_s:.1f} s",
-        "",
-        f"  success  {sparkline(success, low=0, high=1, blocks=blocks)}  {success[-1]:.0%}",
-        f"  return   {sparkline(earned, low=-1, high=1, blocks=blocks)}  {earned[-1]:+.2f}",
-        f"           first to last episode, mean of the last {window}",
-        "",
-        f"  {random.episodes} fresh episodes each    success   return",
-        f"  random policy           {random.success:>8.1%}  {random.mean_return:>+7.2f}",
-        f"  trained policy, greedy  {trained.success:>8.1%}  {trained.mean_return:>+7.2f}",
-        "",
-        f"  {result.metrics}",
-        f"  {result.picture or result.picture_missing}",
-    ]
-    if config.reward_sign == -1:
-        lines.insert(2, "The reward's sign was flipped for the learner, so success must fall.")
-    return "\n".join(lines) + "\n"
-
-
-def as_plain(result: TrainingResult) -> dict[str, Any]:
-    """Return what a run reached as plain data."""
-    return {
-        "seed": result.config.seed,
-        "reward_sign": result.config.reward_sign,
-        "episodes": len(result.returns),
-        "steps": result.steps,
-        "updates": result.updates,
-        "duration_s": round(result.duration_s, 4),
-        "evaluation_episodes": result.trained.episodes,
-        "random": {"success": result.random.success, "return": result.random.mean_return},
-        "trained": {"success": result.trained.success, "return": result.trained.mean_return},
-        "metrics": str(result.metrics),
-        "picture": None if result.picture is None else str(result.picture),
-    }
-
-
-def _at_least_one(text: str) -> int:
-    return _whole(text, low=1)
-
-
-def _seed(text: str) -> int:
-    return _whole(text, low=0, high=2**31 - 1)
-
-
-def _whole(text: str, *, low: int, high: int | None = None) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < low:
-        raise argparse.ArgumentTypeError(f"{value} is too small; use {low} or more")
-    if high is not None and value > high:
-        raise argparse.ArgumentTypeError(f"{value} is too large; use {high} or less")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return value
-
-
-def _discount(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return value
+def _features(current: Any) -> Array:
+    """The columns of an observation as one row an environment."""
+    return np.stack([current["position"], current["goal"]], axis=1).astype(np.float64)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from envweave.examples.curves import ASCII_BLOCKS, BLOCKS, blocks_for, moving_average, sparkline
+from envweave.examples.plots import ASCII_BLOCKS, BLOCKS, blocks_for, moving_average, sparkline
 
 
 def test_a_moving_average_means_fewer_values_at_the_start():

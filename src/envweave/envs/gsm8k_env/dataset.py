@@ -1,0 +1,193 @@
+"""The questions of GSM8K: from a folder, from the cache, downloaded, or the sample in this package.
+
+GSM8K is by OpenAI, under the MIT licence, which stands beside the sample. A row is a JSON object
+with a `question` and an `answer`, whose last line is `#### 42`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.client
+import json
+import logging
+import os
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import envweave as ew
+from envweave.envs.gsm8k_env.answers import exact_answer
+from envweave.errors import OptionError, StartupError
+
+logger = logging.getLogger("envweave.envs.gsm8k")
+
+PATH_VARIABLE = "ENVWEAVE_GSM8K"
+SPLITS = ("train", "test")
+SHA256 = {
+    "train": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+    "test": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+}
+OFFICIAL = (
+    "https://raw.githubusercontent.com/openai/grade-school-math/"
+    "3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data"
+)
+SAMPLE = Path(__file__).parent / "sample"
+_DOWNLOAD_TIMEOUT_S = 60.0
+_MAX_BYTES = 64 * 2**20
+
+
+@final
+@dataclass(frozen=True)
+class Dataset:
+    """GSM8K, or a part of it.
+
+    Attributes:
+        name: `gsm8k`; `gsm8k-sample`; or `custom`, if the rows are not the official ones.
+        tasks: A task for each row, called `train-0`, `train-1`, …, `test-0`, …. The question is its
+            public data; the solution is private.
+    """
+
+    name: str
+    tasks: ew.Tasks
+
+
+def load(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    download: bool | str = False,
+    first_split: str = "train",
+    max_examples: int | None = None,
+) -> Dataset:
+    """Return the questions, from the first of these that there is.
+
+    1. `path`, or what `$ENVWEAVE_GSM8K` names: a folder with `train.jsonl` or `test.jsonl` or both;
+    2. with `download`, the cache, into which what is missing is downloaded first;
+    3. the cache, `~/.cache/envweave/gsm8k`;
+    4. the sample that comes with this package, which is said in a warning.
+
+    Args:
+        path: The folder.
+        download: Whether to download; an address is that of another copy of the two files. Their
+            checksums must be the official ones.
+        first_split: Where a task is drawn from when none is asked for.
+        max_examples: Keep at most so many rows of each split, from its start.
+
+    Raises:
+        OptionError: There are no rows at `path`, they are not GSM8K's, or an option is wrong.
+        StartupError: The download failed, or what came is not GSM8K.
+    """
+    if first_split not in SPLITS:
+        raise OptionError(f"split={first_split!r} is not a split of GSM8K. Use 'train' or 'test'.")
+    if max_examples is not None and max_examples < 1:
+        raise OptionError(f"max_examples={max_examples!r} leaves no question; use 1 or more.")
+    given = path if path is not None else os.environ.get(PATH_VARIABLE) or None
+    cache = cache_dir()
+    if given is not None:
+        folder = Path(given).expanduser()
+        is_official = all(_checksum(folder, split) in (None, SHA256[split]) for split in SPLITS)
+        name = "gsm8k" if is_official else "custom"
+    elif download:
+        for split in SPLITS:
+            if _checksum(cache, split) != SHA256[split]:
+                base = download if isinstance(download, str) else OFFICIAL
+                fetch(f"{base.rstrip('/')}/{split}.jsonl", cache / f"{split}.jsonl", SHA256[split])
+        folder, name = cache, "gsm8k"
+    elif all(_checksum(cache, split) == SHA256[split] for split in SPLITS):
+        folder, name = cache, "gsm8k"
+    else:
+        folder, name = SAMPLE, "gsm8k-sample"
+        _warn_of_sample()
+    rows = {split: _read(folder / f"{split}.jsonl", split) for split in SPLITS}
+    if not any(rows.values()):
+        raise OptionError(
+            f"There is no GSM8K in {str(folder)!r}: neither train.jsonl nor test.jsonl. "
+            "Name the folder that has them, or leave the path out and say download=True."
+        )
+    if not rows[first_split]:
+        raise OptionError(f"split={first_split!r}: {str(folder)!r} has no {first_split}.jsonl.")
+    order = sorted((s for s in SPLITS if rows[s]), key=lambda s: s != first_split)
+    return Dataset(name, ew.Tasks({split: rows[split][:max_examples] for split in order}))
+
+
+def cache_dir() -> Path:
+    """Return where downloaded files are kept."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "envweave" / "gsm8k"
+
+
+def fetch(url: str, target: Path, sha256: str) -> None:
+    """Download a file, and put it into place if it has this checksum.
+
+    Raises:
+        StartupError: It could not be had, or is not the file that was expected.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise OptionError(f"download={url!r} is not an http or https address.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as reply:  # noqa: S310 - checked above
+            content = reply.read(_MAX_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise StartupError(
+            f"GSM8K could not be downloaded from {url}: {error}. Try again, or put train.jsonl and "
+            f"test.jsonl into a folder and name it by path=… or ${PATH_VARIABLE}."
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise StartupError(
+            f"{url} is not the official file: its sha256 is {found}, not {sha256}. Nothing was "
+            "kept. Download from elsewhere, or name a folder by path=…."
+        )
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(target)  # whole or not at all, whoever else downloads it now
+
+
+def _checksum(folder: Path, split: str) -> str | None:
+    path = folder / f"{split}.jsonl"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+@functools.cache
+def _warn_of_sample() -> None:
+    logger.warning(
+        "GSM8K: no full dataset is here, so a sample of 64 training and 32 test questions is used. "
+        "For all 8,792 say download=True, or name a folder by path=… or $%s.",
+        PATH_VARIABLE,
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _read_once(path: Path, split: str, _changed_ns: int) -> tuple[ew.Task, ...]:
+    """Read a file into tasks. All environments of a process share them."""
+    tasks = []
+    for index, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            row = json.loads(line)
+            question, solution = row["question"], row["answer"]
+            answer = exact_answer(solution)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _bad_row(path, index, f"{type(error).__name__}: {error}") from None
+        if answer is None or not isinstance(question, str):
+            raise _bad_row(path, index, "its answer does not end with a line '#### NUMBER'")
+        private = {"solution": solution, "answer": str(answer)}
+        tasks.append(ew.Task(f"{split}-{index}", split, {"question": question}, private=private))
+    return tuple(tasks)
+
+
+def _read(path: Path, split: str) -> tuple[ew.Task, ...]:
+    return _read_once(path, split, path.stat().st_mtime_ns) if path.is_file() else ()
+
+
+def _bad_row(path: Path, index: int, why: str) -> OptionError:
+    return OptionError(
+        f"Line {index + 1} of {str(path)!r} is not a row of GSM8K: {why}. A line is a JSON object "
+        'with "question" and "answer".'
+    )

@@ -1,0 +1,215 @@
+"""Train a tiny transformer on CodeFix: `python -m envweave.examples.train_codefix_pg`.
+
+The policy reads the prompt character by character and is trained from scratch by REINFORCE. It is
+measured on held-out prompts of the test split, before, on the way and after. To see that the
+learning follows the reward, flip its sign (`--reward-sign -1`): success falls below
+chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+import envweave as ew
+from envweave.examples.codefix import OPERATORS
+from envweave.examples.evaluation import Policy, evaluate
+from envweave.examples.run_log import RunLog, replace_file
+from envweave.examples.training import (
+    RECENT,
+    ShowProgress,
+    TrainingConfig,
+    TrainingInterrupted,
+    add_training_options,
+    positive_float,
+    positive_int,
+    run_program,
+)
+
+if TYPE_CHECKING:
+    from envweave.examples.codefix_policy import Learner
+
+__all__ = ["CodeFixConfig", "main", "train"]
+
+ENV_ID = "codefix-v0"
+CHECKPOINT = "checkpoint.pt"
+CHOICES = np.array(OPERATORS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeFixConfig(TrainingConfig):
+    """How to train on CodeFix.
+
+    Attributes:
+        learning_rate: Of AdamW.
+        reward_sign: −1 learns from the reward's opposite, to check that learning follows it.
+        evaluation_episodes: How many held-out prompts measure a policy.
+        checkpoint_every: After how many updates the run is saved, and measured on the way.
+    """
+
+    num_envs: int = 32
+    episodes: int = 48_000
+    learning_rate: float = 0.002
+    reward_sign: int = 1
+    evaluation_episodes: int = 500
+    checkpoint_every: int = 50
+
+
+def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
+    """Train as the options say, and return the exit code.
+
+    Args:
+        argv: The options, as on a command line; those of this process by default.
+        prog: How the command is called, for its help.
+
+    Raises:
+        SystemExit: An option is wrong (2), or help was asked for (0).
+    """
+    parser = argparse.ArgumentParser(
+        prog=prog or "python -m envweave.examples.train_codefix_pg",
+        description="Train a tiny transformer on CodeFix from scratch, and show the curve.",
+    )
+    default = CodeFixConfig()
+    add_training_options(parser, default, ENV_ID, can_resume=True)
+    add = parser.add_argument
+    add(
+        "--learning-rate",
+        type=positive_float,
+        default=default.learning_rate,
+        metavar="X",
+        help="of AdamW (default: %(default)s)",
+    )
+    add(
+        "--reward-sign",
+        type=int,
+        choices=(1, -1),
+        default=default.reward_sign,
+        help="-1 flips the reward: a sanity check, success must then fall below chance",
+    )
+    add(
+        "--evaluation-episodes",
+        type=positive_int,
+        default=default.evaluation_episodes,
+        metavar="N",
+        help="held-out prompts that measure a policy (default: %(default)s)",
+    )
+    add(
+        "--checkpoint-every",
+        type=positive_int,
+        default=default.checkpoint_every,
+        metavar="N",
+        help="updates between checkpoints (default: %(default)s)",
+    )
+    options = vars(parser.parse_args(argv))
+    as_json = options.pop("json")
+    return run_program(CodeFixConfig(**options), train, as_json=as_json)
+
+
+def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
+    """Train, evaluate, write log and checkpoints, and return the run's directory.
+
+    Every update learns from one episode of each environment. What an update draws, tasks and
+    operators, follows from the seed and the update's number alone, so a resumed run goes on as if
+    it had not stopped.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        EnvWeaveError: The backend or the run directory cannot be had.
+        TrainingInterrupted: Ctrl-C came; the log keeps what was written.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise ew.errors.MissingExtraError.for_extra(
+            "Training on CodeFix needs torch.", "train,torch"
+        ) from None
+    from envweave.examples.codefix_policy import Learner
+
+    torch.set_num_threads(1)  # so small a network is no faster with more
+    learner = Learner(len(OPERATORS), seed=config.seed, learning_rate=config.learning_rate)
+    with config.make_vector(ENV_ID) as venv:
+        run_dir = config.open_run_dir("codefix")
+        checkpoint, kept_lines = run_dir / CHECKPOINT, 0
+        if config.resume and checkpoint.exists():
+            state = torch.load(checkpoint, weights_only=True)
+            learner.restore(state["learner"])
+            kept_lines = state["log_lines"]
+        with RunLog(run_dir, config.logged("CodeFix"), keep_lines=kept_lines) as log:
+            run = _Run(config, venv, learner, log)
+            try:
+                if not kept_lines:
+                    rng = np.random.default_rng(config.seed)
+                    run.evaluate("random", lambda _: rng.choice(CHOICES, config.num_envs))
+                while run.finished < config.episodes:
+                    run.update(show)
+                    if learner.updates % config.checkpoint_every == 0:
+                        run.evaluate("trained", run.best, episode=run.finished)
+                        state = {"learner": learner.state(), "log_lines": log.num_lines}
+                        replace_file(checkpoint, partial(torch.save, state))
+                run.evaluate("trained", run.best)
+            except KeyboardInterrupt:
+                log.write("interrupted", episodes=run.finished)
+                raise TrainingInterrupted(run_dir, run.finished, can_resume=True) from None
+    return run_dir
+
+
+@final
+class _Run:
+    """A run under way."""
+
+    def __init__(
+        self, config: CodeFixConfig, venv: ew.VectorEnv, learner: Learner, log: RunLog
+    ) -> None:
+        self._config, self._venv, self._learner, self._log = config, venv, learner, log
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+
+    @property
+    def finished(self) -> int:
+        """How many episodes were learnt from."""
+        return self._learner.updates * self._config.num_envs
+
+    def best(self, current: Any) -> Any:
+        """Return the operators that the policy finds likeliest."""
+        return CHOICES[self._learner.best(current["prompt"])]
+
+    def evaluate(self, name: str, policy: Policy, **where: int) -> None:
+        """Measure a policy on the held-out prompts, and log it."""
+        reached = evaluate(self._venv, policy, self._config.evaluation_episodes, split="test")
+        self._log.write("evaluation", policy=name, **reached.logged(), **where)
+
+    def update(self, show: ShowProgress | None) -> None:
+        """Learn from one episode of each environment."""
+        rng = np.random.default_rng([self._config.seed, self._learner.updates])
+        tasks = [f"train-{index}" for index in rng.integers(2**31, size=self._config.num_envs)]
+        current = self._venv.reset(task=tasks).current
+        choice = self._learner.choose(current["prompt"], rng)
+        reward = self._venv.step(CHOICES[choice.chosen]).reward
+        entropy = self._learner.update(choice, self._config.reward_sign * reward)
+        # An episode that failed has no reward (NaN); the others count.
+        earned = reward[~np.isnan(reward)]
+        mean_return = float(earned.mean()) if len(earned) else None
+        success = float((earned > 0).mean()) if len(earned) else None
+        self._log.write(
+            "update",
+            update=self._learner.updates,
+            episode=self.finished,
+            success=success,
+            entropy=round(entropy, 6),
+            **{"return": mean_return},
+        )
+        if mean_return is not None and success is not None:
+            self._recent.append((mean_return, success))
+            if show is not None:
+                recent = np.mean(self._recent, axis=0)
+                show(self.finished, float(recent[0]), float(recent[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

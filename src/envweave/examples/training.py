@@ -1,0 +1,361 @@
+"""What the training programs share: their options, progress bar, exit codes and summary."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias, TypeVar
+
+import envweave as ew
+from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
+from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended."""
+
+RECENT = 40
+"""How many points the live figures and the curves look back."""
+
+ShowProgress: TypeAlias = Callable[[int, float, float], None]
+"""Takes the episodes finished, and their recent mean return and share of success."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The settings that every training program has; each adds its own.
+
+    Attributes:
+        num_envs: How many environments are stepped together.
+        episodes: How many episodes to learn from.
+        seed: Of the environments and of the learner: the same seed gives the same run.
+        backend: Where the environments run.
+        docker_image: The image for `docker_http`; `None` takes the program's own default.
+        run_dir: Where to write; must be new or empty. `None` makes one under `runs/`.
+        resume: Whether to continue the run in `run_dir` from its last checkpoint.
+    """
+
+    num_envs: int
+    episodes: int
+    seed: int = 0
+    backend: str = "inproc"
+    docker_image: str | None = None
+    run_dir: Path | None = None
+    resume: bool = False
+
+    def make_vector(self, env_id: str, **options: Any) -> ew.VectorEnv:
+        """Make the environments where the settings say.
+
+        Raises:
+            OptionError: There is an image, but the backend runs no containers.
+        """
+        return ew.make_vector(
+            env_id, num_envs=self.num_envs, **self._placement(default_image(env_id)), **options
+        )
+
+    def make_pool(self, env_id: str, default_image: str, **options: Any) -> ew.Pool:
+        """Make the environments where the settings say, to play whole episodes.
+
+        Raises:
+            OptionError: There is an image, but the backend runs no containers.
+        """
+        return ew.pool(env_id, size=self.num_envs, **self._placement(default_image), **options)
+
+    def _placement(self, default_image: str) -> dict[str, Any]:
+        image = self.docker_image
+        if image is not None and self.backend in ("inproc", "process", "http"):
+            raise ew.errors.OptionError(
+                f"--docker-image {image} needs a backend with containers, not {self.backend!r}. "
+                "Add --backend docker_http."
+            )
+        if image is None and self.backend == "docker_http":
+            image = default_image
+        return {"backend": self.backend, "docker_image": image}
+
+    def open_run_dir(self, name: str) -> Path:
+        """Return the directory that the settings name, or a fresh `runs/NAME-seedN`."""
+        return open_run_dir(self.run_dir, f"{name}-seed{self.seed}", resume=self.resume)
+
+    def logged(self, title: str) -> dict[str, Any]:
+        """Return what the first line of the log says; `title` names what is trained on."""
+        settings = dataclasses.asdict(self)
+        del settings["run_dir"], settings["resume"]
+        return {"title": title, "version": ew.__version__, **settings}
+
+
+ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training was interrupted; what was logged until then is in `run_dir`."""
+
+    def __init__(self, run_dir: Path, episodes: int, *, can_resume: bool = False) -> None:
+        super().__init__(f"interrupted after {episodes} episodes; the log is in {run_dir}")
+        self.run_dir = run_dir
+        self.episodes = episodes
+        self.can_resume = can_resume
+
+
+def default_image(env_id: str) -> str:
+    """Return the tag that `docker/NAME_env_server/Dockerfile` is built as: `envweave-NAME`."""
+    return f"envweave-{env_id.rpartition('-v')[0]}"
+
+
+def add_training_options(
+    parser: argparse.ArgumentParser, default: TrainingConfig, env_id: str, *, can_resume: bool
+) -> None:
+    """Give a parser the options that every training program has, and `--json`."""
+    add = parser.add_argument
+    add(
+        "--backend",
+        default=default.backend,
+        metavar="NAME",
+        help="where the environments run: inproc, process, http or docker_http "
+        "(default: %(default)s)",
+    )
+    add(
+        "--num-envs",
+        type=positive_int,
+        default=default.num_envs,
+        metavar="N",
+        help="environments stepped together (default: %(default)s)",
+    )
+    add(
+        "--docker-image",
+        metavar="TAG",
+        help=f"image for docker_http (default: {default_image(env_id)})",
+    )
+    add(
+        "--episodes",
+        type=positive_int,
+        default=default.episodes,
+        metavar="N",
+        help="episodes to learn from (default: %(default)s)",
+    )
+    add(
+        "--seed",
+        type=seed_number,
+        default=default.seed,
+        metavar="N",
+        help="same seed, same run (default: %(default)s)",
+    )
+    add(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="a new or empty directory (default: a fresh one under runs/)",
+    )
+    if can_resume:
+        add(
+            "--resume",
+            action="store_true",
+            help="continue the run in --run-dir from its last checkpoint",
+        )
+    add("--json", action="store_true", help="print the summary as JSON")
+
+
+def run_program(
+    config: ConfigT, train: Callable[[ConfigT, ShowProgress], Path], *, as_json: bool
+) -> int:
+    """Train with a progress bar, draw and summarize the run, and return the exit code.
+
+    `train` returns the run's directory. The exit code is 130 after Ctrl-C, 2 for a refusal, 1
+    when the run could not be written.
+    """
+    try:
+        with show_progress(config.episodes, sys.stderr) as show:
+            run_dir = train(config, show)
+        picture, missing = _draw(run_dir)
+    except TrainingInterrupted as interruption:
+        run_dir = interruption.run_dir
+        sys.stderr.write(
+            f"Interrupted after {interruption.episodes} episodes. The log is kept in {run_dir}; "
+            f"draw it with: python -m envweave.examples.plots {run_dir}\n"
+        )
+        if interruption.can_resume:
+            sys.stderr.write(
+                f"Continue it with the same command and: --run-dir {run_dir} --resume\n"
+            )
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return INTERRUPTED
+    except ew.EnvWeaveError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(
+            f"Error: the run could not be written: {error.strerror}. What was written before is "
+            "kept; make room, or choose another --run-dir.\n"
+        )
+        return 1
+    if as_json:
+        sys.stdout.write(json.dumps(summary(run_dir, picture)) + "\n")
+    else:
+        blocks = blocks_for(sys.stdout.encoding)
+        files = f"\n  {run_dir / METRICS}\n  {picture or missing}\n"
+        sys.stdout.write(summary_text(RunHistory.read(run_dir), blocks) + files)
+    return 0
+
+
+def summary(run_dir: Path, picture: Path | None) -> dict[str, Any]:
+    """Return what a run reached as plain data."""
+    run = RunHistory.read(run_dir)
+    return {
+        **{k: v for k, v in run.settings.items() if k not in ("type", "time_s")},
+        "episodes": run.episodes,
+        "updates": run.updates,
+        "duration_s": run.duration_s,
+        **{
+            policy: {name: line[name] for name in ("episodes", "success", "return")}
+            for policy, line in run.evaluations.items()
+        },
+        "metrics": str(run_dir / METRICS),
+        "picture": None if picture is None else str(picture),
+    }
+
+
+def summary_text(run: RunHistory, blocks: str) -> str:
+    """Return what a run reached for people, with its curves."""
+    window = max(1, min(RECENT, len(run.points) // 4))
+    success = moving_average([point["success"] for point in run.points], window)
+    earned = moving_average([point["return"] for point in run.points], window)
+    lines = [
+        "",
+        f"{run.title}, seed {run.settings['seed']}: {run.episodes:,} episodes, "
+        f"{run.updates} updates in {run.duration_s:.1f} s",
+        "",
+        f"  success  {sparkline(success, low=0, high=1, blocks=blocks)}  {success[-1]:.0%}",
+        f"  return   {sparkline(earned, low=-1, high=1, blocks=blocks)}  {earned[-1]:+.2f}",
+        "",
+        f"  {'evaluation':<26} episodes  success  return",
+    ]
+    lines += [
+        f"  {policy + ' policy':<26} {line['episodes']:>8}  {line['success']:>7.1%} "
+        f"{line['return']:>+7.2f}"
+        for policy, line in run.evaluations.items()
+    ]
+    if run.settings.get("reward_sign") == -1:
+        lines.insert(2, "The reward's sign was flipped for the learner, so success must fall.")
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def show_progress(total: int, stream: TextIO) -> Iterator[ShowProgress]:
+    """Show how far a run of `total` episodes is, and how well it does.
+
+    A terminal gets a live bar if rich is installed. Anything else gets a line now and then.
+    """
+    try:
+        import rich  # noqa: F401 - only whether it is there
+    except ImportError:
+        has_rich = False
+    else:
+        has_rich = True
+    if has_rich and stream.isatty():
+        with _bar(total, stream) as show:
+            yield show
+    else:
+        yield _progress_lines(total, stream)
+
+
+@contextmanager
+def _bar(total: int, stream: TextIO) -> Iterator[ShowProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("episodes  return [bold]{task.fields[earned]}[/]"),
+        TextColumn("success [bold]{task.fields[success]}[/]"),
+        TimeElapsedColumn(),
+        console=Console(file=stream),
+    ) as progress:
+        bar = progress.add_task("training", total=total, earned="  -  ", success="  - ")
+
+        def show(finished: int, mean_return: float, success: float) -> None:
+            progress.update(
+                bar, completed=finished, earned=f"{mean_return:+.2f}", success=f"{success:4.0%}"
+            )
+
+        yield show
+
+
+def _progress_lines(total: int, stream: TextIO) -> ShowProgress:
+    every = max(1, total // 10)
+    due = every
+
+    def show(finished: int, mean_return: float, success: float) -> None:
+        nonlocal due
+        if finished >= due:
+            due = finished - finished % every + every
+            stream.write(
+                f"{finished:>6}/{total} episodes  return {mean_return:+.2f}  "
+                f"success {success:4.0%}\n"
+            )
+            stream.flush()
+
+    return show
+
+
+def _draw(run_dir: Path) -> tuple[Path | None, str]:
+    try:
+        return draw(run_dir), ""
+    except ew.errors.MissingExtraError as error:
+        return None, str(error)
+
+
+def positive_int(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    return _whole(text, low=1)
+
+
+def seed_number(text: str) -> int:
+    """Parse a seed."""
+    return _whole(text, low=0, high=2**31 - 1)
+
+
+def _whole(text: str, *, low: int, high: int | None = None) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < low:
+        raise argparse.ArgumentTypeError(f"{value} is too small; use {low} or more")
+    if high is not None and value > high:
+        raise argparse.ArgumentTypeError(f"{value} is too large; use {high} or less")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """Parse a number greater than 0."""
+    value = _number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value

@@ -1,0 +1,37 @@
+"""A tokenizer for the loopback service of `tinker_service.py`: a word is a token.
+
+The first ids are what the policy can say. Several ids have the same text, so encoding a text again
+would give other ids than were sampled.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+STOP = 0
+ANSWERS = ["72", "10", "5", "42", "624", "35", "48", "16"]  # of the first eight training questions
+PIECES = ["", *(f"#### {answer}" for answer in ANSWERS), *"ABCD", "#### 72", "A", "hmm"]
+
+
+class WordTokenizer:
+    eos_token_id = STOP
+    chat_template = None
+
+    def encode(self, text: str) -> list[int]:
+        return [len(PIECES) + zlib.crc32(word.encode()) % 10_000 for word in text.split()]
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(PIECES[token] for token in tokens)
+
+
+def chat_tokenizer():
+    """A tokenizer of `transformers`, with a chat template, that needs no download."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<end>", *"ABCD", *(f"word{i}" for i in range(11)), "<unknown>", "<user>", "<model>"]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unknown>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
+    outer.chat_template = "<user> {{ messages[0]['content'] }} <end> <model>"
+    return outer
