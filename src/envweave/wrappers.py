@@ -335,7 +335,7 @@ class TextWrapper(Wrapper):
             text = text[field] if self._shows_dict else getattr(text, field)
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise BadReturnError(f"{type(self).__name__} shows texts, and {kind} is none.")
+            raise BadReturnError(f"{type(self).__name__} needs a text to show, got {kind}.")
         return text
 
 
