@@ -19,7 +19,15 @@ from envweave.codec.structs import Struct
 from envweave.environment import Environment, Interface
 from envweave.environment.interface import by_agent, for_one, read_spec
 from envweave.environment.outcome import read_agents_reset, read_agents_step, read_reset, read_step
-from envweave.errors import ActionError, BadReturnError, OptionError, SpecError, in_words, suggest
+from envweave.errors import (
+    ActionError,
+    BadReturnError,
+    DefinitionError,
+    OptionError,
+    SpecError,
+    in_words,
+    suggest,
+)
 from envweave.types import (
     EpisodeEnd,
     LogEvent,
@@ -39,6 +47,13 @@ class Wrapper(Environment):
     """
 
     def __init__(self, environment: Environment) -> None:
+        given: Any = environment
+        if not isinstance(given, Environment):
+            name = type(self).__name__
+            raise DefinitionError(
+                f"{name} wraps an Environment, got {given!r}. Make it afterwards: "
+                f"ew.make({name}(MyEnvironment()))."
+            )
         self.environment = environment = environment.take_apart()
         self.deterministic = environment.deterministic
         self.tasks = environment.tasks
@@ -320,7 +335,7 @@ class TextWrapper(Wrapper):
             text = text[field] if self._shows_dict else getattr(text, field)
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise BadReturnError(f"{type(self).__name__} shows texts, and {kind} is none.")
+            raise BadReturnError(f"{type(self).__name__} needs a text to show, got {kind}.")
         return text
 
 
@@ -368,10 +383,10 @@ class ChatWrapper(TextWrapper):
 
     def begin(self, text: str) -> list[ChatMessage]:
         """Return the system prompt, if there is one, and the first message."""
-        self._messages = [{"role": "user", "content": text}]
+        self._messages = []
         if self.system_prompt is not None:
-            self._messages.insert(0, {"role": "system", "content": self.system_prompt})
-        return list(self._messages)
+            self._messages.append({"role": "system", "content": self.system_prompt})
+        return self.go_on(None, text)
 
     def go_on(self, action: Any, text: str) -> list[ChatMessage]:
         """Return all messages."""

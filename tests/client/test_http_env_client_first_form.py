@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,6 +252,29 @@ def test_after_its_server_died_the_episode_is_lost_and_reset_starts_another() ->
         kill(provider)
         assert env.reset().step_index == 0  # nobody has seen that it was gone
     assert provider.pid is None
+
+
+@pytest.mark.slow  # starts servers
+def test_a_reset_that_fails_to_start_another_server_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "fleeting_echo.py"
+    module.write_text("from envweave.envs.echo_env import EchoEnvironment")
+    monkeypatch.syspath_prepend(tmp_path)
+    provider = ew.SubprocessProvider()
+    with EchoEnv.from_docker_image("pkg://fleeting_echo:EchoEnvironment", provider) as env:
+        env.reset()
+        kill(provider)
+        away = module.rename(tmp_path / "away.py")
+
+        with pytest.raises(ew.errors.EnvWeaveError, match="fleeting_echo"):
+            env.reset()
+        with pytest.raises(ConnectionLostError, match=r"could not be started\. Call reset\(\)"):
+            env.step(EchoAction("hi"))
+        away.rename(module)
+        env.reset()
+
+        assert env.step(EchoAction("hi")).reward == 0.2
 
 
 @pytest.mark.slow  # starts a server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -51,9 +53,11 @@ def test_a_configuration_that_there_is_none_of_is_refused() -> None:
             env.step(6)
 
 
-@pytest.mark.parametrize("wrong", [{"num_docs": 0}, {"num_queries": 0}, {"k": 0}])
-def test_a_size_of_nothing_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ew.errors.OptionError, match=f"{next(iter(wrong))} must be 1 or more"):
+@pytest.mark.parametrize(
+    "wrong", [{"num_docs": 0}, {"num_queries": "9"}, {"k": 2.5}, {"seed": None}]
+)
+def test_a_keyword_that_is_no_number_or_too_small_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ew.errors.OptionError, match=f"{next(iter(wrong))} must be a whole number"):
         ew.make("search-v0", **wrong)
 
 

@@ -18,6 +18,7 @@ from envweave.errors import (
     StartupError,
 )
 from envweave.examples import CounterEnv
+from envweave.providers.watched import WatchedProvider
 
 
 @pytest.fixture
@@ -31,8 +32,10 @@ def url():
         yield where
 
 
-class NotedContainers(ew.ContainerProvider):
+class NotedContainers(WatchedProvider):
     """Notes what it is asked to start, and starts nothing."""
+
+    token = None
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -46,6 +49,12 @@ class NotedContainers(ew.ContainerProvider):
 
     def stop_container(self) -> None:
         pass
+
+    def why_gone(self) -> str | None:
+        return None
+
+    def another(self) -> NotedContainers:
+        raise AssertionError
 
 
 def test_an_id_with_a_server_connects_to_it_by_every_door(registry, url) -> None:
@@ -106,14 +115,17 @@ def test_an_id_with_an_image_starts_it_and_leaves_to_it_what_it_serves(registry,
     assert (told["kwargs"], told["max_episode_steps"]) == ({"done_at": 3}, 7)
 
 
-def test_an_id_with_a_factory_and_an_image_runs_here_unless_a_backend_says_where(registry) -> None:
+@pytest.mark.parametrize("backend", [None, "docker_http"])
+def test_an_id_with_a_factory_and_an_image_runs_here_unless_a_backend_or_a_provider_says_where(
+    registry, backend
+) -> None:
     ew.register("mine-v0", CounterEnv, docker_image="mine:1", registry=registry)
     provider = NotedContainers()
 
     with ew.make("mine-v0", registry=registry) as env:
         env.reset()
     with pytest.raises(StartupError):
-        ew.make("mine-v0", backend="docker_http", provider=provider, registry=registry)
+        ew.make("mine-v0", backend=backend, provider=provider, registry=registry)
 
     ((image, told),) = provider.asked
     assert (image, told["id"]) == ("mine:1", "pkg://envweave.examples.counter:CounterEnv")

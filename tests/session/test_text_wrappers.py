@@ -10,7 +10,7 @@ from serving import served
 
 import envweave as ew
 from envweave.envs.echo_env import EchoEnvironment
-from envweave.errors import ActionError, OptionError
+from envweave.errors import ActionError, DefinitionError, OptionError
 from envweave.testing import EnvironmentConformance, ScriptedAgents
 
 READY = {"role": "user", "content": "Echo environment ready!"}
@@ -97,6 +97,13 @@ def test_a_chat_begins_anew_with_each_episode_and_an_empty_text_adds_no_message(
 
     assert last.observation == messages("start", "a", "A", "b")
     assert last.current == messages("start")
+
+
+def test_a_chat_whose_first_text_is_empty_begins_with_the_system_prompt_alone() -> None:
+    with ew.make(ew.ChatWrapper(Quiz(), "Choose.", observation_field="hint")) as env:
+        began = env.reset(options={"hint": ""})
+
+    assert began.observation == [{"role": "system", "content": "Choose."}]
 
 
 def test_what_was_shown_does_not_change_afterwards() -> None:
@@ -224,8 +231,8 @@ class Choice(ew.Action):
 
 
 class Quiz(ew.Environment):
-    def reset(self, *, seed: int | None = None) -> Pair:
-        return Pair("a or b?", "not a")
+    def reset(self, *, seed: int | None = None, options: dict[str, str] | None = None) -> Pair:
+        return Pair("a or b?", **(options or {"hint": "not a"}))
 
     def step(self, action: Choice) -> Pair:
         return Pair("thanks", "", reward=float(action.letter == "b"), done=True)
@@ -253,3 +260,11 @@ def test_a_field_can_be_named_where_there_are_several_and_a_choice_of_texts_is_o
 def test_an_environment_without_one_text_is_refused(make, words) -> None:
     with pytest.raises(OptionError, match=words):
         make()
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with (
+        ew.make("echo-v0") as made,
+        pytest.raises(DefinitionError, match=r"got Env.*ew\.make\(ChatWrapper\(MyEnvironment"),
+    ):
+        ew.ChatWrapper(made)

@@ -28,8 +28,9 @@ def register(
 ) -> EnvSpec:
     """Give an environment an ID, so that `make` finds it.
 
-    An ID may have a factory, a server and an image; then `backend` chooses among them. Left out,
-    the factory is used; an ID without one connects to its server, or starts its image.
+    An ID may have a factory, a server and an image; then `backend` chooses among them, or a
+    provider that starts containers. Without either the factory is used; an ID without one connects
+    to its server, or starts its image.
 
     Args:
         env_id: `"local://name-v0"`, or the bare name.

@@ -123,7 +123,10 @@ def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote
     if remote.base_url is not None or remote.docker_image is not None:
         return remote
     if backend is None and isinstance(spec.factory, MadeElsewhere):
-        backend = _HTTP if spec.base_url is not None else _CONTAINERS
+        is_url = spec.base_url is not None and remote.provider is None
+        backend = _HTTP if is_url else _CONTAINERS
+    elif backend is None:
+        backend, _ = _named_place(spec, backend, remote, None)
     if backend == _HTTP and spec.base_url is not None and remote.provider is None:
         return dataclasses.replace(remote, base_url=spec.base_url)
     if backend in (_CONTAINERS, _PODS) and spec.docker_image is not None:

@@ -96,7 +96,7 @@ class HttpCalls:
                 call is made again when the connection breaks.
 
         Raises:
-            PlaceGoneError: Nobody will ever answer there again.
+            PlaceGoneError: The server has ended, and its provider knows why.
             ConnectionLostError: Nobody answers there, or the connection broke. Who has never
                 been reached is tried once.
             DeadlineError: No answer came within `timeout_s`.

@@ -117,6 +117,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         why_gone = self._watched.why_gone if self._watched is not None else None
         self.base_url = base_url
         self._calls = HttpCalls(parse_address(base_url), headers, why_gone=why_gone)
+        self._has_server = True  # until `reset` fails to start another one
         self._session: str | None = None  # empty where the server knows none
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -258,6 +259,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         except PlaceGoneError:
             if self._provider is None or self._start_server is None:
                 raise
+            self._has_server = False
             self._calls.close()
             self._provider.stop_container()
             self._connect(self._start_server())
@@ -393,6 +395,11 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
 
     def _send(self, *args: Any, **options: Any) -> Answer:
         """Make a call; if the server that was started for this client is gone, say what to do."""
+        if not self._has_server:
+            raise PlaceGoneError(
+                "The container has died, and another one could not be started. Call reset() to try "
+                "again."
+            )
         try:
             return self._calls.call(*args, **options)
         except ConnectionLostError as error:

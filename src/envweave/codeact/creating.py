@@ -48,7 +48,7 @@ def create_codeact_env(
     """Return an environment whose actions are Python code.
 
     Use it as it is: `reset` and `step` return observations, and `transform` may be set at any
-    time. The first `step` starts an episode if nobody called `reset`, unless there are `tasks`.
+    time. The first `step` starts an episode if `reset` was not called, unless there are `tasks`.
     Or give it to `make`, `register` or `create_fastapi_app`, where every episode needs a `reset`.
 
     Args:

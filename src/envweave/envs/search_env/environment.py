@@ -52,9 +52,13 @@ class SearchEnvironment(ew.Environment):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        for name, value in (("num_docs", num_docs), ("num_queries", num_queries), ("k", k)):
-            if value < 1:
-                raise ew.errors.OptionError(f"{name} must be 1 or more, got {value!r}.")
+        given = {"num_docs": num_docs, "num_queries": num_queries, "k": k, "seed": seed}
+        for name, value in given.items():
+            low = 0 if name == "seed" else 1
+            if not isinstance(value, int) or value < low:
+                raise ew.errors.OptionError(
+                    f"{name} must be a whole number of {low} or more, got {value!r}."
+                )
         self.k = k
         self.shuffle = shuffle
         self._index = _make_index(num_docs, num_queries, seed)
