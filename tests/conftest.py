@@ -11,6 +11,11 @@ import gc
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("envweave", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("envweave")
 
 # A shell that starts the tests in the background makes them, and all they start, ignore Ctrl-C.
 # Tests of interrupts need the default.
