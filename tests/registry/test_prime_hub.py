@@ -333,3 +333,21 @@ def test_a_module_that_is_imported_in_another_version_is_not_exchanged(hub, monk
         ew.make("prime://maze-lab/loop-maze", install="always")
 
     assert_nothing_installed(hub)
+
+
+def test_another_python_is_installed_into_without_the_packages_of_this_one(
+    hub, tmp_path, monkeypatch
+):
+    """pip would leave out whatever it finds on `PYTHONPATH`."""
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -P ] && exec {sys.executable} "$@"\n'
+        'echo "path: <$PYTHONPATH>"; exit 1\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without uv
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(InstallError, match=r"-m pip install .*\npath: <>"):
+        ew.make("prime://maze-lab/loop-maze", venv=tmp_path / "venv", install="always")

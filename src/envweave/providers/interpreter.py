@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -106,7 +106,9 @@ class Interpreter:
         """
         command = self.install_command(*what)
         logger.info("installing: %s", shlex.join(command))
-        done = run_quietly(command)
+        # pip takes what it finds on the path of this Python for installed there.
+        variables = None if self.python == sys.executable else isolated_variables()
+        done = run_quietly(command, variables)
         if done.returncode == 0:
             importlib.invalidate_caches()
             return
@@ -209,10 +211,13 @@ def _runs(uv: str) -> bool:
     return run_quietly([uv, "--version"]).returncode == 0
 
 
-def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_quietly(
+    command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command, and return all that it printed as its `stdout`."""
     return subprocess.run(  # noqa: S603 - installers, with checked arguments
         command,
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
