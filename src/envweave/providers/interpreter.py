@@ -41,7 +41,6 @@ def version_of(name):
     except importlib.metadata.PackageNotFoundError:
         return None
 print(json.dumps({
-    "python": sys.version_info[:3],
     "versions": {name: version_of(name) for name in json.loads(sys.argv[1])},
     "missing": [name for name in json.loads(sys.argv[2]) if importlib.util.find_spec(name) is None],
 }))
@@ -70,10 +69,6 @@ class Interpreter:
         missing: list[str] = self._probe([], modules)["missing"]
         return missing
 
-    def python_version(self) -> tuple[int, ...]:
-        """Return which Python it is, such as `(3, 12, 1)`."""
-        return tuple(self._probe([], [])["python"])
-
     def _probe(self, packages: Sequence[str], modules: Sequence[str]) -> Any:
         asked = [json.dumps(list(packages)), json.dumps(list(modules))]
         try:
@@ -87,8 +82,11 @@ class Interpreter:
         except OSError as error:
             raise OptionError(f"{self.python!r} cannot be run: {error.strerror}.") from error
         if done.returncode:
-            why = "\n".join(done.stderr.strip().splitlines()[-_LINES_SHOWN:])
-            raise OptionError(f"{self.python!r} is not Python 3.11 or newer, or is broken:\n{why}")
+            # An older one does not know the option -P.
+            raise OptionError(
+                f"{self.python!r} is not Python 3.11 or newer, or is broken:\n"
+                f"{last_lines(done.stderr)}"
+            )
         return json.loads(done.stdout)
 
     def install_command(self, *what: str) -> list[str]:
