@@ -213,6 +213,23 @@ def test_a_key_that_is_not_accepted_is_told_from_one_that_is_missing(hub, monkey
         ew.spec("prime://maze-lab/loop-maze")
 
 
+@pytest.mark.parametrize("key", ["sec\nret", "sécret"])
+def test_a_key_that_cannot_be_sent_is_not_shown(hub, monkeypatch, key):
+    monkeypatch.setenv("PRIME_API_KEY", key)
+
+    with pytest.raises(AccessError, match="characters that a key cannot have") as refused:
+        ew.spec("prime://maze-lab/loop-maze")
+
+    assert "cret" not in str(refused.value)
+
+
+def test_white_space_around_a_key_is_no_part_of_it(hub, monkeypatch):
+    hub.key = "right"
+    monkeypatch.setenv("PRIME_API_KEY", "right\n")
+
+    assert ew.spec("prime://maze-lab/loop-maze").package.version == "0.2.0"
+
+
 def test_address_and_key_come_from_the_file_that_prime_login_writes(hub, monkeypatch, tmp_path):
     hub.key = "right"
     monkeypatch.delenv("PRIME_API_BASE_URL")
@@ -275,11 +292,14 @@ def test_a_wheel_without_a_checksum_is_not_installed(hub):
     [
         {"simple_index_url": "http://packages.example/simple"},
         {"install_index_url": "file:///tmp/simple"},
+        {"simple_index_url": 5},
+        {"simple_index_url": None, "wheel_url": "https://\x1b[2Jpackages.example/other.whl"},
         {"simple_index_url": None, "wheel_url": "ftp://127.0.0.1/loop_maze-0.4.0-py3-none-any.whl"},
         {"simple_index_url": None, "wheel_url": "file:///tmp/loop_maze-0.4.0-py3-none-any.whl"},
         {"url_dependencies": ["other @ git+ssh://git@127.0.0.1/other"]},
         {"url_dependencies": ["http://packages.example/other-1.0-py3-none-any.whl"]},
         {"url_dependencies": ["--index-url=http://packages.example/simple"]},
+        {"url_dependencies": [5]},
     ],
 )
 def test_other_addresses_than_https_are_refused(hub, details):
@@ -296,6 +316,26 @@ def test_an_api_without_tls_is_not_shown_the_key(monkeypatch):
 
     with pytest.raises(InstallError, match=r"https.*PRIME_API_BASE_URL"):
         ew.spec("prime://maze-lab/loop-maze")
+
+
+@pytest.mark.parametrize("version", [None, 5, " 0.4.0\n", "../0.4.0"])
+def test_a_hub_that_does_not_say_which_version_is_the_latest(hub, version):
+    hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, semantic_version=version)
+
+    with pytest.raises(ServerError, match="Name one: prime://maze-lab/loop-maze@VERSION"):
+        ew.spec("prime://maze-lab/loop-maze")
+
+
+def test_the_name_of_a_wheel_cannot_lead_out_of_the_folder_for_it(hub):
+    release = hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, simple_index_url=None)
+    folder = f"{hub.files_url}/files/maze-lab/loop-maze/0.4.0"
+    named = f"{folder}/loop_maze-0.4.0-1%2F..%2F..%2Fx-py3-none-any.whl"
+    release.details["wheel_url"] = named
+
+    with pytest.raises(InstallError, match=r"is 'x-py3-none-any.whl', which is not loop-maze"):
+        ew.make("prime://maze-lab/loop-maze@0.4.0", install="always")
+
+    assert_nothing_installed(hub)
 
 
 def test_a_wheel_of_another_package_is_refused(hub):
