@@ -26,6 +26,7 @@ from envweave.errors import (
     ServerError,
 )
 from envweave.examples import CounterEnv
+from envweave.providers import SubprocessProvider
 from venvs import with_envweave
 
 MODULE = {"loop_maze.py": "def load_environment(): ...\n"}
@@ -119,16 +120,21 @@ def test_asking_is_refused_where_there_is_no_terminal(hub, monkeypatch):
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
 
-        with pytest.raises(InstallError, match=r"needs a terminal, and there is none.*\n.*install"):
+        with pytest.raises(InstallError, match=r"needs a terminal to ask on.*\n.*install"):
             ew.make("prime://maze-lab/loop-maze", install="ask")
 
     assert_nothing_installed(hub)
 
 
 @pytest.mark.slow  # starts a program
-def test_who_is_asked_on_a_terminal_may_say_no(hub):
+@pytest.mark.parametrize(
+    ("answer", "outcome", "downloads"),
+    [(b"n\n", "It was not installed, as you said", 0), (b"y\n", "the SHA-256 of", 1)],
+)
+def test_who_is_asked_on_a_terminal_decides(hub, answer, outcome, downloads):
+    hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed
     ours, theirs = pty.openpty()
-    os.write(ours, b"n\n")
+    os.write(ours, answer)
     program = "import envweave as ew; ew.make('prime://maze-lab/loop-maze', install='ask')"
 
     done = subprocess.run(
@@ -140,12 +146,20 @@ def test_who_is_asked_on_a_terminal_may_say_no(hub):
 
     assert done.returncode == 1
     assert "? [y/N]" in said
-    assert "It was not installed, as you said" in said
-    assert_nothing_installed(hub)
+    assert outcome in said
+    assert len(hub.downloads) == downloads
+
+
+def test_a_server_of_this_python_needs_the_package_here(hub):
+    hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed
+    options = {"provider": SubprocessProvider(), "install": "always"}
+
+    with pytest.raises(InstallError, match="the SHA-256 of"):
+        ew.make("prime://maze-lab/loop-maze", **options)
 
 
 def test_another_permission_is_refused(hub):
-    with pytest.raises(OptionError, match=r"install='allways'.*mean 'always'"):
+    with pytest.raises(OptionError, match=r"got 'allways'.*mean 'always'"):
         ew.make("prime://maze-lab/loop-maze", install="allways")
 
 

@@ -69,7 +69,7 @@ class TextActions:
         """Return the action that a reply is.
 
         Raises:
-            ActionError: It is none; the message says why, for the model.
+            ActionError: It is not an action; the message says why, for the model.
         """
         value: Any = reply
         if self._field is not None:
@@ -114,7 +114,7 @@ class TextEpisode:
         total: The sum of the rewards so far.
         parts: The sums of their parts; rewards that name no parts are in the part `"reward"`.
         metrics: The last figures that the environment reported.
-        step_reward: What the last action earned; `None` where it was no action.
+        step_reward: What the last action earned; `None` where the reply was not an action.
         is_over: Whether the episode has ended.
         truncated: Whether a limit ended it.
     """

@@ -172,9 +172,7 @@ def ask_permission(what: str, command: str, install: str) -> None:
     )
     if install == "ask":
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InstallError(
-                f"{what} install='ask' needs a terminal, and there is none. {by_hand}"
-            )
+            raise InstallError(f"{what} install='ask' needs a terminal to ask on. {by_hand}")
         sys.stderr.write(f"{what} Install it now with\n  {command}\n? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
@@ -187,11 +185,11 @@ def read_permission(install: Any) -> str:
     """Return what `install=` allows.
 
     Raises:
-        OptionError: It is none of the three.
+        OptionError: It is not one of the three.
     """
     if install not in PERMISSIONS:
         raise OptionError(
-            f"install={install!r} is none of {', '.join(map(repr, PERMISSIONS))}."
+            f"install must be one of {', '.join(map(repr, PERMISSIONS))}, got {install!r}."
             f"{suggest(str(install), PERMISSIONS)}"
         )
     return str(install)

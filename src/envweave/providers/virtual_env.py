@@ -34,7 +34,7 @@ def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
     """Return the Python of a virtual environment that is there.
 
     Raises:
-        OptionError: There is none at `path`, or its Python is too old.
+        OptionError: `path` is not one, or its Python is too old.
         InstallError: It lacks what envweave needs there; the message has the command.
     """
     folder = Path(path).expanduser().absolute()
@@ -67,7 +67,7 @@ def kept_environment(
         install: Whether packages may be installed.
 
     Raises:
-        InstallError: There is none yet and nothing may be installed; or it cannot be built.
+        InstallError: It has to be built and nothing may be installed, or building it failed.
         MissingExtraError: filelock is not installed.
     """
     try:

@@ -135,7 +135,7 @@ class HubPackage(Package):
         if not self._is_in(files.filename):
             raise InstallError(
                 f"The Hub's wheel of {self.env_id!r} is {files.filename!r}, which is not "
-                f"{self.name} {self.version}. Tell its owner."
+                f"{self.name} {self.version}. Report it to the owner."
             )
         others = details.get("url_dependencies") or ()
         return dataclasses.replace(
@@ -213,7 +213,7 @@ class HubFiles(PackageFiles):
             raise InstallError(
                 f"{env_id!r} was not installed: the SHA-256 of {url} is {digest.hexdigest()}, and "
                 f"the Hub says {self.sha256}. Somebody changed the file, or the download was "
-                "damaged: try again, and tell its owner if it stays so."
+                "damaged: try again, and report it to the owner if it happens again."
             )
         return [str(target), *self.url_dependencies]
 
@@ -292,8 +292,8 @@ class Hub:
             if is_it and isinstance(one.get("sha256"), str) and one["sha256"]:
                 return str(one["sha256"]).lower()
         raise InstallError(
-            f"The Hub has no checksum of {package.env_id!r}, so it is not installed unseen. "
-            f"{package.official_way}"
+            f"The Hub has no checksum of {package.env_id!r}, so it cannot be verified and is not "
+            f"installed. {package.official_way}"
         )
 
     def _get(self, path: str, asked: str) -> tuple[int, Any]:
@@ -392,7 +392,7 @@ def _checked(url: Any) -> str:
         return str(url)
     raise InstallError(
         f"{url!r} is refused: packages and what the Hub says of them come over https, or http on "
-        "this machine. Check PRIME_API_BASE_URL; if the Hub itself named it, tell its owner."
+        "this machine. Check PRIME_API_BASE_URL; if it came from the Hub, report it to the owner."
     )
 
 
