@@ -159,6 +159,7 @@ def test_a_package_that_is_missing_there_is_named(venvs):
         ("counter-v0", {"venv": "auto"}, r"what to install .*requirements=\['"),
         ("counter-v0", {"venv": 3}, "venv must be a path or 'auto', got 3"),
         ("counter-v0", {"venv": "auto", "requirements": "a"}, "must be a list of strings"),
+        ("counter-v0", {"venv": "auto", "requirements": None}, "must be a list of strings"),
     ],
 )
 def test_what_does_not_go_with_a_virtual_environment_is_refused(tmp_path, env, options, said):

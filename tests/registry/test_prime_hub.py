@@ -279,6 +279,13 @@ def test_the_key_does_not_follow_a_redirect_to_another_host(hub, monkeypatch):
     assert [one.authorization for one in hub.requests if one.host == "files"] == [None]
 
 
+def test_a_redirect_to_an_address_that_is_not_safe_is_not_followed(hub):
+    hub.redirect = "http://packages.example"
+
+    with pytest.raises(InstallError, match=r"'http://packages.example/.*is refused"):
+        ew.spec("prime://maze-lab/loop-maze")
+
+
 @pytest.mark.parametrize("details", [{}, {"simple_index_url": None}])
 def test_a_wheel_with_another_checksum_is_not_installed(hub, details):
     release = hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, **details)

@@ -197,7 +197,6 @@ class TextEnvironments:
             raise DefinitionError(
                 f"{first.id!r} has several agents. Export an environment with one agent."
             )
-        self.id: str = first.id
         self.tasks = first.tasks
         self.actions = TextActions(first.action_spec)
 

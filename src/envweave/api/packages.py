@@ -45,7 +45,8 @@ def prepare_packages(
     from envweave.providers.interpreter import Interpreter, ensure_installed, read_permission
 
     install = read_permission(install)
-    if isinstance(requirements, str) or not all(isinstance(one, str) for one in requirements):
+    is_list = isinstance(requirements, list | tuple)
+    if not is_list or not all(isinstance(one, str) for one in requirements):
         raise OptionError(f"requirements must be a list of strings, got {requirements!r}.")
     if requirements and venv != "auto":
         raise OptionError("requirements are for a new virtual environment. Pass venv='auto' too.")
