@@ -60,7 +60,10 @@ def test_tasks_are_the_rows_and_the_seed_chooses_one():
 def test_answers_do_not_leave_the_environment():
     with ew.make(ID) as env:
         first = env.reset(task="train-2")
-        shown = f"{first!r} {first.info} {env.state()} {env.tasks.get('train-2')}"
+        last = env.step("5")
+        shown = (
+            f"{first!r} {first.info} {last!r} {last.info} {env.state()} {env.tasks.get('train-2')}"
+        )
 
     assert "secret" not in shown
 

@@ -159,6 +159,16 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_a_reset_that_is_cancelled_while_servers_start_leaves_the_next_one_to_wait_for_them():
+    async def play() -> bool:
+        async with ew.make_async(ID, kind="slow_start") as env:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(env.reset(task="train-0"), 0.1)
+            return (await env.reset(task="train-0")).observation.is_new
+
+    assert asyncio.run(play())
+
+
 def test_no_process_of_a_tool_is_left_after_close():
     env = ew.make("verifiers://verifiers_v1_bag")
     env.reset(seed=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import shlex
 import subprocess
 import sys
@@ -129,11 +128,10 @@ def test_a_path_without_a_virtual_environment_is_refused(tmp_path):
 def test_a_python_that_is_too_old_is_refused(tmp_path):
     python = tmp_path / "old/bin/python"
     python.parent.mkdir(parents=True)
-    answer = json.dumps({"python": [3, 9, 1], "versions": {}, "missing": []})
-    python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    python.write_text("#!/bin/sh\necho Unknown option: $1 >&2; exit 2\n")  # as Python 3.9 does
     python.chmod(0o755)
 
-    with pytest.raises(OptionError, match=r"has Python 3.9.1; envweave needs 3.11 or newer"):
+    with pytest.raises(OptionError, match=r"is not Python 3.11 or newer.*\nUnknown option: -P"):
         ew.make("pkg://red_env:Red", venv=tmp_path / "old")
 
 
@@ -161,6 +159,7 @@ def test_a_package_that_is_missing_there_is_named(venvs):
         ("counter-v0", {"venv": "auto"}, r"what to install .*requirements=\['"),
         ("counter-v0", {"venv": 3}, "venv must be a path or 'auto', got 3"),
         ("counter-v0", {"venv": "auto", "requirements": "a"}, "must be a list of strings"),
+        ("counter-v0", {"venv": "auto", "requirements": None}, "must be a list of strings"),
     ],
 )
 def test_what_does_not_go_with_a_virtual_environment_is_refused(tmp_path, env, options, said):
@@ -197,12 +196,17 @@ with ew.make("pkg://red_env:Red", **options) as env:
 
     def start(install: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", program, install, *ours]
-        return subprocess.Popen(command, env=with_uv(), stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env=with_uv(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     both = [one.communicate()[0] for one in (start("always"), start("always"))]
     again = start("never").communicate()[0]
+    Path(again.strip()).unlink()  # as if the Python that it was made with was removed
+    gone = start("never").communicate()[1]
 
     assert both[0] == both[1] == again
+    assert "has no virtual environment" in gone
     assert Path(again).is_relative_to(tmp_path / "cache/envweave/venvs")
     assert len(list(tmp_path.glob("cache/envweave/venvs/*/envweave.json"))) == 1
 

@@ -26,6 +26,7 @@ from envweave.errors import (
     ServerError,
 )
 from envweave.examples import CounterEnv
+from envweave.providers import SubprocessProvider
 from venvs import with_envweave
 
 MODULE = {"loop_maze.py": "def load_environment(): ...\n"}
@@ -119,16 +120,21 @@ def test_asking_is_refused_where_there_is_no_terminal(hub, monkeypatch):
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
 
-        with pytest.raises(InstallError, match=r"needs a terminal, and there is none.*\n.*install"):
+        with pytest.raises(InstallError, match=r"needs a terminal to ask on.*\n.*install"):
             ew.make("prime://maze-lab/loop-maze", install="ask")
 
     assert_nothing_installed(hub)
 
 
 @pytest.mark.slow  # starts a program
-def test_who_is_asked_on_a_terminal_may_say_no(hub):
+@pytest.mark.parametrize(
+    ("answer", "outcome", "downloads"),
+    [(b"n\n", "It was not installed, as you said", 0), (b"y\n", "the SHA-256 of", 1)],
+)
+def test_who_is_asked_on_a_terminal_decides(hub, answer, outcome, downloads):
+    hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed
     ours, theirs = pty.openpty()
-    os.write(ours, b"n\n")
+    os.write(ours, answer)
     program = "import envweave as ew; ew.make('prime://maze-lab/loop-maze', install='ask')"
 
     done = subprocess.run(
@@ -140,12 +146,20 @@ def test_who_is_asked_on_a_terminal_may_say_no(hub):
 
     assert done.returncode == 1
     assert "? [y/N]" in said
-    assert "It was not installed, as you said" in said
-    assert_nothing_installed(hub)
+    assert outcome in said
+    assert len(hub.downloads) == downloads
+
+
+def test_a_server_of_this_python_needs_the_package_here(hub):
+    hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed
+    options = {"provider": SubprocessProvider(), "install": "always"}
+
+    with pytest.raises(InstallError, match="the SHA-256 of"):
+        ew.make("prime://maze-lab/loop-maze", **options)
 
 
 def test_another_permission_is_refused(hub):
-    with pytest.raises(OptionError, match=r"install='allways'.*mean 'always'"):
+    with pytest.raises(OptionError, match=r"got 'allways'.*mean 'always'"):
         ew.make("prime://maze-lab/loop-maze", install="allways")
 
 
@@ -213,6 +227,23 @@ def test_a_key_that_is_not_accepted_is_told_from_one_that_is_missing(hub, monkey
         ew.spec("prime://maze-lab/loop-maze")
 
 
+@pytest.mark.parametrize("key", ["sec\nret", "sécret"])
+def test_a_key_that_cannot_be_sent_is_not_shown(hub, monkeypatch, key):
+    monkeypatch.setenv("PRIME_API_KEY", key)
+
+    with pytest.raises(AccessError, match="characters that a key cannot have") as refused:
+        ew.spec("prime://maze-lab/loop-maze")
+
+    assert "cret" not in str(refused.value)
+
+
+def test_white_space_around_a_key_is_no_part_of_it(hub, monkeypatch):
+    hub.key = "right"
+    monkeypatch.setenv("PRIME_API_KEY", "right\n")
+
+    assert ew.spec("prime://maze-lab/loop-maze").package.version == "0.2.0"
+
+
 def test_address_and_key_come_from_the_file_that_prime_login_writes(hub, monkeypatch, tmp_path):
     hub.key = "right"
     monkeypatch.delenv("PRIME_API_BASE_URL")
@@ -248,6 +279,13 @@ def test_the_key_does_not_follow_a_redirect_to_another_host(hub, monkeypatch):
     assert [one.authorization for one in hub.requests if one.host == "files"] == [None]
 
 
+def test_a_redirect_to_an_address_that_is_not_safe_is_not_followed(hub):
+    hub.redirect = "http://packages.example"
+
+    with pytest.raises(InstallError, match=r"'http://packages.example/.*is refused"):
+        ew.spec("prime://maze-lab/loop-maze")
+
+
 @pytest.mark.parametrize("details", [{}, {"simple_index_url": None}])
 def test_a_wheel_with_another_checksum_is_not_installed(hub, details):
     release = hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, **details)
@@ -275,11 +313,14 @@ def test_a_wheel_without_a_checksum_is_not_installed(hub):
     [
         {"simple_index_url": "http://packages.example/simple"},
         {"install_index_url": "file:///tmp/simple"},
+        {"simple_index_url": 5},
+        {"simple_index_url": None, "wheel_url": "https://\x1b[2Jpackages.example/other.whl"},
         {"simple_index_url": None, "wheel_url": "ftp://127.0.0.1/loop_maze-0.4.0-py3-none-any.whl"},
         {"simple_index_url": None, "wheel_url": "file:///tmp/loop_maze-0.4.0-py3-none-any.whl"},
         {"url_dependencies": ["other @ git+ssh://git@127.0.0.1/other"]},
         {"url_dependencies": ["http://packages.example/other-1.0-py3-none-any.whl"]},
         {"url_dependencies": ["--index-url=http://packages.example/simple"]},
+        {"url_dependencies": [5]},
     ],
 )
 def test_other_addresses_than_https_are_refused(hub, details):
@@ -296,6 +337,26 @@ def test_an_api_without_tls_is_not_shown_the_key(monkeypatch):
 
     with pytest.raises(InstallError, match=r"https.*PRIME_API_BASE_URL"):
         ew.spec("prime://maze-lab/loop-maze")
+
+
+@pytest.mark.parametrize("version", [None, 5, " 0.4.0\n", "../0.4.0"])
+def test_a_hub_that_does_not_say_which_version_is_the_latest(hub, version):
+    hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, semantic_version=version)
+
+    with pytest.raises(ServerError, match="Name one: prime://maze-lab/loop-maze@VERSION"):
+        ew.spec("prime://maze-lab/loop-maze")
+
+
+def test_the_name_of_a_wheel_cannot_lead_out_of_the_folder_for_it(hub):
+    release = hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, simple_index_url=None)
+    folder = f"{hub.files_url}/files/maze-lab/loop-maze/0.4.0"
+    named = f"{folder}/loop_maze-0.4.0-1%2F..%2F..%2Fx-py3-none-any.whl"
+    release.details["wheel_url"] = named
+
+    with pytest.raises(InstallError, match=r"is 'x-py3-none-any.whl', which is not loop-maze"):
+        ew.make("prime://maze-lab/loop-maze@0.4.0", install="always")
+
+    assert_nothing_installed(hub)
 
 
 def test_a_wheel_of_another_package_is_refused(hub):
@@ -333,3 +394,21 @@ def test_a_module_that_is_imported_in_another_version_is_not_exchanged(hub, monk
         ew.make("prime://maze-lab/loop-maze", install="always")
 
     assert_nothing_installed(hub)
+
+
+def test_another_python_is_installed_into_without_the_packages_of_this_one(
+    hub, tmp_path, monkeypatch
+):
+    """pip would leave out whatever it finds on `PYTHONPATH`."""
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -P ] && exec {sys.executable} "$@"\n'
+        'echo "path: <$PYTHONPATH>"; exit 1\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without uv
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(InstallError, match=r"-m pip install .*\npath: <>"):
+        ew.make("prime://maze-lab/loop-maze", venv=tmp_path / "venv", install="always")

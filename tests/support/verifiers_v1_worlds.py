@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,7 +56,15 @@ class TalkEnvConfig(vf.EnvConfig):
 
 
 class TalkEnv(vf.Env[TalkEnvConfig]):
+    has_started = False
+
+    async def start(self) -> None:
+        if self.taskset.config.kind == "slow_start":
+            await asyncio.sleep(0.3)
+        self.has_started = True
+
     async def run(self, task: Any, agents: Any) -> None:
+        assert self.has_started
         if task.data.kind == "failing_setup":
             raise RuntimeError("no sandbox")
         if task.data.kind == "single":

@@ -69,7 +69,7 @@ class TextActions:
         """Return the action that a reply is.
 
         Raises:
-            ActionError: It is none; the message says why, for the model.
+            ActionError: It is not an action; the message says why, for the model.
         """
         value: Any = reply
         if self._field is not None:
@@ -114,7 +114,7 @@ class TextEpisode:
         total: The sum of the rewards so far.
         parts: The sums of their parts; rewards that name no parts are in the part `"reward"`.
         metrics: The last figures that the environment reported.
-        step_reward: What the last action earned; `None` where it was no action.
+        step_reward: What the last action earned; `None` where the reply was not an action.
         is_over: Whether the episode has ended.
         truncated: Whether a limit ended it.
     """
@@ -191,12 +191,12 @@ class TextEnvironments:
         self._turns = asyncio.Semaphore(1) if is_one else None
         self._idle: list[Any] = []
         first = make()
+        self._idle.append(first)
         if first.possible_agents is not None:
+            self.close()
             raise DefinitionError(
                 f"{first.id!r} has several agents. Export an environment with one agent."
             )
-        self._idle.append(first)
-        self.id: str = first.id
         self.tasks = first.tasks
         self.actions = TextActions(first.action_spec)
 
@@ -223,13 +223,10 @@ class TextEnvironments:
         """Return an episode that has not begun; `release` must follow."""
         if self._turns is not None:
             await self._turns.acquire()
-        try:
-            env = self._idle.pop() if self._idle else await asyncio.to_thread(self._make)
-        except BaseException:
-            if self._turns is not None:
-                self._turns.release()
-            raise
-        return TextEpisode(env, self.actions)
+        while not self._idle:
+            # By way of the list, so that one whose caller was cancelled is not lost.
+            await in_thread(lambda: self._idle.append(self._make()))
+        return TextEpisode(self._idle.pop(), self.actions)
 
     async def release(self, episode: TextEpisode) -> None:
         """Give an environment back; one whose episode did not end is closed."""

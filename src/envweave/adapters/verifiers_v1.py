@@ -90,6 +90,7 @@ class V1Rollouts(Rollouts):
         self._tasks = list(tasks)
         self.splits = {"train": len(self._tasks)}
         self._serving: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None]
         self._endpoint = ""
         self._ask: Ask | None = None
         self._roles: dict[str, str] = {}  # who is asking, by the id of its trace
@@ -113,13 +114,12 @@ class V1Rollouts(Rollouts):
         self._roles[trace.id] = trace.agent.name or ""
 
     async def _start(self) -> None:
-        """Start the endpoint and the shared servers of the environment, unless they run."""
-        if self._serving is not None and not self._serving.done():
-            return
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._serving = asyncio.create_task(self._serve(ready))
-        await asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
+        """Wait until the endpoint and the shared servers of the environment run."""
+        if self._serving is None or self._serving.done():
+            self._ready = asyncio.get_running_loop().create_future()
+            self._serving = asyncio.create_task(self._serve(self._ready))
+        await asyncio.wait({self._ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():
             self._serving.result()  # raises what it failed with
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:

@@ -41,16 +41,19 @@ def prepare_packages(
     """
     if venv is None and not requirements and spec.package is None and install == "never":
         return backend, remote
+    from envweave.providers import SubprocessProvider
     from envweave.providers.interpreter import Interpreter, ensure_installed, read_permission
 
     install = read_permission(install)
-    if isinstance(requirements, str) or not all(isinstance(one, str) for one in requirements):
+    is_list = isinstance(requirements, list | tuple)
+    if not is_list or not all(isinstance(one, str) for one in requirements):
         raise OptionError(f"requirements must be a list of strings, got {requirements!r}.")
     if requirements and venv != "auto":
         raise OptionError("requirements are for a new virtual environment. Pass venv='auto' too.")
     if venv is None:
-        places = (remote.base_url, remote.docker_image, remote.provider)
-        if spec.package is not None and backend in _HERE and places == (None, None, None):
+        is_elsewhere = remote.base_url is not None or remote.docker_image is not None
+        is_here = isinstance(remote.provider, SubprocessProvider | None) and not is_elsewhere
+        if spec.package is not None and backend in _HERE and is_here:
             ensure_installed(spec.id, spec.package, Interpreter(), install)
         return backend, remote
     _refuse_with_venv(spec, backend, remote)
@@ -84,7 +87,7 @@ def _existing(spec: EnvSpec, venv: str | os.PathLike[str], install: str) -> Any:
     module = str(spec.factory).partition(":")[0].partition(".")[0]
     if module != "envweave" and interpreter.missing_modules([module]):
         raise InstallError(
-            f"{spec.id!r} needs the module {module!r}, and venv={str(venv)!r} has none. Install "
+            f"{spec.id!r} needs the module {module!r}, and venv={str(venv)!r} lacks it. Install "
             f"its package with: {' '.join(interpreter.install_command('PACKAGE'))}"
         )
     return interpreter

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -41,7 +41,6 @@ def version_of(name):
     except importlib.metadata.PackageNotFoundError:
         return None
 print(json.dumps({
-    "python": sys.version_info[:3],
     "versions": {name: version_of(name) for name in json.loads(sys.argv[1])},
     "missing": [name for name in json.loads(sys.argv[2]) if importlib.util.find_spec(name) is None],
 }))
@@ -70,10 +69,6 @@ class Interpreter:
         missing: list[str] = self._probe([], modules)["missing"]
         return missing
 
-    def python_version(self) -> tuple[int, ...]:
-        """Return which Python it is, such as `(3, 12, 1)`."""
-        return tuple(self._probe([], [])["python"])
-
     def _probe(self, packages: Sequence[str], modules: Sequence[str]) -> Any:
         asked = [json.dumps(list(packages)), json.dumps(list(modules))]
         try:
@@ -87,8 +82,11 @@ class Interpreter:
         except OSError as error:
             raise OptionError(f"{self.python!r} cannot be run: {error.strerror}.") from error
         if done.returncode:
-            why = "\n".join(done.stderr.strip().splitlines()[-_LINES_SHOWN:])
-            raise OptionError(f"{self.python!r} is not Python 3.11 or newer, or is broken:\n{why}")
+            # An older one does not know the option -P.
+            raise OptionError(
+                f"{self.python!r} is not Python 3.11 or newer, or is broken:\n"
+                f"{last_lines(done.stderr)}"
+            )
         return json.loads(done.stdout)
 
     def install_command(self, *what: str) -> list[str]:
@@ -106,7 +104,9 @@ class Interpreter:
         """
         command = self.install_command(*what)
         logger.info("installing: %s", shlex.join(command))
-        done = run_quietly(command)
+        # pip takes what it finds on the path of this Python for installed there.
+        variables = None if self.python == sys.executable else isolated_variables()
+        done = run_quietly(command, variables)
         if done.returncode == 0:
             importlib.invalidate_caches()
             return
@@ -172,9 +172,7 @@ def ask_permission(what: str, command: str, install: str) -> None:
     )
     if install == "ask":
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InstallError(
-                f"{what} install='ask' needs a terminal, and there is none. {by_hand}"
-            )
+            raise InstallError(f"{what} install='ask' needs a terminal to ask on. {by_hand}")
         sys.stderr.write(f"{what} Install it now with\n  {command}\n? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
@@ -187,11 +185,11 @@ def read_permission(install: Any) -> str:
     """Return what `install=` allows.
 
     Raises:
-        OptionError: It is none of the three.
+        OptionError: It is not one of the three.
     """
     if install not in PERMISSIONS:
         raise OptionError(
-            f"install={install!r} is none of {', '.join(map(repr, PERMISSIONS))}."
+            f"install must be one of {', '.join(map(repr, PERMISSIONS))}, got {install!r}."
             f"{suggest(str(install), PERMISSIONS)}"
         )
     return str(install)
@@ -209,10 +207,13 @@ def _runs(uv: str) -> bool:
     return run_quietly([uv, "--version"]).returncode == 0
 
 
-def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_quietly(
+    command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command, and return all that it printed as its `stdout`."""
     return subprocess.run(  # noqa: S603 - installers, with checked arguments
         command,
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -27,7 +27,6 @@ from envweave.providers.interpreter import (
 )
 from envweave.registry import Package, PackageFiles
 
-_OLDEST = (3, 11)
 _READY = "envweave.json"
 
 
@@ -35,7 +34,7 @@ def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
     """Return the Python of a virtual environment that is there.
 
     Raises:
-        OptionError: There is none at `path`, or its Python is too old.
+        OptionError: `path` is not one, or its Python is too old.
         InstallError: It lacks what envweave needs there; the message has the command.
     """
     folder = Path(path).expanduser().absolute()
@@ -46,12 +45,6 @@ def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
             f"`{sys.executable} -m venv {shlex.quote(str(path))}`, or use venv='auto'."
         )
     interpreter = Interpreter(str(python))
-    version = interpreter.python_version()
-    if version < _OLDEST:
-        raise OptionError(
-            f"venv={str(path)!r} has Python {'.'.join(map(str, version))}; envweave needs 3.11 or "
-            "newer. Make one with a newer Python."
-        )
     missing = interpreter.missing_modules(own_modules())
     if missing:
         command = interpreter.install_command(*own_requirements())
@@ -74,7 +67,7 @@ def kept_environment(
         install: Whether packages may be installed.
 
     Raises:
-        InstallError: There is none yet and nothing may be installed; or it cannot be built.
+        InstallError: It has to be built and nothing may be installed, or building it failed.
         MissingExtraError: filelock is not installed.
     """
     try:
@@ -93,7 +86,7 @@ def kept_environment(
     name = re.sub(r"[^A-Za-z0-9.]+", "-", env_id.partition("://")[2] or env_id).strip("-")
     folder = cache_folder() / "venvs" / f"{name}-{key}"
     interpreter = Interpreter(str(folder / "bin" / "python"))
-    if (folder / _READY).exists():
+    if _is_ready(folder):
         return interpreter
     files = None if package is None else package.locate()
     wanted = [*([] if files is None else files.requirements()), *requirements, *own_requirements()]
@@ -105,10 +98,15 @@ def kept_environment(
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (folder / _READY).exists():  # another process may have built it meanwhile
+        if not _is_ready(folder):  # another process may have built it meanwhile
             _build(folder, interpreter, files, requirements)
             (folder / _READY).write_text(json.dumps(described, indent=2) + "\n")
     return interpreter
+
+
+def _is_ready(folder: Path) -> bool:
+    # The Python that it was made with may have been removed.
+    return (folder / _READY).exists() and (folder / "bin" / "python").exists()
 
 
 def _creation(folder: Path) -> list[str]:

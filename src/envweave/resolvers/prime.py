@@ -135,18 +135,18 @@ class HubPackage(Package):
         if not self._is_in(files.filename):
             raise InstallError(
                 f"The Hub's wheel of {self.env_id!r} is {files.filename!r}, which is not "
-                f"{self.name} {self.version}. Tell its owner."
+                f"{self.name} {self.version}. Report it to the owner."
             )
         others = details.get("url_dependencies") or ()
         return dataclasses.replace(
             files,
             sha256=files.sha256 or hub.checksum(self),
-            url_dependencies=tuple(_checked_dependency(one) for one in others),
+            url_dependencies=tuple(_checked_dependency(str(one)) for one in others),
         )
 
     def _in_index(self, index: str) -> HubFiles | None:
         """Return the wheel that a PEP 503 index lists; one for any platform if there is."""
-        page_url = _checked(f"{index.rstrip('/')}/{self.name}/")
+        page_url = _checked(f"{str(index).rstrip('/')}/{self.name}/")
         with _client() as client:
             response = client.get(page_url, headers={"Accept": "text/html"})
         if response.status_code != 200:
@@ -184,7 +184,7 @@ class HubFiles(PackageFiles):
     @property
     def filename(self) -> str:
         """The name of the wheel's file."""
-        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]  # %2F is one too
 
     def requirements(self) -> list[str]:
         """Return the URL of the wheel with its checksum, and the dependencies."""
@@ -213,7 +213,7 @@ class HubFiles(PackageFiles):
             raise InstallError(
                 f"{env_id!r} was not installed: the SHA-256 of {url} is {digest.hexdigest()}, and "
                 f"the Hub says {self.sha256}. Somebody changed the file, or the download was "
-                "damaged: try again, and tell its owner if it stays so."
+                "damaged: try again, and report it to the owner if it happens again."
             )
         return [str(target), *self.url_dependencies]
 
@@ -225,9 +225,15 @@ class Hub:
     def __init__(self) -> None:
         config = _read_config()
         given = os.environ.get("PRIME_API_BASE_URL") or os.environ.get("PRIME_BASE_URL")
-        base_url = given or config.get("base_url") or PUBLIC_API
+        base_url = str(given or config.get("base_url") or PUBLIC_API)
         self._base_url = _checked(base_url.rstrip("/").removesuffix("/api/v1"))
-        self._key = os.environ.get("PRIME_API_KEY") or config.get("api_key")
+        self._key = str(os.environ.get("PRIME_API_KEY") or config.get("api_key") or "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            # Checked here, because an error of httpx2 would show the key.
+            raise AccessError(
+                "The API key of the Prime Hub has characters that a key cannot have. Set "
+                "PRIME_API_KEY again, or run `prime login`."
+            )
 
     def concrete_version(self, owner: str, name: str, version: str) -> str:
         """Return which version `latest`, or a content hash, is now."""
@@ -239,7 +245,7 @@ class Hub:
         if not isinstance(found, str) or not _is_version(found):
             raise ServerError(
                 f"The Prime Hub does not say which version {owner}/{name}@{version} is. Name one: "
-                f"prime://{owner}/{name}@VERSION. {self._listing(self.versions(owner, name))}"
+                f"prime://{owner}/{name}@VERSION."
             )
         return found
 
@@ -255,9 +261,11 @@ class Hub:
             return found
         known = [] if version == "latest" else self.versions(owner, name)
         if known:
+            names = [str(one.get("semantic_version") or one.get("version")) for one in known]
+            more = f" and {len(names) - _MANY} older ones" if len(names) > _MANY else ""
             raise EnvNotFoundError(
-                f"{owner}/{name} has no version {version!r} on the Prime Hub. "
-                f"{self._listing(known)}"
+                f"{owner}/{name} has no version {version!r} on the Prime Hub. It has: "
+                f"{', '.join(names[:_MANY])}{more}."
             )
         raise EnvNotFoundError(
             f"The Prime Hub at {self._base_url} has no environment {owner}/{name}, or it is "
@@ -284,15 +292,9 @@ class Hub:
             if is_it and isinstance(one.get("sha256"), str) and one["sha256"]:
                 return str(one["sha256"]).lower()
         raise InstallError(
-            f"The Hub has no checksum of {package.env_id!r}, so it is not installed unseen. "
-            f"{package.official_way}"
+            f"The Hub has no checksum of {package.env_id!r}, so it cannot be verified and is not "
+            f"installed. {package.official_way}"
         )
-
-    @staticmethod
-    def _listing(versions: list[dict[str, Any]]) -> str:
-        names = [str(one.get("semantic_version") or one.get("version")) for one in versions]
-        more = f" and {len(names) - _MANY} older ones" if len(names) > _MANY else ""
-        return f"It has: {', '.join(names[:_MANY])}{more}."
 
     def _get(self, path: str, asked: str) -> tuple[int, Any]:
         """Return the status, 200 or 404, and what was answered, without its envelope."""
@@ -375,7 +377,7 @@ def _tls(create: Callable[[], Any]) -> Any:
 
 
 def _checked(url: Any) -> str:
-    """Return a URL, if it is https, or http on this machine.
+    """Return a URL, if it is https, or http on this machine, and can be shown on a terminal.
 
     Raises:
         InstallError: It is anything else.
@@ -385,11 +387,12 @@ def _checked(url: Any) -> str:
         host = parts.hostname or ""
     except (ValueError, AttributeError, TypeError):
         parts, host = urlsplit(""), ""
-    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
+    if host and is_safe and str(url).isprintable():
         return str(url)
     raise InstallError(
         f"{url!r} is refused: packages and what the Hub says of them come over https, or http on "
-        "this machine. Check PRIME_API_BASE_URL; if the Hub itself named it, tell its owner."
+        "this machine. Check PRIME_API_BASE_URL; if it came from the Hub, report it to the owner."
     )
 
 
@@ -414,7 +417,7 @@ def _is_version(text: str) -> bool:
         Version(text)
     except InvalidVersion:
         return False
-    return True
+    return text == text.strip()  # which `Version` does for itself
 
 
 def _read_config() -> dict[str, Any]:

@@ -15,13 +15,13 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
     """Return the recipe of an installed module; looking for it waits until it is made.
 
     Raises:
-        EnvIdError: It is no name of a module.
+        EnvIdError: It is not the name of a module.
     """
     module = rest.replace("-", "_")
     if not all(part.isidentifier() for part in module.split(".")):
         raise EnvIdError(
-            f"'verifiers://{rest}' names no module. Use 'verifiers://module', and pass options "
-            "with make(…, kwargs={…})."
+            f"'verifiers://{rest}' does not name a module. Use 'verifiers://module', and pass "
+            "options with make(…, kwargs={…})."
         )
     return EnvSpec(
         f"verifiers://{rest}",
