@@ -252,7 +252,13 @@ def test_an_endless_command_is_interrupted_and_the_shell_goes_on(
 
 @pytest.mark.parametrize(
     "stubborn",
-    ["trap '' INT; while :; do :; done", "setsid sleep 600", "kill -STOP $$", "set -m; sleep 600"],
+    [
+        "trap '' INT; while :; do :; done",
+        *(  # each waits for a second
+            pytest.param(command, marks=pytest.mark.slow)
+            for command in ("setsid sleep 600", "kill -STOP $$", "set -m; sleep 600")
+        ),
+    ],
 )
 def test_a_command_that_will_not_be_interrupted_is_killed_with_the_shell(
     run_in_haste: Callable[[str], CodeObservation], stubborn: str
