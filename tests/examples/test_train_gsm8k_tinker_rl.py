@@ -203,6 +203,22 @@ class TestARun:
             read_run_log(tmp_path / "whole")
         )
 
+    def test_that_ctrl_c_ends_says_how_to_resume_it(self, service, tmp_path):
+        metrics = tmp_path / "run/metrics.jsonl"
+        command = service.command(*EIGHT_QUESTIONS, "--run-dir", str(metrics.parent))
+        with subprocess.Popen(
+            command, env=service.variables(), stderr=subprocess.PIPE, text=True
+        ) as process:
+            while not metrics.exists() or '"update"' not in metrics.read_text():
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate()
+
+        assert process.returncode == 130
+        assert f"Continue it with the same command and: --run-dir {metrics.parent} --resume" in said
+        assert read_run_log(metrics.parent)[-1]["type"] == "interrupted"
+
     def test_stops_at_the_target(self, service, tmp_path):
         service.train(
             *(*EIGHT_QUESTIONS, "--episodes", 5000, "--target-success-rate", 0.4),

@@ -175,7 +175,7 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
                     run.go(show)
                 except KeyboardInterrupt:
                     log.write("interrupted", episodes=run.finished)
-                    raise TrainingInterrupted(run_dir, run.finished) from None
+                    raise TrainingInterrupted(run_dir, run.finished, can_resume=True) from None
                 except (ew.errors.ServerError, ew.errors.RolloutFailedError) as error:
                     raise type(error)(
                         f"{error} What was learnt up to the last checkpoint is kept; continue with "
