@@ -203,6 +203,16 @@ class TestARun:
             read_run_log(tmp_path / "whole")
         )
 
+    def test_never_saves_over_its_last_checkpoint(self, service, tmp_path):
+        """Else a kill before `checkpoint.json` is written would pair it with later weights."""
+        options = ["--groups-per-step", "1", "--checkpoint-every", "3", "--episodes", "64"]
+        before = service.ask("stats").get("save_weights", 0)
+        service.train(*EIGHT_QUESTIONS, *options, "--run-dir", tmp_path / "run")
+        after = service.ask("stats")
+
+        assert after["save_weights"] - before == 3  # after 3, 6 and 8 batches
+        assert after["saves over the last one"] == 0
+
     def test_that_ctrl_c_ends_says_how_to_resume_it(self, service, tmp_path):
         metrics = tmp_path / "run/metrics.jsonl"
         command = service.command(*EIGHT_QUESTIONS, "--run-dir", str(metrics.parent))

@@ -127,6 +127,7 @@ class Service:
         self.models: dict[str, Policy] = {}
         self.samplers: dict[str, Policy] = {}
         self.saved: dict[str, Policy] = {}
+        self.last_saved = ""
         self.futures: dict[str, dict[str, Any] | bytes] = {}
         self.failures: dict[str, list[int]] = collections.defaultdict(list)
         self.sampled: set[tuple] = set()
@@ -176,6 +177,8 @@ class Service:
 
     def on_save_weights(self, body):
         path = f"tinker://{body['model_id']}/weights/{body['path']}"
+        self.stats["saves over the last one"] += path == self.last_saved
+        self.last_saved = path
         self.saved[path] = copy.deepcopy(self.models[body["model_id"]])
         return self.future({"type": "save_weights", "path": path})
 

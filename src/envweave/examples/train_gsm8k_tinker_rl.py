@@ -235,6 +235,7 @@ class _Run:
         self._config, self._pool, self._policy, self._log = config, pool, policy, log
         self._batches, self._steps = checkpoint.batches, checkpoint.steps
         self._recent: deque[tuple[float, float]] = deque(maxlen=TARGET_WINDOW)
+        self._saves = 0
         self.finished = 0
         for line in read_run_log(log.path.parent):
             if line["type"] == "episode":
@@ -348,9 +349,9 @@ class _Run:
 
     def _save(self) -> None:
         """Keep a checkpoint. Two take turns at Tinker, so that one is whole at any time."""
-        turn = self._batches // self._config.checkpoint_every % 2
+        self._saves += 1
         fields = {
-            "state": self._policy.save(f"{self._config.env}-{turn}"),
+            "state": self._policy.save(f"{self._config.env}-{self._saves % 2}"),
             "batches": self._batches,
             "steps": self._steps,
             "log_lines": self._log.num_lines,
