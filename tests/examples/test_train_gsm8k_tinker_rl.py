@@ -122,8 +122,9 @@ class TestARun:
 
         log = read_run_log(tmp_path / "run")
         assert (log[0]["backend"], log[0]["env_backend"]) == ("fake", "inproc")
-        assert log[0]["title"] == "GSM8K [fake service, no language model]"
-        assert "GSM8K [fake service, no language model]" in done.stdout
+        assert log[0]["dataset"] == "gsm8k-sample"
+        assert log[0]["title"] == "GSM8K sample [fake service, no language model]"
+        assert "GSM8K sample [fake service, no language model]" in done.stdout
         assert [line["policy"] for line in log if line["type"] == "evaluation"] == [
             "base",
             "trained",
@@ -319,6 +320,17 @@ class TestARefusal:
 
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.slow  # starts the SDK
+    @pytest.mark.parametrize("split", ["train", "test"])
+    def test_of_a_dataset_without_a_split(self, service, tmp_path, split):
+        (tmp_path / f"{split}.jsonl").write_text('{"question": "1?", "answer": "#### 1"}\n')
+
+        done = service.train("--data", tmp_path, "--run-dir", tmp_path / "run", code=2)
+
+        other = "test" if split == "train" else "train"
+        assert f"no {other}.jsonl" in done.stderr
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.slow  # starts the SDK

@@ -165,10 +165,11 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
     """
     require_tinker()
     with config.make_pool(config.env, IMAGE, **config.environment_options()) as pool:
+        dataset = _dataset(pool)
         checkpoint = _Checkpoint.read(config)
         with TinkerPolicy(config, state=checkpoint.state) as policy:
             run_dir = config.open_run_dir("gsm8k" if config.env == ENV_IDS[0] else "gsm8k-choice")
-            settings = _settings(config, policy)
+            settings = _settings(config, policy, dataset)
             with RunLog(run_dir, settings, keep_lines=checkpoint.log_lines) as log:
                 run = _Run(config, pool, policy, log, checkpoint)
                 try:
@@ -184,11 +185,27 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
     return run_dir
 
 
-def _settings(config: GSM8KConfig, policy: TinkerPolicy) -> dict[str, Any]:
-    title = "GSM8K" if config.env == ENV_IDS[0] else "GSM8K, four choices"
+def _dataset(pool: ew.Pool) -> str:
+    """Return the name of the dataset that the environments have."""
+    assert pool.tasks is not None
+    if missing := {"train", "test"}.difference(pool.tasks.splits):
+        raise ew.errors.OptionError(
+            f"The dataset has no {missing.pop()}.jsonl. Training needs train.jsonl, and evaluation "
+            "test.jsonl; put both into the folder."
+        )
+    (episode,) = ew.rollout(
+        pool, lambda _: {"text": ""}, tasks=["test-0"], seed=0, progress=False
+    ).run()
+    return str(episode.info["dataset"])
+
+
+def _settings(config: GSM8KConfig, policy: TinkerPolicy, dataset: str) -> dict[str, Any]:
+    title = {"gsm8k": "GSM8K", "gsm8k-sample": "GSM8K sample"}.get(dataset, "GSM8K, custom rows")
+    if config.env != ENV_IDS[0]:
+        title += ", four choices"
     if policy.is_fake:
         title += " [fake service, no language model]"
-    settings = config.logged(title)
+    settings = {**config.logged(title), "dataset": dataset}
     # Where the model runs; a fake's figures must never be taken for a result.
     settings["env_backend"] = settings["backend"]
     settings["backend"] = "fake" if policy.is_fake else "tinker"
