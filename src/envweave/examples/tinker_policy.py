@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ class TinkerPolicy:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         status = "success" if kind is None else "errored"
-        # A service that is lost cannot be told, and what ended the run is raised already.
+        # A lost service cannot be notified, and the error that ended the run is raised already.
         with contextlib.suppress(Exception):
             self._service.close(status).result(CLOSE_TIMEOUT_S)
         logging.getLogger("tinker").removeHandler(self._last_warning)
@@ -191,7 +192,8 @@ class TinkerPolicy:
             step = self._training.optim_step(params)
             metrics = dict(gradient.result(config.service_timeout_s).metrics)
             metrics |= step.result(config.service_timeout_s).metrics or {}
-        return {name: float(value) for name, value in metrics.items()}
+        # JSON has no NaN and no infinity, which a metric of an unusual batch may be.
+        return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
     def _datum(self, completion: Completion, advantage: float) -> Any:
         """What one completion is learnt from: the tokens shifted by one, zeros for the prompt."""
