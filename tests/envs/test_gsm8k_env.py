@@ -234,7 +234,8 @@ def test_max_examples_keeps_the_first_rows(rows):
     [
         ({"path": "/nowhere"}, "There is no GSM8K in '/nowhere'"),
         ({"split": "tests"}, "split='tests' is not a split of GSM8K"),
-        ({"max_examples": 0}, "max_examples=0 leaves no question"),
+        ({"max_examples": 0}, "max_examples=0 is not a whole number of at least 1"),
+        ({"max_examples": "3"}, "max_examples='3' is not a whole number"),
         ({"extraction": "exacts"}, "Did you mean 'exact'?"),
         ({"download": "ftp://here"}, "not an http or https address"),
     ],
@@ -259,14 +260,31 @@ def test_a_split_that_a_folder_lacks_is_refused(rows):
         '{"question": "1?"}',
         '{"question": "1?", "answer": "one"}',
         '{"question": 1, "answer": "#### 1"}',
+        "",
+        "\xff",  # not UTF-8
     ],
 )
 def test_a_row_that_is_not_gsm8k_is_refused_by_its_line(rows, line):
-    with (rows / "train.jsonl").open("a") as file:
+    with (rows / "train.jsonl").open("a", encoding="latin-1") as file:
         file.write(line + "\n")
 
     with pytest.raises(ew.errors.OptionError, match=r"Line 4 of '.*train\.jsonl' is not a row"):
         GSM8KEnv(path=rows)
+
+
+def test_a_row_of_our_own_may_have_any_character_and_steps_that_are_no_numbers(rows):
+    row = {"question": "One\u2028two?", "answer": "<<1=1.2.3>> <<1=-.>> <<1+1=.5>>\n#### 2"}
+    (rows / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+
+    with ew.make("gsm8k-choice-v0", path=str(rows)) as env:
+        assert env.reset(task="train-0", seed=0).observation.prompt.startswith("One\u2028two?")
+
+
+def test_a_cache_that_cannot_be_written_is_refused(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+
+    with pytest.raises(ew.errors.StartupError, match="could not be downloaded"):
+        GSM8KEnv(download="http://127.0.0.1:9")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from envweave.envs.gsm8k_env.answers import CHOICES
 
-_STEP = re.compile(r"<<[^<>]*=\s*(-?[\d.,]+)\s*>>")
+_STEP = re.compile(r"<<[^<>]*=\s*(-?[\d,]*\.?\d+)\s*>>")
 
 
 def make_choices(task_id: str, solution: str, answer: Fraction, seed: int | None) -> list[Fraction]:
@@ -18,7 +18,7 @@ def make_choices(task_id: str, solution: str, answer: Fraction, seed: int | None
     The others are results of steps in the solution, and slips: off by one or ten, doubled, halved,
     with a digit too many or two swapped. How many of them are smaller than the answer is drawn
     first, so that neither its place nor its size gives the answer away. The same task and seed give
-    the same choices; the order depends on the solution as well, so what is public does not tell it.
+    the same choices; the order depends on the solution as well, so public data does not give it away.
     """
     key = hashlib.sha256(f"{task_id}\0{seed}\0{solution}".encode()).digest()
     rng = random.Random(key)  # noqa: S311 - a draw, not a secret
@@ -39,11 +39,7 @@ def format_value(value: Fraction) -> str:
 
 def _candidates(solution: str, answer: Fraction, rng: random.Random) -> list[Fraction]:
     """Plausible wrong values, the best ones first."""
-    steps = [
-        Fraction(text.strip(".").replace(",", ""))
-        for text in _STEP.findall(solution)
-        if text.strip(".,")
-    ]
+    steps = [Fraction(text.replace(",", "")) for text in _STEP.findall(solution)]
     slips = [answer * 2, answer / 2, answer * 10, answer / 10, answer * 3, answer * Fraction(3, 4)]
     slips += [answer + by for by in (1, -1, 2, -2, 5, -5, 10, -10)]
     slips += [answer * Fraction(5, 4), answer * Fraction(3, 2), _swapped(answer)]

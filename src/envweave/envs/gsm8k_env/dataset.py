@@ -68,7 +68,7 @@ def load(
     1. `path`, or what `$ENVWEAVE_GSM8K` names: a folder with `train.jsonl` or `test.jsonl` or both;
     2. with `download`, the cache, into which what is missing is downloaded first;
     3. the cache, `~/.cache/envweave/gsm8k`;
-    4. the sample that comes with this package, which is said in a warning.
+    4. the sample that comes with this package, with a warning.
 
     Args:
         path: The folder.
@@ -83,8 +83,8 @@ def load(
     """
     if first_split not in SPLITS:
         raise OptionError(f"split={first_split!r} is not a split of GSM8K. Use 'train' or 'test'.")
-    if max_examples is not None and max_examples < 1:
-        raise OptionError(f"max_examples={max_examples!r} leaves no question; use 1 or more.")
+    if max_examples is not None and not (isinstance(max_examples, int) and max_examples >= 1):
+        raise OptionError(f"max_examples={max_examples!r} is not a whole number of at least 1.")
     given = path if path is not None else os.environ.get(PATH_VARIABLE) or None
     cache = cache_dir()
     if given is not None:
@@ -124,12 +124,12 @@ def fetch(url: str, target: Path, sha256: str) -> None:
     """Download a file, and put it into place if it has this checksum.
 
     Raises:
-        StartupError: It could not be had, or is not the file that was expected.
+        StartupError: The download failed, or the checksum is another one.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise OptionError(f"download={url!r} is not an http or https address.")
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as reply:  # noqa: S310 - checked above
             content = reply.read(_MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
@@ -147,7 +147,7 @@ def fetch(url: str, target: Path, sha256: str) -> None:
         )
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         file.write(content)
-    Path(file.name).replace(target)  # whole or not at all, whoever else downloads it now
+    Path(file.name).replace(target)  # atomic: others may be downloading it too
 
 
 def _checksum(folder: Path, split: str) -> str | None:
@@ -168,7 +168,8 @@ def _warn_of_sample() -> None:
 def _read_once(path: Path, split: str, _changed_ns: int) -> tuple[ew.Task, ...]:
     """Read a file into tasks. All environments of a process share them."""
     tasks = []
-    for index, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+    # Lines of JSON end with "\n" alone; str.splitlines() would also split at U+2028.
+    for index, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n")):
         try:
             row = json.loads(line)
             question, solution = row["question"], row["answer"]
