@@ -33,6 +33,7 @@ from envweave.examples.training import (
     TrainingInterrupted,
     add_training_options,
     fraction,
+    option_adder,
     positive_float,
     positive_int,
     run_program,
@@ -107,19 +108,10 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     )
     default = GSM8KConfig()
     add_training_options(parser, default, ENV_IDS[0], can_resume=True)
-
-    def add(name: str, *flags: str, help: str, **how: Any) -> None:  # noqa: A002 - argparse's word
-        field = name.removeprefix("--").replace("-", "_")
-        value = getattr(default, field)
-        shown = "" if value is None else " (default: %(default)s)"
-        parser.add_argument(name, *flags, default=value, help=help + shown, **how)
-
+    add = option_adder(parser, default)
     add("--env", choices=ENV_IDS, help="a number as the answer, or one of four choices")
-    add(
-        "--data",
-        metavar="DIR",
-        help="folder with train.jsonl and test.jsonl, where the environments run",
-    )
+    add("--data", metavar="DIR",
+        help="folder with train.jsonl and test.jsonl, where the environments run")  # fmt: skip
     parser.add_argument("--download", action="store_true", help="download GSM8K into the cache")
     add("--max-examples", type=positive_int, metavar="N", help="questions of each split at most")
     add("--base-model", metavar="NAME", help="the model at Tinker")

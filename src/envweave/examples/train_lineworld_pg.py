@@ -27,6 +27,7 @@ from envweave.examples.training import (
     TrainingInterrupted,
     add_training_options,
     fraction,
+    option_adder,
     positive_float,
     positive_int,
     run_program,
@@ -75,23 +76,13 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     )
     default = LineWorldConfig()
     add_training_options(parser, default, ENV_ID, can_resume=False)
-    add = parser.add_argument
-    add("--learning-rate", type=positive_float, default=default.learning_rate, metavar="X")
-    add("--gamma", type=fraction, default=default.gamma, metavar="X", help="discount of a step")
-    add(
-        "--reward-sign",
-        type=int,
-        choices=(1, -1),
-        default=default.reward_sign,
-        help="-1 flips the reward: a sanity check, success must then fall to about 0",
-    )
-    add(
-        "--evaluation-episodes",
-        type=positive_int,
-        default=default.evaluation_episodes,
-        metavar="N",
-        help="fresh episodes that measure the random and the trained policy",
-    )
+    add = option_adder(parser, default)
+    add("--learning-rate", type=positive_float, metavar="X", help="of Adam")
+    add("--gamma", type=fraction, metavar="X", help="discount of a step")
+    add("--reward-sign", type=int, choices=(1, -1),
+        help="-1 flips the reward: a sanity check, success must then fall to about 0")  # fmt: skip
+    add("--evaluation-episodes", type=positive_int, metavar="N",
+        help="fresh episodes that measure the random and the trained policy")  # fmt: skip
     options = vars(parser.parse_args(argv))
     as_json = options.pop("json")
     return run_program(LineWorldConfig(**options), train, as_json=as_json)

@@ -111,53 +111,37 @@ def add_training_options(
     parser: argparse.ArgumentParser, default: TrainingConfig, env_id: str, *, can_resume: bool
 ) -> None:
     """Give a parser the options that every training program has, and `--json`."""
-    add = parser.add_argument
+    add = option_adder(parser, default)
     add(
         "--backend",
-        default=default.backend,
         metavar="NAME",
-        help="where the environments run: inproc, process, http or docker_http "
-        "(default: %(default)s)",
+        help="where the environments run: inproc, process, http or docker_http",
     )
-    add(
-        "--num-envs",
-        type=positive_int,
-        default=default.num_envs,
-        metavar="N",
-        help="environments stepped together (default: %(default)s)",
-    )
-    add(
-        "--docker-image",
-        metavar="TAG",
-        help=f"image for docker_http (default: {default_image(env_id)})",
-    )
-    add(
-        "--episodes",
-        type=positive_int,
-        default=default.episodes,
-        metavar="N",
-        help="episodes to learn from (default: %(default)s)",
-    )
-    add(
-        "--seed",
-        type=seed_number,
-        default=default.seed,
-        metavar="N",
-        help="same seed, same run (default: %(default)s)",
-    )
-    add(
-        "--run-dir",
-        type=Path,
-        metavar="DIR",
-        help="a new or empty directory (default: a fresh one under runs/)",
-    )
+    add("--num-envs", type=positive_int, metavar="N", help="environments stepped together")
+    image = default_image(env_id)
+    add("--docker-image", metavar="TAG", help=f"image for docker_http (default: {image})")
+    add("--episodes", type=positive_int, metavar="N", help="episodes to learn from")
+    add("--seed", type=seed_number, metavar="N", help="same seed, same run")
+    where = "a new or empty directory (default: a fresh one under runs/)"
+    add("--run-dir", type=Path, metavar="DIR", help=where)
     if can_resume:
-        add(
+        parser.add_argument(
             "--resume",
             action="store_true",
             help="continue the run in --run-dir from its last checkpoint",
         )
-    add("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def option_adder(parser: argparse.ArgumentParser, default: TrainingConfig) -> Callable[..., None]:
+    """Return `add_argument` with defaults from the settings, which the help shows."""
+
+    def add(name: str, *flags: str, help: str, **how: Any) -> None:  # noqa: A002 - argparse's word
+        value = getattr(default, name.removeprefix("--").replace("-", "_"))
+        shown = "" if value is None else " (default: %(default)s)"
+        parser.add_argument(name, *flags, default=value, help=help + shown, **how)
+
+    return add
 
 
 def run_program(

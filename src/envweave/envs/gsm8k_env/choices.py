@@ -18,7 +18,7 @@ def make_choices(task_id: str, solution: str, answer: Fraction, seed: int | None
     The others are results of steps in the solution, and slips: off by one or ten, doubled, halved,
     with a digit too many or two swapped. How many of them are smaller than the answer is drawn
     first, so that neither its place nor its size gives the answer away. The same task and seed give
-    the same choices; the order depends on the solution as well, so public data does not give it away.
+    the same choices. The order also depends on the solution, so it cannot be computed without it.
     """
     key = hashlib.sha256(f"{task_id}\0{seed}\0{solution}".encode()).digest()
     rng = random.Random(key)  # noqa: S311 - a draw, not a secret
