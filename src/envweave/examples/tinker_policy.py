@@ -95,7 +95,7 @@ class TinkerPolicy:
 
         Raises:
             ServerError: The service refuses or fails; the message says why.
-            OptionError: It has no such model, or the tokenizer cannot be had.
+            OptionError: It has no such model, or the tokenizer cannot be loaded.
             MissingExtraError: `tinker` is not installed.
         """
         require_tinker()

@@ -151,8 +151,8 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
     """Train, evaluate before and after, write the log, and return the run's directory.
 
     Raises:
-        EnvWeaveError: The environments, the service or the run directory cannot be had, or the
-            service was lost; the message says how to go on.
+        EnvWeaveError: The environments, the service or the run directory is not available, or
+            the service was lost; the message says how to go on.
         TrainingInterrupted: Ctrl-C came; the log keeps what was written.
     """
     require_tinker()

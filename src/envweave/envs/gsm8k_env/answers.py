@@ -76,7 +76,7 @@ def lenient_answer(text: str) -> Fraction | None:
     r"""Return the number that a text gives as its answer, as people and models write it.
 
     What follows the last `####` counts; else the last `\boxed{…}`; else the last "the answer
-    is"; else the last number. Currencies, units, separators and LaTeX are read over.
+    is"; else the last number. Currencies, units, separators and LaTeX are ignored.
 
     >>> lenient_answer("The answer is $1,234.00.")
     Fraction(1234, 1)
@@ -86,7 +86,7 @@ def lenient_answer(text: str) -> Fraction | None:
     for statement in _statements(text):
         plain = _plain(statement)
         numbers = list(_NUMBER.finditer(plain))
-        # "The answer is 6 * 7 = 42": what is behind the last equals sign.
+        # "The answer is 6 * 7 = 42": the first number after the last equals sign.
         behind = [number for number in numbers if number.start() > plain.rfind("=")]
         if numbers:
             return _value(behind[0] if behind else numbers[-1])
@@ -127,7 +127,7 @@ def _statements(text: str) -> list[str]:
     boxed = _boxed(text)
     if boxed is not None:
         return [boxed]
-    # To the end of the sentence; the point of a decimal ends none.
+    # To the end of the sentence. A decimal point does not end one.
     ends = [stated.end() for stated in _ANSWER.finditer(text)]
     return [
         re.split(r"\n|\.(?=\s|$)", text[end : end + _STATEMENT].lstrip(), maxsplit=1)[0]

@@ -79,7 +79,7 @@ def load(
 
     Raises:
         OptionError: There are no rows at `path`, they are not GSM8K's, or an option is wrong.
-        StartupError: The download failed, or what came is not GSM8K.
+        StartupError: The download failed, or its checksum is wrong.
     """
     if first_split not in SPLITS:
         raise OptionError(f"split={first_split!r} is not a split of GSM8K. Use 'train' or 'test'.")

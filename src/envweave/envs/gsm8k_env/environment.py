@@ -60,7 +60,7 @@ class SingleQuestion(ew.Environment):
             of another copy; the checksums are the same.
         split: Where a task is drawn from when none is asked for: `"train"` or `"test"`.
         max_examples: At most so many questions of each split, from its start.
-        extraction: `"lenient"` finds the answer in a text as people write it; `"exact"` wants
+        extraction: `"lenient"` finds the answer in a text as people write it; `"exact"` requires
             the form that was asked for.
         format_reward: What the form earns.
         instruction: How to answer, below the question.
