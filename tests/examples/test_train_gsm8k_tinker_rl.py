@@ -278,7 +278,7 @@ class TestARefusal:
         code = main([])
 
         assert code == 2
-        assert "pip install 'envweave[tinker]'" in capsys.readouterr().err
+        assert "pip install 'envweave[train,tinker]'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("option", "said"),

@@ -83,7 +83,7 @@ def require_tinker() -> None:
             f"then: export {KEY_VARIABLE}=tml-..."
         )
     if importlib.util.find_spec("tinker") is None:
-        raise MissingExtraError.for_extra("Training through Tinker needs tinker.", "tinker")
+        raise MissingExtraError.for_extra("Training through Tinker needs tinker.", "train,tinker")
 
 
 @final

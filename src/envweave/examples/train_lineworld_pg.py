@@ -96,7 +96,7 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
         show: Called after every step that ended an episode.
 
     Raises:
-        EnvWeaveError: The backend or the run directory cannot be had.
+        EnvWeaveError: The backend or the run directory is not available.
         TrainingInterrupted: Ctrl-C came; the log keeps what was written.
     """
     rng = np.random.default_rng(config.seed)
