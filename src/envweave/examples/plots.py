@@ -87,7 +87,9 @@ def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
         below.plot(numbers, average, color=VERMILLION, linewidth=1.8, label=_setting(other, run))
     for axes in (above, below):
         _decorate(axes, run)
-    figure.suptitle(_title(run) + "\n", fontsize=13, fontweight="bold")
+    title = _title(run)
+    # A longer title than about 65 characters would be cut off at both sides.
+    figure.suptitle(title + "\n", fontsize=min(13, 850 / len(title)), fontweight="bold")
     figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
     above.set_ylabel("return of an episode")
     below.set_ylabel("share of success")
