@@ -15,7 +15,7 @@ different results, so exactly one fits.
 The splits `train` and `test` share no prompt. A specification is a frame around one phrase or two,
 and the test split has the combinations of frame and phrase, or of two phrases, that the train
 split leaves out. Every frame and every phrase occurs in both, so what `test` asks for is reading
-known words in new combinations. Who can calculate finds the operator from the example alone.
+known words in new combinations. The example alone also determines the operator, by calculation.
 """
 
 from __future__ import annotations
