@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from reward_hack import HUNT, HUNTS, Hack
@@ -41,7 +43,18 @@ def stage() -> Iterator[Stage]:
         yield one
 
 
-@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: f"{hack.road}: {hack.name}")
+def by_road() -> list[Any]:
+    """All hacks; in the fast tier, every twelfth of each road."""
+    counts: Counter[str] = Counter()
+    params = []
+    for hack in HACKS:
+        marks = [pytest.mark.slow] if counts[hack.road] % 12 else []
+        counts[hack.road] += 1
+        params.append(pytest.param(hack, id=f"{hack.road}: {hack.name}", marks=marks))
+    return params
+
+
+@pytest.mark.parametrize("hack", by_road())
 def test_the_reward_is_what_an_honest_grader_gives(hack: Hack, stage: Stage) -> None:
     verdict = stage.attempt(hack)
 

@@ -67,7 +67,7 @@ def ew_seed(base: int, k: int) -> int:
     return episode_seed(base, k)
 
 
-@pytest.mark.parametrize("silence_s", [2.0, pytest.param(120.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("silence_s", [0.5, pytest.param(120.0, marks=pytest.mark.slow)])
 @pytest.mark.timeout(200)
 def test_a_client_that_is_silent_for_long_steps_on_in_the_same_episode(silence_s: float) -> None:
     with served(Tally) as url, ew.make(url) as env:
