@@ -193,7 +193,7 @@ def test_the_command_line_installs_with_pip_and_names_the_version(variables, pyt
 
 
 def test_without_uv_and_pip_the_error_says_how_to_get_one(variables, tmp_path):
-    python = layered_venv(tmp_path / "venv")
+    python = layered_venv(tmp_path / "venv", has_pip=False)
     said = run(python, {**variables, "PATH": "/usr/bin:/bin"}, "prime://sum-lab/sum-v1", "always")
 
     assert said["error"] == "InstallError"

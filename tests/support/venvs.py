@@ -54,7 +54,13 @@ def _distribution() -> Path:
     return folder
 
 
-def layered_venv(folder: Path, below: Path | None = None, *, has_envweave: bool = True) -> Path:
+def layered_venv(
+    folder: Path,
+    below: Path | None = None,
+    *,
+    has_envweave: bool = True,
+    has_pip: bool = True,
+) -> Path:
     """Make an empty virtual environment on top of another one, and return its Python.
 
     What is installed in it comes first, and nothing is written to the other one.
@@ -63,6 +69,7 @@ def layered_venv(folder: Path, below: Path | None = None, *, has_envweave: bool 
         folder: Where to make it.
         below: The Python of the other one; the tests' own by default.
         has_envweave: Whether this checkout can be imported there.
+        has_pip: Whether it has the pip of the other one, if that has one.
     """
     below = Path(sys.executable) if below is None else below
     subprocess.run([below, "-m", "venv", "--without-pip", folder], check=True)
@@ -71,6 +78,13 @@ def layered_venv(folder: Path, below: Path | None = None, *, has_envweave: bool 
     inner, outer = (
         subprocess.check_output([one, "-c", ask], text=True).strip() for one in (python, below)
     )
+    if not has_pip:
+        packages = folder / "below"
+        packages.mkdir()
+        for entry in Path(outer).iterdir():
+            if entry.name != "pip":
+                (packages / entry.name).symlink_to(entry)
+        outer = str(packages)
     paths = [outer, *([ROOT / "src", _distribution()] if has_envweave else [])]
     (Path(inner) / "below.pth").write_text("".join(f"{path}\n" for path in paths))
     return python
