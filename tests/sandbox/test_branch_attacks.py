@@ -89,6 +89,7 @@ def evil(self, message):
 }
 
 
+@pytest.mark.slow  # waits for the deadline
 @pytest.mark.parametrize("when", HANGS)
 def test_a_session_that_hangs_is_given_up_at_the_deadline(box, evil, when):
     session = evil(HANGS[when])
