@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, final
 
 from envweave.codec import Spec
 from envweave.codec.branches import Dictionary, Model, Record
-from envweave.codec.leaves import Choice, Text
+from envweave.codec.leaves import is_text
 from envweave.codec.spec import AnySpec
 from envweave.codec.structs import Struct
 from envweave.environment import Environment, Interface
@@ -460,10 +460,10 @@ def _text_field(wrapper: Wrapper, spec: Spec, what: str, given: str | None) -> s
         OptionError: None is, or several are and none is named.
     """
     has_fields = isinstance(spec, Record | Model | Struct | Dictionary) and spec.fields is not None
-    if not has_fields and given is None and (isinstance(spec, AnySpec) or _is_text(spec)):
+    if not has_fields and given is None and (isinstance(spec, AnySpec) or is_text(spec)):
         return None
     fields: dict[str, Spec] = dict(spec.fields) if has_fields else {}  # type: ignore[attr-defined]
-    texts = [name for name, one in fields.items() if _is_text(one)]
+    texts = [name for name, one in fields.items() if is_text(one)]
     if given in fields:
         return given
     name = f"{wrapper.environment.describe().name}'s {what}"
@@ -476,11 +476,6 @@ def _text_field(wrapper: Wrapper, spec: Spec, what: str, given: str | None) -> s
             f"with {what}_field=…."
         )
     return texts[0]
-
-
-def _is_text(spec: Spec) -> bool:
-    is_choice = isinstance(spec, Choice) and all(isinstance(one, str) for one in spec.values)
-    return isinstance(spec, Text) or is_choice
 
 
 async def _later(outcome: Awaitable[Any], read: Callable[[Any], Any]) -> Any:

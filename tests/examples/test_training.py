@@ -7,8 +7,9 @@ import sys
 import pytest
 
 import envweave as ew
+from envweave.examples import train_codefix_pg, train_gsm8k_tinker_rl, train_lineworld_pg
 from envweave.examples.run_log import RunLog, open_run_dir, read_run_log, replace_file
-from envweave.examples.training import default_image, show_progress
+from envweave.examples.training import show_progress
 
 SETTINGS = {"seed": 1, "episodes": 10, "backend": "inproc"}
 
@@ -112,6 +113,16 @@ def test_a_file_that_could_not_be_written_whole_leaves_the_old_one(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_docker_http_runs_the_image_that_the_programs_dockerfile_is_tagged_as():
-    assert default_image("lineworld-v0") == "envweave-lineworld"
-    assert default_image("gsm8k-choice-v0") == "envweave-gsm8k-choice"
+@pytest.mark.parametrize(
+    ("program", "image"),
+    [
+        (train_lineworld_pg, "envweave-lineworld"),
+        (train_codefix_pg, "envweave-codefix"),
+        (train_gsm8k_tinker_rl, "envweave-gsm8k"),
+    ],
+)
+def test_the_help_names_the_image_that_docker_http_runs(program, image, capsys):
+    with pytest.raises(SystemExit):
+        program.main(["--help"])
+
+    assert f"(default: {image})" in " ".join(capsys.readouterr().out.split())

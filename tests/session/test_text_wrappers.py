@@ -248,12 +248,23 @@ def test_a_field_can_be_named_where_there_are_several_and_a_choice_of_texts_is_o
     assert (result.observation, result.reward) == (messages("a or b?", "b", "thanks"), 1.0)
 
 
+class Binary(ew.Environment):
+    observation_spec = action_spec = bytes
+
+    def reset(self) -> bytes:
+        return b""
+
+    def step(self, action: bytes) -> bytes:
+        return action
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: ew.ChatWrapper(Quiz()), "text fields question, hint.*observation_field=…"),
         (lambda: ew.ChatWrapper(Quiz(), observation_field="qestion"), "Did you mean 'question'"),
         (lambda: ew.ChatWrapper(ew.examples.CounterEnv()), "has no text"),
+        (lambda: ew.ChatWrapper(Binary()), "Binary's observation has no text"),
         (lambda: ew.TokenizerWrapper(ScriptedAgents(), Letters()), "is for one agent"),
     ],
 )

@@ -110,7 +110,7 @@ def to_gymnasium(
         SpecError: Gymnasium has no space for a part of an action or observation, or with
             `flatten` no flat one.
         DefinitionError: It has several agents.
-        OptionError: A render mode or a keyword that nobody knows, or `flatten` is no bool.
+        OptionError: The render mode or a keyword is unknown, or `flatten` is not a bool.
 
     While stepping, it raises what `Env` raises, and `EnvironmentFailure` for an episode that
     failed: such an episode has no reward to hand out.

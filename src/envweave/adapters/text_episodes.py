@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 
 from envweave.codec import AnySpec, Spec, to_plain
 from envweave.codec.branches import Either
-from envweave.codec.leaves import Choice, Text
+from envweave.codec.leaves import is_text
 from envweave.codec.records import Record
 from envweave.errors import (
     ActionError,
@@ -55,7 +55,7 @@ class TextActions:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._field = _text_field(spec)
-        self._takes_text = _is_text(spec)
+        self._takes_text = _takes_text(spec)
         self.instructions = ""
         if not self._takes_text and self._field is None:
             schema = spec.json_schema()
@@ -88,12 +88,10 @@ class TextActions:
             raise ActionError(str(error)) from error
 
 
-def _is_text(spec: Spec) -> bool:
+def _takes_text(spec: Spec) -> bool:
     if isinstance(spec, Either):
-        return any(_is_text(option) for option in spec.options)
-    if isinstance(spec, Choice):
-        return all(isinstance(value, str) for value in spec.values)
-    return isinstance(spec, AnySpec) or (isinstance(spec, Text) and not spec.binary)
+        return any(_takes_text(option) for option in spec.options)
+    return isinstance(spec, AnySpec) or is_text(spec)
 
 
 def _text_field(spec: Spec) -> str | None:
@@ -102,7 +100,7 @@ def _text_field(spec: Spec) -> str | None:
         return None
     own = [name for name in spec.fields if name != "metadata"]
     needed = [name for name in own if name not in spec.optional] or own
-    return needed[0] if len(needed) == 1 and _is_text(spec.fields[needed[0]]) else None
+    return needed[0] if len(needed) == 1 and _takes_text(spec.fields[needed[0]]) else None
 
 
 @final

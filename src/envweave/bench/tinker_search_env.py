@@ -152,7 +152,7 @@ def _find_checkout(kwargs: Mapping[str, Any]) -> str | None:
             make_checkout_env(str(path), **kwargs).reset()
             return str(path)
         problem = f"TINKER_MXB_PATH={named!r} is not a directory" if named else None
-    except Exception as error:  # noqa: BLE001 - somebody else's code
+    except Exception as error:  # noqa: BLE001 - the checkout's code may raise anything
         problem = (
             f"The tinker-mxb checkout at {path} has no SearchEnv that can be used: "
             f"{in_words(error)}"

@@ -33,7 +33,7 @@ class NoReplacementError(PlaceGoneError):
 
 
 class ServerLostError(PlaceGoneError):
-    """A server was lost; whoever tries again has another one started.
+    """A server was lost; the next attempt starts another one.
 
     Attributes:
         losses: How many servers were lost there by now.
@@ -159,7 +159,7 @@ class Place:
 
 @final
 class Route:
-    """How one connection finds its server: it is told once of each that was lost under it."""
+    """How one connection finds its server; each loss is reported to it once."""
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -412,6 +412,13 @@ class Instance(Spec):
         return f"Instance({self.cls.__name__})"
 
 
+def is_text(spec: Spec) -> bool:
+    """Whether every value is a `str`: any text, or one of some."""
+    if isinstance(spec, Choice):
+        return all(isinstance(value, str) for value in spec.values)
+    return isinstance(spec, Text) and not spec.binary
+
+
 def _scalar(value: Any) -> Any:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 

@@ -28,6 +28,7 @@ from envweave.examples.training import (
     TrainingConfig,
     TrainingInterrupted,
     add_training_options,
+    option_adder,
     positive_float,
     positive_int,
     run_program,
@@ -78,35 +79,13 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     )
     default = CodeFixConfig()
     add_training_options(parser, default, ENV_ID, can_resume=True)
-    add = parser.add_argument
-    add(
-        "--learning-rate",
-        type=positive_float,
-        default=default.learning_rate,
-        metavar="X",
-        help="of AdamW (default: %(default)s)",
-    )
-    add(
-        "--reward-sign",
-        type=int,
-        choices=(1, -1),
-        default=default.reward_sign,
-        help="-1 flips the reward: a sanity check, success must then fall below chance",
-    )
-    add(
-        "--evaluation-episodes",
-        type=positive_int,
-        default=default.evaluation_episodes,
-        metavar="N",
-        help="held-out prompts that measure a policy (default: %(default)s)",
-    )
-    add(
-        "--checkpoint-every",
-        type=positive_int,
-        default=default.checkpoint_every,
-        metavar="N",
-        help="updates between checkpoints (default: %(default)s)",
-    )
+    add = option_adder(parser, default)
+    add("--learning-rate", type=positive_float, metavar="X", help="of AdamW")
+    add("--reward-sign", type=int, choices=(1, -1),
+        help="-1 flips the reward: a sanity check, success must fall below chance")  # fmt: skip
+    add("--evaluation-episodes", type=positive_int, metavar="N",
+        help="held-out prompts that measure a policy")  # fmt: skip
+    add("--checkpoint-every", type=positive_int, metavar="N", help="updates between checkpoints")
     options = vars(parser.parse_args(argv))
     as_json = options.pop("json")
     return run_program(CodeFixConfig(**options), train, as_json=as_json)

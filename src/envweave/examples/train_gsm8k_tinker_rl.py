@@ -42,7 +42,6 @@ from envweave.examples.training import (
 __all__ = ["GSM8KConfig", "main", "train"]
 
 ENV_IDS = ("gsm8k-v0", "gsm8k-choice-v0")
-IMAGE = "envweave-gsm8k"
 CHECKPOINT = "checkpoint.json"
 EVALUATION_SEED = 2**31 - 1
 TARGET_WINDOW = 100
@@ -156,7 +155,7 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
         TrainingInterrupted: Ctrl-C came; the log keeps what was written.
     """
     require_tinker()
-    with config.make_pool(config.env, IMAGE, **config.environment_options()) as pool:
+    with config.make_pool(config.env, **config.environment_options()) as pool:
         dataset = _dataset(pool)
         checkpoint = _Checkpoint.read(config)
         with TinkerPolicy(config, state=checkpoint.state) as policy:

@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 import envweave as ew
 from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
 from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
+from envweave.providers.docker_image import image_of
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
@@ -55,27 +56,23 @@ class TrainingConfig:
         Raises:
             OptionError: There is an image, but the backend runs no containers.
         """
-        return ew.make_vector(
-            env_id, num_envs=self.num_envs, **self._placement(default_image(env_id)), **options
-        )
+        return ew.make_vector(env_id, num_envs=self.num_envs, **self._placement(), **options)
 
-    def make_pool(self, env_id: str, default_image: str, **options: Any) -> ew.Pool:
+    def make_pool(self, env_id: str, **options: Any) -> ew.Pool:
         """Make the environments where the settings say, to play whole episodes.
 
         Raises:
             OptionError: There is an image, but the backend runs no containers.
         """
-        return ew.pool(env_id, size=self.num_envs, **self._placement(default_image), **options)
+        return ew.pool(env_id, size=self.num_envs, **self._placement(), **options)
 
-    def _placement(self, default_image: str) -> dict[str, Any]:
+    def _placement(self) -> dict[str, Any]:
         image = self.docker_image
         if image is not None and self.backend in ("inproc", "process", "http"):
             raise ew.errors.OptionError(
                 f"--docker-image {image} needs a backend with containers, not {self.backend!r}. "
                 "Add --backend docker_http."
             )
-        if image is None and self.backend == "docker_http":
-            image = default_image
         return {"backend": self.backend, "docker_image": image}
 
     def open_run_dir(self, name: str) -> Path:
@@ -102,11 +99,6 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.can_resume = can_resume
 
 
-def default_image(env_id: str) -> str:
-    """Return the tag that `docker/NAME_env_server/Dockerfile` is built as: `envweave-NAME`."""
-    return f"envweave-{env_id.rpartition('-v')[0]}"
-
-
 def add_training_options(
     parser: argparse.ArgumentParser, default: TrainingConfig, env_id: str, *, can_resume: bool
 ) -> None:
@@ -118,7 +110,7 @@ def add_training_options(
         help="where the environments run: inproc, process, http or docker_http",
     )
     add("--num-envs", type=positive_int, metavar="N", help="environments stepped together")
-    image = default_image(env_id)
+    image = (image_of(env_id) or "").removesuffix(":latest")
     add("--docker-image", metavar="TAG", help=f"image for docker_http (default: {image})")
     add("--episodes", type=positive_int, metavar="N", help="episodes to learn from")
     add("--seed", type=seed_number, metavar="N", help="same seed, same run")

@@ -78,7 +78,7 @@ def load(
         max_examples: Keep at most so many rows of each split, from its start.
 
     Raises:
-        OptionError: There are no rows at `path`, they are not GSM8K's, or an option is wrong.
+        OptionError: `path` has no rows, or not GSM8K's, or another option is invalid.
         StartupError: The download failed, or its checksum is wrong.
     """
     if first_split not in SPLITS:

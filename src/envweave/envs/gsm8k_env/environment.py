@@ -66,7 +66,7 @@ class SingleQuestion(ew.Environment):
         instruction: How to answer, below the question.
 
     Raises:
-        OptionError: An option is wrong, or there are no questions at `path`.
+        OptionError: An option is invalid, or `path` has no questions.
         StartupError: The download failed.
     """
 

@@ -99,7 +99,7 @@ class _Index:
     features: QueryFeatures
 
 
-@functools.lru_cache(maxsize=4)  # the environments of a process share one; nobody writes to it
+@functools.lru_cache(maxsize=4)  # read-only, shared by the environments of a process
 def _make_index(num_docs: int, num_queries: int, seed: int) -> _Index:
     corpus = make_corpus(num_docs, num_queries, seed)
     retrievers = tuple(Retriever(config, corpus.documents) for config in CONFIGS)
