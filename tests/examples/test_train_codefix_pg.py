@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -63,6 +64,26 @@ def test_success_on_held_out_prompts_rises_and_with_the_sign_flipped_it_falls(tm
     assert 0.15 < learnt["random"]["success"] < 0.35
     assert learnt["trained"]["success"] > 0.7
     assert flipped["trained"]["success"] < 0.1
+
+
+@pytest.mark.slow  # trains
+@pytest.mark.timeout(240)
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_a_reason(tmp_path):
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        command(*SHORT, "--run-dir", tmp_path / "run"),
+        env=with_envweave(OMP_NUM_THREADS="1"),
+        preexec_fn=limit_files,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "Error: the run could not be written: File too large." in done.stderr
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
 
 
 @pytest.mark.slow  # trains

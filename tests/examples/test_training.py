@@ -111,6 +111,7 @@ def test_a_file_that_could_not_be_written_whole_leaves_the_old_one(tmp_path):
         replace_file(path, fail)
 
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,12 @@ class RunLog:
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Have `write` fill a file beside `path`, then put it there: all of it, or nothing."""
     beside = path.with_name(f".{path.name}.new")
-    write(beside)
-    beside.replace(path)
+    try:
+        write(beside)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def open_run_dir(run_dir: Path | None, name: str, *, resume: bool) -> Path:

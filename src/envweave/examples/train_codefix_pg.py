@@ -9,6 +9,7 @@ chance.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -131,7 +132,9 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
                     if learner.updates % config.checkpoint_every == 0:
                         run.evaluate("trained", run.best, episode=run.finished)
                         state = {"learner": learner.state(), "log_lines": log.num_lines}
-                        replace_file(checkpoint, partial(torch.save, state))
+                        # In memory first: torch reports a full disk as a RuntimeError.
+                        torch.save(state, buffer := io.BytesIO())
+                        replace_file(checkpoint, partial(Path.write_bytes, data=buffer.getvalue()))
                 run.evaluate("trained", run.best)
             except KeyboardInterrupt:
                 log.write("interrupted", episodes=run.finished)
