@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from envweave.api.batches import adapt_batch, is_batch
 from envweave.api.env import AsyncEnv, Env
 from envweave.api.packages import prepare_packages
 from envweave.api.recipes import (
@@ -221,7 +222,6 @@ def make_vector(
         **keywords: Passed to each environment's constructor too.
     """
     # Here, since whoever wants one environment need not wait for all that vectors import.
-    from envweave.api.batches import adapt_batch, is_batch
     from envweave.vector import VectorEnv
 
     if not is_batch(env):

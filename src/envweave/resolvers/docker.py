@@ -8,7 +8,7 @@ from envweave.errors import EnvIdError, OptionError
 from envweave.registry import EnvSpec, Registry
 
 
-def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
     """Return what stands for the environments of an image.
 
     Raises:
@@ -21,11 +21,11 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
         )
     return EnvSpec(
         f"docker://{image}",
-        partial(_refuse, image),
+        partial(_refuse_image, image),
         backend="docker_http",
         description=f"What a container of {image} runs",
     )
 
 
-def _refuse(image: str, **_: object) -> None:
+def _refuse_image(image: str, **_: object) -> None:
     raise OptionError(f"'docker://{image}' is made in a container, and cannot be made here.")

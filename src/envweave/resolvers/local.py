@@ -5,6 +5,6 @@ from __future__ import annotations
 from envweave.registry import EnvSpec, Registry
 
 
-def resolve(rest: str, registry: Registry) -> EnvSpec:
+def resolve_local(rest: str, registry: Registry) -> EnvSpec:
     """Return the recipe that was registered under this name."""
     return registry.get(rest, announced=False)

@@ -8,7 +8,7 @@ from envweave.errors import EnvIdError
 from envweave.registry import EnvSpec, Registry
 
 
-def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+def resolve_openenv(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
     """Return the recipe of an OpenEnv server's environments.
 
     Raises:

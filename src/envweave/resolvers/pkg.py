@@ -6,7 +6,7 @@ from envweave.errors import EnvIdError
 from envweave.registry import EnvSpec, Registry
 
 
-def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
     """Return the recipe at an import path; importing waits until it is made."""
     module, _, attribute = rest.partition(":")
     if not module or not attribute:

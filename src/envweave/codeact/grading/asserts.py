@@ -54,7 +54,7 @@ def read_asserts(text: str) -> list[Asserted]:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise OptionError(f"line {line} is not Python. {_HOW}") from None
-    return [_read(statement) for statement in tree.body]
+    return [_read_assert(statement) for statement in tree.body]
 
 
 def sendable(expression: str) -> ast.expr:
@@ -92,7 +92,7 @@ def refuse_guessable(node: ast.expr, expected: Any) -> None:
         )
 
 
-def _read(statement: ast.stmt) -> Asserted:
+def _read_assert(statement: ast.stmt) -> Asserted:
     try:
         if not isinstance(statement, ast.Assert):
             raise OptionError(f"{type(statement).__name__} is no assert. {_HOW}")
