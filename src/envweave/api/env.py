@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from envweave.codec import Spec
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 from envweave.types import ResetResult, State, StepResult, Task, Tasks
 
 

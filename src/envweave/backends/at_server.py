@@ -13,7 +13,7 @@ from envweave.client.served import Served, Server
 from envweave.environment.hinted import class_hints
 from envweave.errors import OptionError, suggest
 from envweave.registry import EnvSpec, Options, Remote
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 from envweave.wire.encoding import ENCODINGS, Encoding
 from envweave.wire.schemas import Types
 

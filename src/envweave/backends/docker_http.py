@@ -26,7 +26,7 @@ from envweave.client.served import Server
 from envweave.errors import OptionError
 from envweave.providers.definitions import import_path, served_as
 from envweave.registry import EnvSpec, Options
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.providers import ContainerProvider

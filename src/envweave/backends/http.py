@@ -25,7 +25,7 @@ from envweave.client.places import Place
 from envweave.client.served import Server
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport

@@ -12,7 +12,7 @@ from envweave.environment import Environment
 from envweave.errors import DefinitionError, OptionError, suggest
 from envweave.registry import EnvSpec, Options
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 from envweave.transports.apart import ApartTransport
 from envweave.transports.loop import LoopCrew
 from envweave.transports.serial import SerialTransport

@@ -15,7 +15,7 @@ from envweave.backends import docker_http
 from envweave.backends.at_server import refuse_mode
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport

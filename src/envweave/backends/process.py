@@ -10,7 +10,7 @@ from typing import Any
 from envweave.backends import inproc
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
-from envweave.transports import AsyncTransport, Transport
+from envweave.transports.protocol import AsyncTransport, Transport
 from envweave.transports.process.starting import start_pool, start_session, start_vector
 from envweave.vector import BatchTransport
 

@@ -64,7 +64,8 @@ def _users() -> dict[str, Any]:
 
 def _cgroups() -> dict[str, Any]:
     """Return which cgroups sessions can have, or why they have none, and what to do."""
-    from envweave.sandbox.advice import advise_cgroups, machine_facts
+    from envweave.sandbox.advice import advise_cgroups
+    from envweave.sandbox.machine import machine_facts
     from envweave.sandbox.cgroups import find_cgroups
 
     found = find_cgroups()

@@ -25,7 +25,7 @@ from envweave.api.recipes import (
 from envweave.registry import Options, Registry, Remote
 from envweave.rollouts.pooling import Pool
 from envweave.session import PrivateLoop
-from envweave.transports import AsyncTransport
+from envweave.transports.protocol import AsyncTransport
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from envweave.errors import (
     ToolCallOpenError,
 )
 from envweave.session import PrivateLoop
-from envweave.transports import AsyncTransport
+from envweave.transports.protocol import AsyncTransport
 from envweave.types import ResetResult, StepResult, Tasks
 
 logger = logging.getLogger(__name__)

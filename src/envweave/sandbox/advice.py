@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from envweave.sandbox.machine import Facts
-from envweave.sandbox.machine import machine_facts as machine_facts
 
 BY_DOCKER = (
     "With a Docker engine, the code of an environment runs in a container instead: "

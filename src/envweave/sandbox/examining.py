@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 
 from envweave.errors import IsolationError, SandboxError
-from envweave.sandbox.advice import advise, machine_facts
+from envweave.sandbox.advice import advise
+from envweave.sandbox.machine import machine_facts
 from envweave.sandbox.options import Options
 from envweave.sandbox.orders import Isolation
 

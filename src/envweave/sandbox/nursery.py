@@ -289,7 +289,8 @@ class Nursery:
 
 
 def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallDown]]) -> str:
-    from envweave.sandbox.advice import BY_DOCKER, advise, machine_facts
+    from envweave.sandbox.advice import BY_DOCKER, advise
+    from envweave.sandbox.machine import machine_facts
 
     lines = [f"This machine cannot put up the walls of Sandbox(isolation={wanted!r})."]
     facts = machine_facts()

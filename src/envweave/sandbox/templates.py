@@ -343,7 +343,8 @@ def refuse_elsewhere() -> None:
             "another machine, or a container that emulates one."
         )
     if sys.platform != "linux":
-        from envweave.sandbox.advice import advise, machine_facts
+        from envweave.sandbox.advice import advise
+        from envweave.sandbox.machine import machine_facts
 
         ways = " ".join(advise("platform", 0, machine_facts()))
         raise IsolationError(f"This machine cannot put up the sandbox's walls. {ways}")

@@ -8,7 +8,7 @@ from typing import Any, final
 from envweave.session import Session
 from envweave.transports.sessions import check_each, standing
 from envweave.types import ResetResult, State, Tasks
-from envweave.vector import StepBatch
+from envweave.vector.batch import StepBatch
 from envweave.vector.choices import Wanted
 from envweave.vector.columns import Columns, Layout
 from envweave.vector.reset_batch import Standing

@@ -10,7 +10,7 @@ import numpy as np
 from envweave.transports.process.memory import SharedColumns
 from envweave.transports.process.vector_host import Rest
 from envweave.types import StepResult
-from envweave.vector import StepBatch
+from envweave.vector.batch import StepBatch
 from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
 
