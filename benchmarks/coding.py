@@ -44,7 +44,7 @@ try:
     )
     from ordered import NotAvailableError
 
-    from envweave.bench.machine import describe_machine
+    from envweave.bench.memory import describe_machine
 except ImportError as error:
     sys.exit(
         f"coding.py: {error}. Install envweave with its server: pip install -e '.[cli,server]'"

@@ -11,7 +11,7 @@ import numpy as np
 from coding_sides import CIRCLE_S, OURS, THEIRS, Pair
 from comparing import Settings, Turn, excused, in_turns
 
-from envweave.bench.timing import Rate
+from envweave.bench.solo import Rate
 
 ALONE, BESIDE = "nobody in circles", "one in circles"
 SESSIONS = 64

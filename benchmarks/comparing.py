@@ -9,7 +9,7 @@ from typing import Any
 
 from ordered import NotAvailableError
 
-from envweave.bench.timing import Rate
+from envweave.bench.solo import Rate
 
 Turn = Callable[[], float]
 """Measures once, and returns the figure."""

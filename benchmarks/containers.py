@@ -26,10 +26,10 @@ try:
     from awake import awake
 
     import envweave as ew
-    from envweave.bench.machine import describe_machine
-    from envweave.providers.answering import answers_health
-    from envweave.providers.docker import LocalDockerProvider
-    from envweave.providers.docker_pool import WarmPool
+    from envweave.bench.memory import describe_machine
+    from envweave.providers.docker.provider import LocalDockerProvider
+    from envweave.providers.docker.warm_pool import WarmPool
+    from envweave.providers.health import answers_health
 except ImportError as error:
     sys.exit(f"containers.py: {error}. Install envweave: pip install -e '.[docker]'")
 

@@ -25,8 +25,7 @@ from ordered import NotAvailableError
 
 import envweave as ew
 from envs import Kind
-from envweave.bench.machine import usable_cores
-from envweave.bench.memory import children_of
+from envweave.bench.memory import children_of, usable_cores
 
 ASYNC, SYNC = "gymnasium AsyncVectorEnv", "gymnasium SyncVectorEnv"
 PUFFER, PUFFER_WORKERS = "PufferLib Serial", "PufferLib Multiprocessing"

@@ -42,7 +42,7 @@ try:
     from remote_sides import NotAvailableError, openenv_python
     from remote_tables import tables_of
 
-    from envweave.bench.machine import describe_machine
+    from envweave.bench.memory import describe_machine
 except ImportError as error:
     sys.exit(f"remote.py: {error}. Install envweave with its server: pip install -e '.[server]'")
 

@@ -21,7 +21,7 @@ from remote_sides import (
     seconds_of,
 )
 
-from envweave.bench.timing import Rate
+from envweave.bench.solo import Rate
 
 AS_TEMPLATE, AT_BEST = "OpenEnv, as its template", "OpenEnv, at its best"
 EXAMPLE = "counter-v0"

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import envweave as ew
-from envweave.bench.machine import describe_machine
-from envweave.bench.memory import tree_bytes
+from envweave.bench.memory import describe_machine, tree_bytes
 
 STEPS = 5
 """How many steps an episode takes."""

@@ -19,7 +19,7 @@ from rows import GROWTH, OVERHEAD_US, SIZES, WEIGHED_SIZE, Row
 
 import envs
 import envweave as ew
-from envweave.bench.timing import (
+from envweave.bench.solo import (
     Contender,
     Contest,
     Rate,

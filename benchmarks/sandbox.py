@@ -43,7 +43,7 @@ try:
     from sandbox_rows import ENTRANTS, KEYS
     from sandbox_runs import peers_python, run
 
-    from envweave.bench.machine import describe_machine
+    from envweave.bench.memory import describe_machine
 except ImportError as error:
     sys.exit(f"sandbox.py: {error}. Install envweave: pip install -e .")
 

@@ -29,7 +29,7 @@ from sandbox_rows import (
 )
 
 from envweave.bench.memory import children_of, tree_bytes
-from envweave.bench.timing import Rate
+from envweave.bench.solo import Rate
 
 PINS = HERE / "sandbox-peers.txt"
 LIVE_REPEATS = 3

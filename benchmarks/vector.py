@@ -38,7 +38,7 @@ try:
     from runs import run_growth, run_memory, run_one, run_row
     from tables import tables_of
 
-    from envweave.bench.machine import describe_machine
+    from envweave.bench.memory import describe_machine
 except ImportError as error:
     sys.exit(f"vector.py: {error}. Run it through scripts/peers, which installs what it needs.")
 

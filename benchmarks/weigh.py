@@ -9,8 +9,7 @@ from contenders import ENTRANTS, NotAvailableError, Opened, end_leftovers, open_
 from rows import WEIGHED_SIZE
 
 from envs import KINDS
-from envweave.bench.machine import usable_cores
-from envweave.bench.weighing import weigh
+from envweave.bench.memory import usable_cores, weigh
 from envweave.errors import in_words
 
 

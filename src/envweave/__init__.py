@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from envweave.adapters.gymnasium import to_gymnasium_vector as to_gymnasium_vector
     from envweave.adapters.pettingzoo import from_pettingzoo as from_pettingzoo
     from envweave.adapters.pettingzoo import to_pettingzoo as to_pettingzoo
-    from envweave.adapters.verifiers import from_verifiers as from_verifiers
-    from envweave.adapters.verifiers import to_verifiers as to_verifiers
+    from envweave.adapters.verifiers.environments import from_verifiers as from_verifiers
+    from envweave.adapters.verifiers.environments import to_verifiers as to_verifiers
     from envweave.api import AsyncEnv as AsyncEnv
     from envweave.api import Env as Env
     from envweave.api import list_envs as list_envs
-    from envweave.api import make as make
-    from envweave.api import make_async as make_async
-    from envweave.api import make_vector as make_vector
     from envweave.api import register as register
     from envweave.api import spec as spec
+    from envweave.api.make import make as make
+    from envweave.api.make import make_async as make_async
+    from envweave.api.make import make_vector as make_vector
     from envweave.api.serving import create_fastapi_app as create_fastapi_app
     from envweave.api.serving import serve as serve
-    from envweave.client.seed_client import HTTPEnvClient as HTTPEnvClient
-    from envweave.codeact.creating import create_codeact_env as create_codeact_env
+    from envweave.client.http_client import HTTPEnvClient as HTTPEnvClient
     from envweave.codeact.environment import CodeActEnvironment as CodeActEnvironment
-    from envweave.codeact.mcp_environment import create_mcp_environment as create_mcp_environment
+    from envweave.codeact.factory import create_codeact_env as create_codeact_env
+    from envweave.codeact.factory import create_mcp_environment as create_mcp_environment
     from envweave.codeact.models import CodeAction as CodeAction
     from envweave.codeact.models import CodeObservation as CodeObservation
     from envweave.codeact.models import CodeState as CodeState
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from envweave.errors import EnvWeaveError as EnvWeaveError
     from envweave.providers import ContainerProvider as ContainerProvider
     from envweave.providers import SubprocessProvider as SubprocessProvider
-    from envweave.providers.docker import LocalDockerProvider as LocalDockerProvider
-    from envweave.providers.docker_pool import WarmPool as WarmPool
-    from envweave.providers.kubernetes import KubernetesProvider as KubernetesProvider
+    from envweave.providers.docker.provider import LocalDockerProvider as LocalDockerProvider
+    from envweave.providers.docker.warm_pool import WarmPool as WarmPool
+    from envweave.providers.kubernetes.provider import KubernetesProvider as KubernetesProvider
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
     from envweave.rollouts import Fault as Fault
     from envweave.rollouts import Pool as Pool
     from envweave.rollouts import Rollout as Rollout
-    from envweave.rollouts import pool as pool
-    from envweave.rollouts import rollout as rollout
+    from envweave.rollouts.pool import pool as pool
+    from envweave.rollouts.rollout import rollout as rollout
     from envweave.sandbox.results import ExecutionResult as ExecutionResult
     from envweave.tools import ToolRegistry as ToolRegistry
     from envweave.transforms import CompositeTransform as CompositeTransform
@@ -111,10 +111,9 @@ _HOMES = {
         "spec",
     ],
     "api.serving": ["create_fastapi_app", "serve"],
-    "client.seed_client": ["HTTPEnvClient"],
-    "codeact.creating": ["create_codeact_env"],
+    "client.http_client": ["HTTPEnvClient"],
     "codeact.environment": ["CodeActEnvironment"],
-    "codeact.mcp_environment": ["create_mcp_environment"],
+    "codeact.factory": ["create_codeact_env", "create_mcp_environment"],
     "codeact.models": ["CodeAction", "CodeObservation", "CodeState"],
     "codeact.transforms": [
         "CodeQualityTransform",
@@ -128,9 +127,9 @@ _HOMES = {
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
     "providers": ["ContainerProvider", "SubprocessProvider"],
-    "providers.docker": ["LocalDockerProvider"],
-    "providers.docker_pool": ["WarmPool"],
-    "providers.kubernetes": ["KubernetesProvider"],
+    "providers.docker.provider": ["LocalDockerProvider"],
+    "providers.docker.warm_pool": ["WarmPool"],
+    "providers.kubernetes.provider": ["KubernetesProvider"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "sandbox.results": ["ExecutionResult"],

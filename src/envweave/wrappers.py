@@ -12,13 +12,12 @@ from functools import partial
 from typing import Any, Literal, TypedDict, final
 
 from envweave.codec import Spec
-from envweave.codec.branches import Dictionary, Model, Record
-from envweave.codec.leaves import is_text
+from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.records import Struct
+from envweave.codec.scalars import is_text
 from envweave.codec.spec import AnySpec
-from envweave.codec.structs import Struct
 from envweave.environment import Environment, Interface
-from envweave.environment.interface import by_agent, for_one, read_spec
-from envweave.environment.outcome import read_agents_reset, read_agents_step, read_reset, read_step
+from envweave.environment.introspection import by_agent, for_one, read_spec
 from envweave.errors import (
     ActionError,
     BadReturnError,
@@ -28,6 +27,7 @@ from envweave.errors import (
     in_words,
     suggest,
 )
+from envweave.session.results import read_agents_reset, read_agents_step, read_reset, read_step
 from envweave.types import (
     EpisodeEnd,
     LogEvent,

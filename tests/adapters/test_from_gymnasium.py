@@ -4,7 +4,7 @@ import pytest
 from gymnasium import spaces
 
 import envweave as ew
-from envweave.codec.leaves import Array, Integer
+from envweave.codec.scalars import Array, Integer
 from envweave.errors import (
     ActionError,
     DefinitionError,

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import envweave as ew
-from envweave.adapters.text_episodes import TextEnvironments
+from envweave.adapters.verifiers.text_episodes import TextEnvironments
 from envweave.errors import ClosedError, DefinitionError
 from envweave.examples import CounterEnv, TicTacToeEnv
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import envweave as ew
-from envweave.codec.leaves import Array
+from envweave.codec.scalars import Array
 from envweave.errors import (
     ActionError,
     DefinitionError,

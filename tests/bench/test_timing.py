@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envweave.bench.machine import describe_machine, usable_cores
-from envweave.bench.memory import children_of, tree_bytes
-from envweave.bench.timing import Contender, Rate, best, contest, measure, overhead_us, ratio
+from envweave.bench.memory import children_of, describe_machine, tree_bytes, usable_cores
+from envweave.bench.solo import Contender, Rate, best, contest, measure, overhead_us, ratio
 
 
 class Noting:

@@ -76,7 +76,7 @@ def test_without_its_extra_it_says_how_to_install_it(
     ],
 )
 def test_a_child_that_is_told_nonsense_says_so(config: str, part: str) -> None:
-    from envweave.cli.serving_main import main
+    from envweave.cli.server_main import main
 
     told: list[str] = []
 
@@ -130,9 +130,9 @@ def test_every_option_of_a_server_reaches_it_and_has_its_default(
     given: list[dict[str, Any]] = []
     monkeypatch.delenv("ENVWEAVE_TOKEN", raising=False)
     monkeypatch.setattr(
-        "envweave.cli.serving_main.serve_as_told", lambda config: given.append(config["options"])
+        "envweave.cli.server_main.serve_as_told", lambda config: given.append(config["options"])
     )
-    monkeypatch.setattr("envweave.server.serving.leave", lambda _: 0)
+    monkeypatch.setattr("envweave.server.run.leave", lambda _: 0)
 
     envweave("serve", "counter-v0")
     envweave(

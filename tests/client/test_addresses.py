@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envweave.client.address import Address, parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.errors import AccessError, ConnectionLostError, EnvIdError, ServerError, WireError
-from envweave.wire.handshake import Handshake
+from envweave.wire.websocket import Handshake
 
 
 @pytest.mark.parametrize(

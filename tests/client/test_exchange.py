@@ -8,7 +8,6 @@ import pytest
 
 from envweave.errors import WireError
 from envweave.wire.encoding import MSGPACK
-from envweave.wire.exchange import Caller, Exchange, UnsaidError, Volley
 from envweave.wire.messages import (
     Call,
     Calls,
@@ -19,6 +18,7 @@ from envweave.wire.messages import (
     Steps,
     read_calls,
 )
+from envweave.wire.protocol import Caller, Exchange, UnsaidError, Volley
 
 
 def replied(*calls: Call) -> bytes:

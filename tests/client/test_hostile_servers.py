@@ -19,8 +19,8 @@ from worlds_served import wait_for
 import envweave as ew
 from envweave import errors
 from envweave.client.address import parse_address
-from envweave.client.looping import AsyncConnection
-from envweave.client.served import Server
+from envweave.client.async_connection import AsyncConnection
+from envweave.client.server_info import Server
 from envweave.examples import CounterEnv
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import Call

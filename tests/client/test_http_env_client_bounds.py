@@ -14,7 +14,7 @@ from serving import served
 
 import envweave as ew
 from envweave.client.address import parse_address
-from envweave.client.http_calls import HttpCalls
+from envweave.client.http import HttpCalls
 from envweave.errors import DeadlineError, OptionError, WireError
 from envweave.examples import CounterEnv
 

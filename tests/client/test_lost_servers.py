@@ -17,10 +17,10 @@ from worlds_served import process_serving
 
 import envweave as ew
 from envweave.client.address import parse_address
-from envweave.client.alone import RemoteDriver
-from envweave.client.blocking import BlockingConnection
-from envweave.client.served import Served, Server
-from envweave.client.together import AsyncRemoteDriver, SharedLine
+from envweave.client.async_env import AsyncRemoteDriver, SharedLine
+from envweave.client.connection import BlockingConnection
+from envweave.client.env import RemoteDriver
+from envweave.client.server_info import Served, Server
 from envweave.errors import (
     ActionError,
     ConnectionLostError,
@@ -31,8 +31,8 @@ from envweave.errors import (
 )
 from envweave.session import episode_seed
 from envweave.wire.encoding import MSGPACK
-from envweave.wire.exchange import Caller, Patience
-from envweave.wire.schemas import Types
+from envweave.wire.protocol import Caller, Patience
+from envweave.wire.schema import Types
 
 
 @contextmanager

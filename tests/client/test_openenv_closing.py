@@ -12,7 +12,7 @@ from leftovers import Leftovers
 from sly_openenv import Sly, sly_server
 
 import envweave as ew
-from envweave.client import openenv_line
+from envweave.client.openenv import connection
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def sly() -> Iterator[Sly]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
     """Makes the last to let go of the keeper wait until it is told to go on."""
     reached, may_go_on = threading.Event(), threading.Event()
-    release = openenv_line.Keeper.release
+    release = connection.Keeper.release
 
     def slowly(self: Any) -> None:
         reached.set()
         assert may_go_on.wait(20)
         release(self)
 
-    monkeypatch.setattr(openenv_line.Keeper, "release", slowly)
+    monkeypatch.setattr(connection.Keeper, "release", slowly)
     yield reached, may_go_on
     may_go_on.set()
 

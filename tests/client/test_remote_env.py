@@ -16,7 +16,7 @@ from worlds_served import wait_for
 
 import envweave as ew
 from envweave.backends import http
-from envweave.client.alone import RemoteDriver
+from envweave.client.env import RemoteDriver
 from envweave.errors import (
     AccessError,
     BusyError,

@@ -121,7 +121,7 @@ def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
 
 
 def test_a_token_for_an_openenv_server_reaches_its_factory_and_leaves_the_keywords_alone() -> None:
-    from envweave.api.recipes import choose_backend
+    from envweave.api.options import choose_backend
     from envweave.registry import Remote
 
     kwargs: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from serving import served
 from worlds_served import process_serving
 
 import envweave as ew
-from envweave.client.blocking import BlockingConnection
+from envweave.client.connection import BlockingConnection
 from envweave.errors import EnvironmentLostError, ResetNeededError, StateFailedError
 from envweave.wire.messages import Call
 

@@ -15,7 +15,7 @@ from serving import app_served, served
 
 import envweave as ew
 from envweave.api.serving import create_fastapi_app
-from envweave.client.blocking import BlockingConnection
+from envweave.client.connection import BlockingConnection
 from envweave.wire.messages import Call
 
 ROWS = 3

@@ -16,7 +16,7 @@ from websockets.streams import StreamReader
 from websockets.sync.server import ServerConnection, serve
 
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
 from envweave.wire.websocket import BINARY, CLOSE, NO_STATUS, PING, TEXT, ClientStream
 

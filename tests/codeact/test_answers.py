@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envweave.codeact.answers import DEEPEST, is_same, read_expected, read_number
+from envweave.codeact.grading.comparison import DEEPEST, is_same, read_expected, read_number
 from envweave.errors import OptionError
 
 NAN = float("nan")

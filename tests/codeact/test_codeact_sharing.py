@@ -20,13 +20,13 @@ from process_worlds import kill
 from serving import served
 
 import envweave as ew
-from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
 from envweave.errors import OptionError, SandboxError
 from envweave.registry import EnvSpec
 from envweave.sandbox import Limits
-from envweave.server.local import LocalPlace
 from envweave.server.options import ServerOptions
-from envweave.server.place import Wishes
+from envweave.server.runtime.base import Wishes
+from envweave.server.runtime.local import LocalPlace
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envweave.codeact.grading.asserts import read_asserts
+from envweave.codeact.grading.test_cases import read_asserts
 from envweave.errors import OptionError
 
 

@@ -21,12 +21,12 @@ from envweave.codeact import (
     NumericMatch,
     RegexMatch,
 )
-from envweave.codeact.attempts import GradingError
-from envweave.codeact.creating import create_codeact_env
-from envweave.codeact.executors.shared import SandboxOptions, take_lease
+from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
+from envweave.codeact.factory import create_codeact_env
 from envweave.codeact.grading import Weighted
+from envweave.codeact.grading.base import GradingError
+from envweave.codeact.injected.prelude import MODULES
 from envweave.codeact.models import CodeAction
-from envweave.codeact.prelude import MODULES
 from envweave.errors import OptionError, ResetFailedError, TaskError
 from envweave.sandbox import Limits
 from envweave.session import DirectEnvironment

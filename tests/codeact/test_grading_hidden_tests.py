@@ -12,8 +12,8 @@ import pytest
 from attempts import graded
 
 from envweave.codeact import HiddenTests
-from envweave.codeact.executors.shared import SandboxOptions, take_lease
-from envweave.codeact.prelude import MODULES
+from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
+from envweave.codeact.injected.prelude import MODULES
 from envweave.errors import OptionError, TaskError
 from envweave.sandbox import Limits, Sandbox
 

@@ -11,7 +11,7 @@ import pytest
 from attempts import graded
 
 from envweave.codeact import Judge
-from envweave.codeact.attempts import GradingError
+from envweave.codeact.grading.base import GradingError
 from envweave.codeact.grading.judge import LONGEST_PART
 from envweave.errors import OptionError, TaskError
 

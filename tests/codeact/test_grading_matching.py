@@ -11,7 +11,7 @@ import pytest
 from attempts import graded
 
 from envweave.codeact import ExactMatch, Grade, NumericMatch, RegexMatch
-from envweave.codeact.grading.numbers_in_text import LONGEST_TEXT, last_number
+from envweave.codeact.grading.matching import LONGEST_TEXT, last_number
 from envweave.errors import OptionError, TaskError
 
 RIGHT, WRONG = Grade(1.0, passed=True), Grade(0.0, passed=False)

@@ -6,12 +6,12 @@ import pytest
 from mcp_worlds import configured, need_real_servers, newest_revision, wild
 
 import envweave as ew
-from envweave.codeact.files import FILE_TOOLS
-from envweave.codeact.mcp_environment import create_mcp_environment
+from envweave.codeact.factory import create_mcp_environment
+from envweave.codeact.injected.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction
 from envweave.errors import OptionError, ResetFailedError
 from envweave.tools import ToolRegistry
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
 
 CAUGHT = "try:\n    {}\nexcept ToolError as error:\n    said = str(error)\nsaid"
 

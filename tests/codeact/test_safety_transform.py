@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import envweave as ew
 from envweave.codeact.models import CodeObservation
 from envweave.codeact.transforms import UNSAFE_MODULES, UNSAFE_NAMES
-from envweave.environment.outcome import check_parts
 from envweave.errors import BadReturnError, OptionError
+from envweave.session.results import check_parts
 from envweave.transforms import Verdict
 
 

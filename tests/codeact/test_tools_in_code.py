@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from envweave.codeact.creating import create_codeact_env
+from envweave.codeact.factory import create_codeact_env
 from envweave.codeact.models import CodeAction, CodeObservation
 from envweave.codec import Bounds
 from envweave.sandbox import ToolCall

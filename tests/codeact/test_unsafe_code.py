@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envweave.codeact.prelude import MODULES
+from envweave.codeact.injected.prelude import MODULES
 from envweave.codeact.transforms import UNSAFE_MODULES, UNSAFE_NAMES
 from envweave.codeact.transforms.unsafe_code import MOST_CHARACTERS, MOST_FINDINGS, judge_code
 from envweave.codeact.transforms.unsafe_names import WELL_KNOWN

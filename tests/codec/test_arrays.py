@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envweave.codec.leaves import Array
+from envweave.codec.scalars import Array
 from envweave.errors import SpecError
 
 

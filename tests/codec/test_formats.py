@@ -8,7 +8,7 @@ import uuid
 import numpy as np
 import pytest
 
-from envweave.codec.leaves import Text
+from envweave.codec.scalars import Text
 from envweave.errors import SpecError
 
 

@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 import envweave as ew
 from envweave.codec import spec_from_hint
-from envweave.codec.patterns import Pattern
+from envweave.codec.strings import Pattern
 from envweave.errors import ActionError, DefinitionError, SpecError
-from envweave.wire.schema_reading import spec_of
-from envweave.wire.schema_writing import schema_of
+from envweave.wire.schema_read import spec_of
+from envweave.wire.schema_write import schema_of
 
 Meta = msgspec.Meta
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.codec import AgentsSpec, AnySpec, Mismatch, spec_from_hint
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing
-from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
-from envweave.codec.space_spec import AnyText, SpaceSpec
-from envweave.codec.space_values import bridge
+from envweave.codec.containers import Dictionary, Either, Fixed, Listing
+from envweave.codec.gymnasium_spaces import AnyText, SpaceSpec, bridge
+from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
 from envweave.codec.spaces import NOT_SHOWN, from_space
 from envweave.errors import MissingExtraError, SpecError
 

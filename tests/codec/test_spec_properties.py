@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import envweave as ew
 from envweave.codec import Bounds, Spec, spec_from_hint, to_plain
 from envweave.errors import SpecError
-from envweave.types.equality import same
+from envweave.types.results import same
 
 
 class Colour(enum.Enum):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from envweave.codec import AgentsSpec, AnySpec, Bounds, spec_from_hint
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing
-from envweave.codec.leaves import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.containers import Dictionary, Either, Fixed, Listing
+from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
 from envweave.errors import DefinitionError, SpecError
 
 

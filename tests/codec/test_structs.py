@@ -13,8 +13,8 @@ from union_worlds import Close, Open, Structs
 import envweave as ew
 from envweave.codec import spec_from_hint
 from envweave.errors import ActionError, SpecError
-from envweave.wire.schema_reading import spec_of
-from envweave.wire.schema_writing import schema_of
+from envweave.wire.schema_read import spec_of
+from envweave.wire.schema_write import schema_of
 
 
 class Plain(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,8 +10,8 @@ import typing_extensions
 
 from envweave.codec import spec_from_hint
 from envweave.errors import SpecError
-from envweave.wire.schema_reading import spec_of
-from envweave.wire.schema_writing import schema_of
+from envweave.wire.schema_read import spec_of
+from envweave.wire.schema_write import schema_of
 
 T = TypeVar("T")
 

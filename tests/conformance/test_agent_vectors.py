@@ -14,7 +14,7 @@ from wild_agents import Homed
 
 import envweave as ew
 from envweave.testing import RandomPolicy
-from envweave.types.equality import same
+from envweave.types.results import same
 
 N, STEPS = 3, 40
 PETTINGZOO = ["pettingzoo://classic/rps_v2", "pettingzoo://classic/tictactoe_v3"]

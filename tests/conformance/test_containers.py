@@ -8,7 +8,7 @@ import pytest
 from docker_images import BASE, need_images
 
 from envweave.api import Env, make
-from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker.provider import LocalDockerProvider
 from envweave.testing import BackendConformance
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from docker_images import containers_of, need_images
 
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from docker_images import containers_of, docker, exists, inspect, need_images
 import envweave as ew
 from envweave.codeact import DockerExecutor
 from envweave.errors import OptionError, ResetFailedError, StartupError
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
 from envweave.sandbox import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]

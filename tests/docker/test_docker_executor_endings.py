@@ -18,11 +18,11 @@ import pytest
 from docker_images import BASE, containers_of, docker
 
 import envweave as ew
-from envweave.codeact.executors.docker_words import MODULE, Failed, FromBox, Hello, Open, Opened
-from envweave.providers.reaper import Owner
+from envweave.codeact.executors.docker.messages import MODULE, Failed, FromBox, Hello, Open, Opened
+from envweave.providers.cleanup import Owner
 from envweave.sandbox import Limits
-from envweave.sandbox.frames import Frames
-from envweave.sandbox.plain import encode
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.plain_values import encode
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +34,7 @@ pytestmark = [
 STARTER = """
 import sys, threading
 import envweave as ew
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
 env = ew.create_codeact_env(executor="docker", limits={"timeout_s": 100.0})
 env.reset()
 print(Owner.here().mark, env.step({"code": "6 * 7"}).execution_result.return_value, flush=True)

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envweave.codeact.executors.docker_body import BoxedBody
-from envweave.codeact.executors.docker_line import Line, Streams
-from envweave.codeact.executors.docker_words import (
+from envweave.codeact.executors.docker.messages import (
     FRAME_BYTES,
     Beyond,
     Data,
@@ -26,13 +24,14 @@ from envweave.codeact.executors.docker_words import (
     Look,
     ToBox,
 )
+from envweave.codeact.executors.docker.mux import BoxedBody, Line, Streams
 from envweave.errors import BranchError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.bodies import Death
-from envweave.sandbox.frames import Frames
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Called, Finished, Run
-from envweave.sandbox.plain import encode, read_from_host
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.messages import Called, Finished, Run
+from envweave.sandbox.protocol.plain_values import encode, read_from_host
 from envweave.sandbox.tools import Tools
 
 LONG_S = 60.0

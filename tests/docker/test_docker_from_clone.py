@@ -18,7 +18,7 @@ from docker_images import BASE, ROOT, docker, inspect
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnv
 from envweave.envs.echo_env import EchoAction, EchoEnv
-from envweave.providers.docker_image import DOCKERFILES, build_command
+from envweave.providers.docker.options import DOCKERFILES, build_command
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,8 +12,8 @@ import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import DefinitionError, OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,

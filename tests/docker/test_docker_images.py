@@ -14,7 +14,7 @@ import pytest
 from docker_images import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
 
 import envweave as ew
-from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,9 +17,9 @@ from docker_images import ECHO, containers_of, docker, exists
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.docker_engine import Engine
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.docker.engine import Engine
+from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from envweave.errors import OptionError
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.docker_options import DockerOptions, shown, size_of
+from envweave.providers.docker.options import DockerOptions, shown, size_of
+from envweave.providers.docker.provider import LocalDockerProvider
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from docker_images import BASE, ECHO, containers_of, docker, exists, inspect
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import CallOrderError, ClosedError, OptionError, StartupError
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.docker_pool import WarmPool
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.docker.provider import LocalDockerProvider
+from envweave.providers.docker.warm_pool import WarmPool
 
 pytestmark = [
     pytest.mark.slow,
@@ -201,8 +201,8 @@ def test_a_forked_copy_may_not_use_it() -> None:
 
 PROGRAM = """
 import os, signal, sys
-from envweave.providers.docker_pool import WarmPool
-from envweave.providers.reaper import Owner
+from envweave.providers.docker.warm_pool import WarmPool
+from envweave.providers.cleanup import Owner
 pool = WarmPool("echo-env:latest", size=2)
 pool.wait_until_warm()
 print(Owner.here().mark, flush=True)

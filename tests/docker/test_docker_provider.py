@@ -16,7 +16,7 @@ from docker_images import BASE, ECHO, docker, exists, inspect
 from envweave.api import make
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
-from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 usefixtures = pytest.mark.usefixtures

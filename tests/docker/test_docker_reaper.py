@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from docker_images import ECHO, containers_of, exists
 
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.reaper import Owner, reap
+from envweave.providers.cleanup import Owner, reap
+from envweave.providers.docker.provider import LocalDockerProvider
 
 docker_test = [
     pytest.mark.slow,
@@ -38,7 +38,7 @@ ENDED = dataclasses.replace(HERE, mark=f"{HERE.mark}0")  # started at another ti
 def dead() -> Owner:
     """A process that has ended."""
     with subprocess.Popen(
-        [sys.executable, "-c", "from envweave.providers.reaper import Owner; print(Owner.here())"],
+        [sys.executable, "-c", "from envweave.providers.cleanup import Owner; print(Owner.here())"],
         stdout=subprocess.PIPE,
     ) as process:
         said = process.stdout.read().decode()
@@ -97,8 +97,8 @@ def test_only_what_belongs_to_the_gone_is_removed() -> None:
 
 STARTER = """
 import sys, threading
-from envweave.providers.docker import LocalDockerProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.docker.provider import LocalDockerProvider
+from envweave.providers.cleanup import Owner
 providers = []
 for i in range(int(sys.argv[1])):
     providers.append(LocalDockerProvider(network=sys.argv[2], memory="128m"))

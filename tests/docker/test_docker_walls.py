@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from docker_images import ECHO, inspect, need_images
 
-from envweave.providers.docker import LocalDockerProvider
+from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 

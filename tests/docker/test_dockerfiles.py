@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envweave.providers.docker_image import DOCKERFILES as IMAGES
-from envweave.providers.docker_image import build_command, image_of, missing_image_message
+from envweave.providers.docker.options import DOCKERFILES as IMAGES
+from envweave.providers.docker.options import build_command, image_of, missing_image_message
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = sorted([*ROOT.glob("docker/**/*Dockerfile"), *ROOT.glob("src/**/*Dockerfile")])

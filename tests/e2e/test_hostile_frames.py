@@ -18,7 +18,7 @@ from wire_fuzz import changed_bytes, changed_parts
 
 import envweave as ew
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import read_replies

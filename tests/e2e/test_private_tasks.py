@@ -18,7 +18,7 @@ from serving import served
 
 import envweave as ew
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.codec import to_plain
 from envweave.errors import EnvWeaveError, TaskError
 from envweave.wire.encoding import ENCODINGS, JSON, MSGPACK, PLAIN_JSON

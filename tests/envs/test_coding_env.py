@@ -234,7 +234,7 @@ def test_options_that_do_not_go_are_refused(options: dict[str, Any], says: str) 
 def test_its_models_and_its_client_can_be_had_without_server_and_sandbox() -> None:
     code = (
         "import sys, envweave.envs.coding_env as e; e.CodingEnv, e.CodeObservation;"
-        "print([n for n in ('starlette', 'envweave.sandbox.sandboxes') if n in sys.modules])"
+        "print([n for n in ('starlette', 'envweave.sandbox.sandbox') if n in sys.modules])"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

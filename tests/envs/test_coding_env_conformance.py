@@ -11,8 +11,8 @@ from serving import served
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnvironment
 from envweave.testing import EnvironmentConformance
-from envweave.testing.outcomes import Check, NotApplicable
-from envweave.testing.subject import Subject
+from envweave.testing.check_result import Check, NotApplicable
+from envweave.testing.fixture import Subject
 
 PYTHON = ["x = [3, 1, 2]", "print(sorted(x)); len(x)", "x[5]", "import random; random.random()"]
 SHELL = ["x=3; echo $x", "echo $x >&2; false", "no-such-program", "seq 3 | wc -l"]

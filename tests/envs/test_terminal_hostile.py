@@ -170,7 +170,9 @@ def test_a_command_with_a_character_that_no_shell_takes_is_refused(run: Run) -> 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     try:
-        made = Sandbox(profile="shell", isolation="namespace", preload=["envweave.codeact.shell"])
+        made = Sandbox(
+            profile="shell", isolation="namespace", preload=["envweave.codeact.injected.shell"]
+        )
     except IsolationError as error:
         pytest.skip(str(error))
     with made:
@@ -179,7 +181,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 def test_a_shell_that_ended_between_two_commands_is_replaced(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
-        session.run("import os; from envweave.codeact.shell import Shell")
+        session.run("import os; from envweave.codeact.injected.shell import Shell")
         session.run("shell = Shell(65536, 2.0, 64); os.kill(shell._pid, 9)")
         ended = session.run("os.waitid(os.P_PID, shell._pid, os.WEXITED | os.WNOWAIT).si_status")
         told = session.run("shell.run('echo on', 20.0)", timeout_s=30).return_value
@@ -202,7 +204,8 @@ def test_where_there_is_no_bash_sh_keeps_the_same_promises(sandbox: Sandbox) -> 
     ]
     with sandbox.session() as session:
         session.run(
-            "from envweave.codeact.shell import Shell; shell = Shell(65536, 2.0, 64, 'dash')"
+            "from envweave.codeact.injected.shell import Shell\n"
+            "shell = Shell(65536, 2.0, 64, 'dash')"
         )
         told = [
             session.run(f"shell.run({one!r}, {1 if 'sleep' in one else 20})", timeout_s=30)

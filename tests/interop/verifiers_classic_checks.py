@@ -16,7 +16,7 @@ import verifiers_classic_worlds as worlds
 import verifiers_exports as exports
 
 import envweave as ew
-from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
+from envweave.adapters.verifiers.environments import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import (
     DefinitionError,
     EnvNotFoundError,

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 import verifiers_v1_worlds as worlds
 
 import envweave as ew
-from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
+from envweave.adapters.verifiers.environments import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import MissingExtraError, OptionError, ResetFailedError
 
 ID = "verifiers://verifiers_v1_worlds"
@@ -220,7 +220,7 @@ def test_vectors_play_rows_side_by_side(how):
 
 def test_a_program_that_streams_is_answered_in_a_stream():
     """The endpoint by itself, as a harness in a process of its own uses it."""
-    from envweave.adapters.verifiers_v1 import load_v1
+    from envweave.adapters.verifiers.v1 import load_v1
 
     rollouts = load_v1(worlds, {})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes_cluster import left_of, need_cluster, need_own_cluster, shared
 
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
 
 
 @pytest.fixture

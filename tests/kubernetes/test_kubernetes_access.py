@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from envweave.errors import OptionError, StartupError
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.kubernetes_cluster import Cluster
+from envweave.providers.kubernetes.cluster import Cluster
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytest.importorskip("kubernetes", reason="Install it with: pip install 'envweave[kubernetes]'")
 

@@ -13,8 +13,8 @@ import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.timeout(300)]
 in_pods = pytest.mark.usefixtures("pods")

@@ -8,7 +8,7 @@ import pytest
 from docker_images import BASE
 
 from envweave.api import Env, make
-from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.kubernetes.provider import KubernetesProvider
 from envweave.testing import BackendConformance
 
 pytestmark = [

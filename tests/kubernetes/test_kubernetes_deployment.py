@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import envweave as ew
 from envweave.cli.deploy import deploy_command
-from envweave.providers.kubernetes_deployment import KINDS
+from envweave.providers.kubernetes.deployment import KINDS
 
 pytestmark = [
     pytest.mark.slow,

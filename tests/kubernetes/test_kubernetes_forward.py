@@ -12,7 +12,7 @@ import pytest
 from kubernetes_pipes import FarEnd
 
 from envweave.errors import StartupError
-from envweave.providers.kubernetes_forward import Forward
+from envweave.providers.kubernetes.port_forward import Forward
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from docker_images import ECHO
 from kubernetes_cluster import cluster, left_of, names
 
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.kubernetes_leftovers import sweep
-from envweave.providers.kubernetes_manifests import owned, secret
-from envweave.providers.kubernetes_options import KubernetesOptions
+from envweave.providers.kubernetes.cleanup import sweep
+from envweave.providers.kubernetes.manifests import owned, secret
+from envweave.providers.kubernetes.options import KubernetesOptions
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,8 +25,8 @@ pytestmark = [
 
 STARTER = """
 import sys, threading
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.kubernetes.provider import KubernetesProvider
+from envweave.providers.cleanup import Owner
 small = {"cpu_request": 0.01, "memory_request": "16m", "service": True}
 providers = []
 for i in range(int(sys.argv[1])):

@@ -20,9 +20,9 @@ from kubernetes_worlds import MOODY, with_world
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, ResetNeededError
-from envweave.providers.answering import answers_health
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.health import answers_health
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from envweave.errors import CallOrderError, OptionError
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.kubernetes_manifests import owned, pod, secret, spec
-from envweave.providers.kubernetes_options import KubernetesOptions
+from envweave.providers.kubernetes.manifests import owned, pod, secret, spec
+from envweave.providers.kubernetes.options import KubernetesOptions
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 
 @pytest.mark.parametrize(

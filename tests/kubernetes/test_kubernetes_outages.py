@@ -12,8 +12,8 @@ from kubernetes_cluster import away, hung, left_of, names
 
 import envweave as ew
 from envweave.errors import EnvironmentLostError
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,8 +63,8 @@ def test_an_api_server_that_hangs_is_told_and_nobody_hangs_with_it() -> None:
 
 WITHOUT_API = """
 import sys
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.kubernetes.provider import KubernetesProvider
+from envweave.providers.cleanup import Owner
 provider = KubernetesProvider(cpu_request=0.05, memory_request="32m", service=True)
 provider.start_container("echo-env:latest")
 print(Owner.here().mark, flush=True)

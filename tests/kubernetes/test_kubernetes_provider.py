@@ -15,8 +15,8 @@ from kubernetes_cluster import READY_S, cluster, inside, names
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
-from envweave.providers.kubernetes import KubernetesProvider
-from envweave.providers.reaper import Owner
+from envweave.providers.cleanup import Owner
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,

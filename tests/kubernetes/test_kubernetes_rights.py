@@ -18,7 +18,7 @@ from kubernetes_cluster import READY_S, names, need_own_cluster, official
 
 import envweave as ew
 from envweave.errors import StartupError
-from envweave.providers.kubernetes import KubernetesProvider
+from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envweave.providers.kubernetes_pod import SAME_SILENCE_S, SILENCE_S, Silence
+from envweave.providers.kubernetes.pod import SAME_SILENCE_S, SILENCE_S, Silence
 
 
 def test_a_silence_lasts_when_it_was_found_so_for_long_enough() -> None:

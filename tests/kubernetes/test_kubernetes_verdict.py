@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from envweave.providers.kubernetes_options import KubernetesOptions
-from envweave.providers.kubernetes_verdict import Outlook, judge
+from envweave.providers.kubernetes.options import KubernetesOptions
+from envweave.providers.kubernetes.pod import Outlook, judge
 
 
 def said(

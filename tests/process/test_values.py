@@ -11,7 +11,7 @@ from value_worlds import SHOW, Move, Shows, TakesAny, TakesMove, TakesNumber, Ta
 
 import envweave as ew
 from envweave.errors import ActionError
-from envweave.types.equality import same
+from envweave.types.results import same
 
 HERE: dict[str, Any] = {"num_envs": 4, "autoreset": True}
 THERE: dict[str, Any] = {**HERE, "backend": "process", "workers": 2}

@@ -18,7 +18,7 @@ import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import CallOrderError, DefinitionError, OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.definitions import import_path, served_as
+from envweave.providers.import_paths import import_path, served_as
 from envweave.registry import ReadyMade
 
 GONE_S = 20.0

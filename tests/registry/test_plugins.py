@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import envweave as ew
-from envweave.cli.plugins import look_at_env
+from envweave.cli.inspect_plugins import look_at_env
 from envweave.errors import BackendNotFoundError, DefinitionError, EnvIdError, PluginError
 from envweave.examples import CounterEnv
 from envweave.registry import EnvSpec, plugins

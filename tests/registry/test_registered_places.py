@@ -18,7 +18,7 @@ from envweave.errors import (
     StartupError,
 )
 from envweave.examples import CounterEnv
-from envweave.providers.watched import WatchedProvider
+from envweave.providers.base import WatchedProvider
 
 
 @pytest.fixture

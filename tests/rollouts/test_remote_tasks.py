@@ -22,7 +22,7 @@ from worlds_served import process_serving
 
 import envweave as ew
 from envweave.errors import RolloutFailedError, TaskError
-from envweave.wire.exchange import Patience
+from envweave.wire.protocol import Patience
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envweave.sandbox.advice import advise
-from envweave.sandbox.machine import Facts, machine_facts
+from envweave.sandbox.doctor.advice import advise
+from envweave.sandbox.doctor.machine import Facts, machine_facts
 
 UBUNTU = Facts(apparmor_restricts=1, most_user_namespaces=60_000, python="/opt/py/bin/python3.12")
 OLD_DEBIAN = Facts(userns_clone=0, most_user_namespaces=60_000, kernel=(5, 10))

@@ -4,11 +4,11 @@ import pytest
 from talking import LIMITS, Clock, talk_of, told
 
 from envweave.errors import OptionError, PlainDataError, SandboxError, SessionEndedError
-from envweave.sandbox.conversation import Conversation, Reply
-from envweave.sandbox.endings import EndingError
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Failure, Replied
-from envweave.sandbox.plain import encode
+from envweave.sandbox.config import Limits
+from envweave.sandbox.protocol.messages import Failure, Replied
+from envweave.sandbox.protocol.plain_values import encode
+from envweave.sandbox.protocol.session_protocol import Conversation, Reply
+from envweave.sandbox.protocol.termination import EndingError
 from envweave.sandbox.tools import Tools
 
 

@@ -18,8 +18,8 @@ from envweave.errors import (
     SessionLostError,
 )
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.bodies import Death
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.process import Death
 from envweave.sandbox.tools import Tools
 
 LIMITS = Limits(timeout_s=20, grace_s=10)

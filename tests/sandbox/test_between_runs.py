@@ -19,7 +19,7 @@ from envweave.sandbox import (
     Sandbox,
     Session,
 )
-from envweave.sandbox.members import cpu_s
+from envweave.sandbox.processes.process_group import cpu_s
 
 PATIENCE_S = 20.0
 LIMITS = Limits(disk_bytes=1 << 20, files=64)

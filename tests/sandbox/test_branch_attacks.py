@@ -26,7 +26,7 @@ def box():
 
 @pytest.fixture(autouse=True)
 def _short_deadline(monkeypatch):
-    monkeypatch.setattr("envweave.sandbox.conversation._LEAST_BRANCH_S", 0.7)
+    monkeypatch.setattr("envweave.sandbox.protocol.session_protocol._LEAST_BRANCH_S", 0.7)
 
 
 @pytest.fixture

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from envweave.sandbox.cgroup_places import Places, UnusableError, find_new, find_old, find_places
-from envweave.sandbox.cgroups import find_cgroups
+from envweave.sandbox.host.cgroups import find_cgroups
+from envweave.sandbox.host.session_cgroups import (
+    Places,
+    UnusableError,
+    find_new,
+    find_old,
+    find_places,
+)
 
 
 def machine(where: Path, cgroup: str, mounts: list[tuple[str, Path, str]]) -> Path:

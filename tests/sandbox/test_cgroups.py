@@ -17,9 +17,14 @@ import pytest
 
 from envweave.errors import IsolationError, OptionError
 from envweave.sandbox import Sandbox
-from envweave.sandbox.cgroup_places import find_places
-from envweave.sandbox.cgroups import Cgroups, find_cgroups
-from envweave.sandbox.session_cgroups import Cgroup, CgroupLimits, NewCgroup, OldCgroup
+from envweave.sandbox.host.cgroups import Cgroups, find_cgroups
+from envweave.sandbox.host.session_cgroups import (
+    Cgroup,
+    CgroupLimits,
+    NewCgroup,
+    OldCgroup,
+    find_places,
+)
 
 FOUND = find_cgroups()
 LIMITS = CgroupLimits(memory_bytes=64 << 20, processes=16)
@@ -237,7 +242,7 @@ def test_what_a_killed_host_left_is_swept_and_what_a_live_one_has_is_not(
 ) -> None:
     code = """
     import subprocess, sys
-    from envweave.sandbox.cgroups import CgroupLimits, find_cgroups
+    from envweave.sandbox.host.cgroups import CgroupLimits, find_cgroups
     found = find_cgroups().cgroups
     group = found.create("left", CgroupLimits(memory_bytes=64 << 20, processes=4))
     inside = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin)

@@ -5,11 +5,9 @@ import pytest
 from talking import LIMITS, Clock, finished, start, talk_of, told
 
 from envweave.errors import OptionError, SandboxError
-from envweave.sandbox.broker import Wanted
-from envweave.sandbox.conversation import Conversation
-from envweave.sandbox.endings import EndingError
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import (
+from envweave.sandbox.config import Limits
+from envweave.sandbox.protocol.broker import Wanted
+from envweave.sandbox.protocol.messages import (
     Answer,
     Called,
     Failure,
@@ -18,7 +16,9 @@ from envweave.sandbox.messages import (
     Run,
     Unwalled,
 )
-from envweave.sandbox.plain import encode
+from envweave.sandbox.protocol.plain_values import encode
+from envweave.sandbox.protocol.session_protocol import Conversation
+from envweave.sandbox.protocol.termination import EndingError
 from envweave.sandbox.results import ExecutionResult, ToolCall
 
 

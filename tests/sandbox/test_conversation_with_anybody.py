@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from talking import LIMITS, Clock, finished, talk_of, told
 
 from envweave.errors import SandboxError
-from envweave.sandbox.bodies import Death
-from envweave.sandbox.broker import Wanted
-from envweave.sandbox.conversation import Reply
-from envweave.sandbox.endings import EndingError, of_death
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Answer, Called, Failure, Ready, Replied, Run
-from envweave.sandbox.plain import encode
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.protocol.broker import Wanted
+from envweave.sandbox.protocol.messages import Answer, Called, Failure, Ready, Replied, Run
+from envweave.sandbox.protocol.plain_values import encode
+from envweave.sandbox.protocol.session_protocol import Reply
+from envweave.sandbox.protocol.termination import EndingError, of_death
 from envweave.sandbox.results import ExecutionResult
 
 numbers = st.integers(0, (1 << 63) - 1)

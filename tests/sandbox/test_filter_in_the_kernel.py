@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from envweave.sandbox.walls.numbers import NUMBERS
+from envweave.sandbox.walls.syscall_numbers import NUMBERS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
 
 FILTERED = """
 import ctypes, json, sys
 from envweave.sandbox.walls import capabilities, policy, seccomp
-from envweave.sandbox.walls.numbers import MACHINE, NUMBERS
+from envweave.sandbox.walls.syscall_numbers import MACHINE, NUMBERS
 
 libc = ctypes.PyDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from envweave.sandbox import folders
-from envweave.sandbox.belongings import Belongings
-from envweave.sandbox.folders import WorkFolder, remove_tree
+from envweave.sandbox.host import work_dirs
+from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
+from envweave.sandbox.processes.resources import Belongings
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path,
     tree = tmp_path / "tree"
     (tree / "a" / "b" / "c").mkdir(parents=True)
     (tree / "a" / "victim").mkdir()
-    enter, look = folders._enter, folders._folders_in
+    enter, look = work_dirs._enter, work_dirs._folders_in
 
     def enter_and_move(here, name):
         inner = enter(here, name)
@@ -111,9 +111,9 @@ def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path,
             (tree / "a" / "b" / "c").rename(tree / "c")
         return inner
 
-    monkeypatch.setattr(folders, "_enter", enter_and_move)
+    monkeypatch.setattr(work_dirs, "_enter", enter_and_move)
     monkeypatch.setattr(
-        folders, "_folders_in", lambda here: sorted(look(here), key=lambda name: name != "victim")
+        work_dirs, "_folders_in", lambda here: sorted(look(here), key=lambda name: name != "victim")
     )
     remove_tree(tree)
 
@@ -133,9 +133,9 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path, monkeypatch):
             raise PermissionError(errno.EACCES, "closed")
         return usual(path, flags, dir_fd=dir_fd)
 
-    monkeypatch.setattr(folders.os, "open", closed)
+    monkeypatch.setattr(work_dirs.os, "open", closed)
     with pytest.raises(NotADirectoryError):
-        folders._enter(here, "link")
+        work_dirs._enter(here, "link")
     os.close(here)
 
     assert victim.stat().st_mode & 0o777 == 0o755

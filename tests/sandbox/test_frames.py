@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envweave.sandbox.frames import FrameError, Frames
+from envweave.sandbox.protocol.framing import FrameError, Frames
 
 
 def framed(content: bytes) -> bytes:

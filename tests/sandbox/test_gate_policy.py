@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are L
 GATED = """
 import array, errno, fcntl, os, signal, socket, struct, threading
 from envweave.sandbox.walls import capabilities, kernel, policy, seccomp
-from envweave.sandbox.walls.numbers import MACHINE, NUMBERS
+from envweave.sandbox.walls.syscall_numbers import MACHINE, NUMBERS
 
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 

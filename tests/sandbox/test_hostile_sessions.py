@@ -9,10 +9,10 @@ import pytest
 from sandbox_bodies import Puppet, PuppetBody
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
-from envweave.sandbox.bodies import Death
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Called, Finished, Get, Replied, Run
-from envweave.sandbox.plain import encode
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.protocol.messages import Called, Finished, Get, Replied, Run
+from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.session import Session
 from envweave.sandbox.tools import Tools
 

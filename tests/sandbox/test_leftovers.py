@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox import Sandbox
-from envweave.sandbox.leftovers import is_left, mark, new_folder, sweep_folders
+from envweave.sandbox.host.cleanup import is_left, mark, new_folder, sweep_folders
 
 PATIENCE_S = 30.0
 HOST = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox import Limits, Sandbox, Session
-from envweave.sandbox.cgroups import find_cgroups
+from envweave.sandbox.host.cgroups import find_cgroups
 
 IN_CI = os.environ.get("CI") == "true"
 FOUND = find_cgroups()

@@ -16,12 +16,12 @@ from descendants import descendants
 from other_user import NoInterpreterError, other_user
 
 from envweave.sandbox import Sandbox
-from envweave.sandbox.belongings import Belongings
-from envweave.sandbox.families import Family
-from envweave.sandbox.messages import Birth
-from envweave.sandbox.processes import SessionProcess
-from envweave.sandbox.templates import WallDown
-from envweave.sandbox.walls.root import WORK
+from envweave.sandbox.processes.process import SessionProcess
+from envweave.sandbox.processes.process_group import Family
+from envweave.sandbox.processes.resources import Belongings
+from envweave.sandbox.processes.template import WallDown
+from envweave.sandbox.protocol.messages import Birth
+from envweave.sandbox.walls.mounts import WORK
 
 try:
     from envweave.sandbox import _spawn

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envweave.sandbox.walls import kernel, numbers
+from envweave.sandbox.walls import kernel, syscall_numbers
 
 X86_64_HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 GENERIC_HEADER = Path("/usr/include/asm-generic/unistd.h")
@@ -49,7 +49,7 @@ def defined_in(header: Path) -> dict[str, int]:
 def test_the_table_of_x86_64_is_that_of_the_kernels_header():
     defined = defined_in(X86_64_HEADER)
 
-    table = dict(numbers.X86_64)
+    table = dict(syscall_numbers.X86_64)
 
     older = {name: number for name, number in table.items() if name not in NEWER}
     assert {**defined, "memfd_secret": 447} == older
@@ -64,14 +64,16 @@ def test_the_table_of_aarch64_is_that_of_the_kernels_generic_header():
     # Times of 64 bits for machines of 32.
     defined = {name: number for name, number in defined.items() if not 403 <= number <= 423}
 
-    table = dict(numbers.AARCH64)
+    table = dict(syscall_numbers.AARCH64)
 
     older = {name: number for name, number in table.items() if name not in NEWER}
     assert defined == older
     assert table.items() >= NEWER.items()
 
 
-@pytest.mark.parametrize("table", [numbers.X86_64, numbers.AARCH64], ids=["x86_64", "aarch64"])
+@pytest.mark.parametrize(
+    "table", [syscall_numbers.X86_64, syscall_numbers.AARCH64], ids=["x86_64", "aarch64"]
+)
 def test_no_two_names_share_a_number(table):
     assert len(set(table.values())) == len(table)
 
@@ -87,6 +89,6 @@ def test_the_machine_that_runs_answers_to_the_numbers_of_its_table():
 
 def test_a_call_that_the_machine_lacks_is_refused_by_name():
     with pytest.raises(OSError, match=r"no_such_call: .* has no such system call") as refusal:
-        numbers.number("no_such_call")
+        syscall_numbers.number("no_such_call")
 
     assert refusal.value.errno == errno.ENOSYS

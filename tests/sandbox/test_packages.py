@@ -15,11 +15,10 @@ from distributions import install
 
 import envweave
 from envweave import CodeActEnvironment, CodeAction, create_codeact_env
-from envweave.codeact.executors.shared import SandboxOptions
-from envweave.codeact.executors.walled import SandboxExecutor
+from envweave.codeact.executors.sandbox import SandboxExecutor, SandboxOptions
 from envweave.errors import IsolationError, OptionError, SandboxError
 from envweave.sandbox import Sandbox
-from envweave.sandbox.packages import resolve_packages
+from envweave.sandbox.host.packages import resolve_packages
 
 ENVIRONMENT = """
 from envweave import CodeActEnvironment, create_codeact_env

@@ -17,10 +17,10 @@ from hypothesis.extra import numpy as npst
 from msgspec.msgpack import Ext
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.messages import Called, Finished, Put, Replied
-from envweave.sandbox.packed import DTYPES, Kind
-from envweave.sandbox.plain import encode, pack, read_from_host, read_from_session
-from envweave.sandbox.unpacking import HostileError
+from envweave.sandbox.protocol.decoding import HostileError
+from envweave.sandbox.protocol.encoding import DTYPES, Kind
+from envweave.sandbox.protocol.messages import Called, Finished, Put, Replied
+from envweave.sandbox.protocol.plain_values import encode, pack, read_from_host, read_from_session
 
 to_bytes = msgspec.msgpack.Encoder().encode
 

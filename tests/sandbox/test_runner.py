@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sandbox_child import Child, running
 
-from envweave.sandbox.messages import Begin, Branch, Finished, Get, ToolFace
+from envweave.sandbox.protocol.messages import Begin, Branch, Finished, Get, ToolFace
 
 
 @pytest.fixture(scope="module")

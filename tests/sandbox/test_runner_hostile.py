@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sandbox_child import Child, running
 
-from envweave.sandbox.messages import Finished, ListFiles, ReadFile, ToolFace, WriteFile
+from envweave.sandbox.protocol.messages import Finished, ListFiles, ReadFile, ToolFace, WriteFile
 
 TOOLS = [ToolFace("lookup", "(query)", "")]
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from sandbox_child import Child, answer, running
 
-from envweave.sandbox.messages import Answer, Called, Finished, Get, ToolFace
+from envweave.sandbox.protocol.messages import Answer, Called, Finished, Get, ToolFace
 
 TOOLS = [
     ToolFace("lookup", "(query: str, limit: int = 10, *, deep=False) -> list[str]", "Find it."),
@@ -44,7 +44,7 @@ def test_tool_error_can_be_imported_and_its_traceback_ends_in_the_cell(child: Ch
 
     assert finished.failure.type == "ToolError"
     assert "lookup('x')\nToolError: division by zero\n" in finished.failure.traceback
-    code = "from envweave.sandbox.inside.proxies import ToolError as found\nfound is ToolError"
+    code = "from envweave.sandbox.inside.tool_stubs import ToolError as found\nfound is ToolError"
     assert child.value(code) is True
 
 

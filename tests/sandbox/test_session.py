@@ -20,7 +20,7 @@ from envweave.errors import (
     SessionLostError,
     WorkFileError,
 )
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.config import Limits
 from envweave.sandbox.results import ToolCall
 from envweave.sandbox.session import Session
 from envweave.sandbox.tools import Tools

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from envweave.errors import DeadlineError, OptionError
-from envweave.sandbox.messages import ToolFace
+from envweave.sandbox.protocol.messages import ToolFace
 from envweave.sandbox.tools import ArgumentsError, Tool, Tools, described
 
 

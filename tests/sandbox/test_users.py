@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envweave.errors import SandboxError
-from envweave.sandbox.users import (
+from envweave.sandbox.host.users import (
     Span,
     UserRange,
     Users,

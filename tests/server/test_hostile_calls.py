@@ -20,7 +20,7 @@ from worlds_served import wait_for
 import envweave as ew
 from envweave.api.serving import create_fastapi_app
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.errors import ClosedError, OptionError
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import read_replies

@@ -13,7 +13,7 @@ from serving import app_served
 from worlds_served import Running, process_serving
 
 import envweave as ew
-from envweave.server.heads import HeadLimited
+from envweave.server.security import HeadLimited
 
 WORLD = "pkg://remote_worlds:Tally"
 

@@ -12,8 +12,8 @@ import pytest
 import envweave as ew
 from envweave.api.serving import create_fastapi_app
 from envweave.errors import CapacityError
-from envweave.server.http_sessions import HTTPSessions
-from envweave.server.mcp_tools import McpTools
+from envweave.server.dialects.mcp_tools import McpTools
+from envweave.server.http.sessions import HTTPSessions
 from envweave.server.service import Service
 
 

@@ -12,8 +12,8 @@ from remote_worlds import Tally, TallyAction, TallyObservation
 from serving_places import code, run
 
 from envweave.registry import EnvSpec
-from envweave.server.local import LocalPlace
 from envweave.server.options import ServerOptions
+from envweave.server.runtime.local import LocalPlace
 from envweave.server.service import Service
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import Call, Reply, Stepped, Steps, read_replies

@@ -13,9 +13,9 @@ from serving import served
 
 from envweave.api.serving import create_fastapi_app
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.examples import CounterEnv
-from envweave.server import bodies
+from envweave.server.http import bodies
 
 
 @pytest.fixture(scope="module")

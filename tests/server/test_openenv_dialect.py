@@ -13,7 +13,7 @@ from serving import served
 from websockets.sync.client import connect
 
 from envweave.client.address import parse_address
-from envweave.client.sockets import BlockingSocket
+from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError
 from envweave.examples import CounterEnv, TicTacToeEnv
 from envweave.examples.tictactoe import TicTacToeAction

@@ -13,7 +13,7 @@ from place_worlds import local, opened, step
 import envweave as ew
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, TaskError
 from envweave.examples.counter import CounterEnv
-from envweave.server.performing import TAKES, perform, read_call
+from envweave.server.dispatch import TAKES, perform, read_call
 from envweave.session import Session, SyncDriver
 
 PLAIN = st.recursive(

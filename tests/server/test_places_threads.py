@@ -18,7 +18,7 @@ from envweave.errors import (
     ResetNeededError,
 )
 from envweave.registry import ReadyMade
-from envweave.server.place import Wishes
+from envweave.server.runtime.base import Wishes
 from envweave.session import episode_seed
 
 

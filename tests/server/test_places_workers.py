@@ -25,8 +25,8 @@ from envweave.errors import (
 )
 from envweave.registry import EnvSpec, ReadyMade
 from envweave.server.options import ServerOptions
-from envweave.server.place import Wishes
-from envweave.server.workers import WorkerPlace
+from envweave.server.runtime.base import Wishes
+from envweave.server.runtime.workers import WorkerPlace
 from envweave.session import episode_seed
 
 
@@ -224,7 +224,7 @@ FRONT = """
 import asyncio, sys
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
-from envweave.server.workers import WorkerPlace
+from envweave.server.runtime.workers import WorkerPlace
 
 async def main():
     spec = EnvSpec("counter", "envweave.examples.counter:CounterEnv")

@@ -14,11 +14,11 @@ from place_worlds import ByProcess, Worker, opened, reset, step, until
 
 import envweave as ew
 from envweave.registry import EnvSpec
-from envweave.server import worker_main, worker_process
-from envweave.server.local import LocalPlace
 from envweave.server.options import ServerOptions
-from envweave.server.place import Wishes
-from envweave.server.workers import WorkerPlace
+from envweave.server.runtime import worker_main, worker_process
+from envweave.server.runtime.base import Wishes
+from envweave.server.runtime.local import LocalPlace
+from envweave.server.runtime.workers import WorkerPlace
 
 
 def run(test: Any) -> Any:

@@ -20,11 +20,11 @@ from leftovers import Leftovers
 
 import envweave as ew
 from envweave.api import serving
-from envweave.api.recipes import recipe
+from envweave.api.options import recipe
 from envweave.errors import OptionError, StartupError
 from envweave.server.app import Site
-from envweave.server.listening import Listener, listen, listen_unix, refuse_openness
-from envweave.server.serving import Serving, tell
+from envweave.server.listen import Listener, listen, listen_unix, refuse_openness
+from envweave.server.run import Serving, tell
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def test_a_server_ends_with_whoever_holds_its_lifeline() -> None:
         "log": "none",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "envweave.cli.serving_main", "-"],
+        [sys.executable, "-m", "envweave.cli.server_main", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=[reading, told],

@@ -14,8 +14,7 @@ from fake_time import JumpingLoop, play
 import envweave as ew
 from envweave.errors import DeadlineError, OptionError, ResetFailedError, ResetNeededError
 from envweave.examples import CounterEnv
-from envweave.session.deadlines import Deadline
-from envweave.session.private_loop import PrivateLoop
+from envweave.session.asyncio_support import Deadline, PrivateLoop
 
 
 class Sleepy(ew.Environment):

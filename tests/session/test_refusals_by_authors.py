@@ -21,7 +21,7 @@ from serving import served
 from websockets.sync.client import connect
 
 import envweave as ew
-from envweave.codec.plain import to_plain
+from envweave.codec.to_builtins import to_plain
 from envweave.errors import ActionError
 from envweave.types import LogEvent, NeedAction, ToolCallRequest, ToolResult
 

@@ -206,7 +206,7 @@ def test_a_limit_waits_for_the_answer_to_the_last_steps_tool_call() -> None:
 
 
 def test_a_wrapper_may_set_another_action_spec() -> None:
-    from envweave.codec.leaves import Integer
+    from envweave.codec.scalars import Integer
 
     class ByNumber(ew.Wrapper):
         action_spec = Integer(0, 3)

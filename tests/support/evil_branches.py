@@ -8,8 +8,8 @@ from pathlib import Path
 
 PRELUDE = """
 import array, ctypes, os, select, socket, struct, threading, time
-import envweave.sandbox.inside.branching as branching
-from envweave.sandbox.messages import Failure, Ready, Replied
+import envweave.sandbox.inside.branch as branching
+from envweave.sandbox.protocol.messages import Failure, Ready, Replied
 from envweave.sandbox.walls import kernel
 import msgspec
 usual = branching.Branching.__call__

@@ -107,7 +107,7 @@ def _kubeconfig() -> str:
 
 def cluster() -> Any:
     """Return a connection to the cluster of the tests."""
-    from envweave.providers.kubernetes_cluster import Cluster
+    from envweave.providers.kubernetes.cluster import Cluster
 
     return Cluster()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 SUPPORT = Path(__file__).parent
 sys.path.insert(0, str(SUPPORT.parents[1] / "src"))
 
-from envweave.tools.mcp_servers import McpServers  # noqa: E402
+from envweave.tools.mcp import McpServers  # noqa: E402
 
 
 async def attempt(tool, **arguments):

@@ -18,7 +18,7 @@ import pytest
 from descendants import descendants
 
 from envweave.tools import Tool
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
 
 SUPPORT = Path(__file__).parent
 ROOT = SUPPORT.parents[1]

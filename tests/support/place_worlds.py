@@ -15,9 +15,9 @@ from typing import Any
 
 import envweave as ew
 from envweave.registry import EnvSpec
-from envweave.server.local import LocalPlace
 from envweave.server.options import ServerOptions
-from envweave.server.place import Place, Runner, Wishes
+from envweave.server.runtime.base import Place, Runner, Wishes
+from envweave.server.runtime.local import LocalPlace
 
 WAIT_S = 20.0
 """How long to wait for what must happen."""

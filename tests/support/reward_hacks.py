@@ -19,11 +19,11 @@ from reward_hack import Hack
 from reward_hacks_hidden import HIDDEN
 from reward_hacks_live import LIVE
 
-from envweave.codeact.attempts import Grader
-from envweave.codeact.creating import create_codeact_env
+from envweave.codeact.factory import create_codeact_env
 from envweave.codeact.grading import ExactMatch, HiddenTests, NumericMatch, RegexMatch
+from envweave.codeact.grading.base import Grader
 from envweave.codeact.models import CodeAction
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.config import Limits
 from envweave.session import DirectEnvironment
 
 HACKS = [*LIVE, *HIDDEN]

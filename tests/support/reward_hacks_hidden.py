@@ -25,8 +25,8 @@ class Anything:
 _FORGE = """
 import os, sys
 def forge(value):
-    from envweave.sandbox.messages import DESCRIPTOR, Finished
-    from envweave.sandbox.plain import encode
+    from envweave.sandbox.protocol.messages import DESCRIPTOR, Finished
+    from envweave.sandbox.protocol.plain_values import encode
     frame = sys._getframe()
     while frame is not None:
         message = frame.f_locals.get("message")
@@ -113,7 +113,8 @@ _PLAIN = [
      "import sys\nsys.settrace(lambda f, e, a: None)\nsys.setprofile(lambda f, e, a: None)\n"
      + _WRONG, 0.0),
     ("replaces what the runner packs values with", "tests",
-     "import envweave.sandbox.inside.runner as runner, envweave.sandbox.plain as plain\n"
+     "from envweave.sandbox.inside import runner\n"
+     "from envweave.sandbox.protocol import plain_values as plain\n"
      "runner._pack = plain.pack = lambda *a, **k: [True]\n" + _WRONG, 0.0),
     ("forges the result of its own run", "tests", _FORGE + "forge([18])\n" + _WRONG, 0.0),
     ("forges the result of each test", "tests",

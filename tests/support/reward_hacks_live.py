@@ -17,8 +17,8 @@ class Anything:
 # Inside a session the modules of its runner are there to be found, and so is the id of the run.
 _FORGE = """
 import os, sys
-from envweave.sandbox.messages import DESCRIPTOR, Called, Finished
-from envweave.sandbox.plain import encode
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Called, Finished
+from envweave.sandbox.protocol.plain_values import encode
 def run_id():
     frame = sys._getframe()
     while frame is not None:
@@ -109,7 +109,8 @@ _PLAIN = [
      "import sys\ndef trace(frame, event, arg):\n    frame.f_locals['value'] = 1\n"
      "    return trace\nsys.settrace(trace)\nsys.setprofile(lambda *a: None)\n'wrong'", 0.0),
     ("replaces what the runner packs values with", "value",
-     "import envweave.sandbox.inside.runner as runner, envweave.sandbox.plain as plain\n"
+     "from envweave.sandbox.inside import runner\n"
+     "from envweave.sandbox.protocol import plain_values as plain\n"
      "runner._pack = plain.pack = runner.pack = lambda *a, **k: True\n'wrong'", 0.0),
     ("writes a result of its own to the line", "value",
      _FORGE + "os.write(DESCRIPTOR, encode(Finished(run_id(), '', '', True, True, 'True', None, "

@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 import envweave
-from envweave.sandbox.bodies import Death
-from envweave.sandbox.frames import Frames
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Begin, Birth, Ready, ToSession
-from envweave.sandbox.plain import encode, read_from_host, read_from_session
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.messages import Begin, Birth, Ready, ToSession
+from envweave.sandbox.protocol.plain_values import encode, read_from_host, read_from_session
 from envweave.sandbox.tools import Tools
 
 _BOOT = """
@@ -34,7 +34,7 @@ for stream in (1, 2):
     os.dup2(os.memfd_create("output"), stream)
 os.chdir(sys.argv[2])
 import msgspec
-from envweave.sandbox.messages import Birth, Ready
+from envweave.sandbox.protocol.messages import Birth, Ready
 from envweave.sandbox.inside.runner import Runner
 birth = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=Birth)
 runner = Runner(birth)

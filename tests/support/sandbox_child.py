@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from envweave.sandbox.frames import Frames
-from envweave.sandbox.messages import (
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.messages import (
     Answer,
     Begin,
     Birth,
@@ -32,7 +32,7 @@ from envweave.sandbox.messages import (
     Run,
     ToolFace,
 )
-from envweave.sandbox.plain import encode, pack, read_from_session
+from envweave.sandbox.protocol.plain_values import encode, pack, read_from_session
 
 LIMIT_S = 20.0
 

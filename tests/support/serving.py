@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from envweave.api.serving import create_fastapi_app
-from envweave.server.short_way import ShortWayProtocol
+from envweave.server.dialects.uvicorn_fast_path import ShortWayProtocol
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from envweave.server.options import ServerOptions
-from envweave.server.place import Health, Wishes
+from envweave.server.runtime.base import Health, Wishes
 from envweave.server.sessions import SessionTable
 from envweave.wire.description import Description
 from envweave.wire.messages import Call, Reply

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave.sandbox.conversation import Conversation
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Finished, ToSession
-from envweave.sandbox.plain import read_from_host
+from envweave.sandbox.config import Limits
+from envweave.sandbox.protocol.messages import Finished, ToSession
+from envweave.sandbox.protocol.plain_values import read_from_host
+from envweave.sandbox.protocol.session_protocol import Conversation
 from envweave.sandbox.tools import Tools
 
 LIMITS = Limits(timeout_s=1, grace_s=0.5, tool_calls=3, output_bytes=256, message_bytes=1 << 16)

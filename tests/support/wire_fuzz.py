@@ -11,14 +11,14 @@ import numpy as np
 from envweave.codec import spec_from_hint
 from envweave.environment import Interface
 from envweave.errors import WireError
-from envweave.session.plan import Position
+from envweave.session.episodes import Position
 from envweave.testing.scripted import ScriptedAction, ScriptedObservation, ScriptedState
 from envweave.types import AutoResetReady, EpisodeEnd, LogEvent, NeedAction, StepResult
 from envweave.wire.description import read_description
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Call, Calls, Fault, Replies, Reply, read_calls, read_replies
 from envweave.wire.results import AS_IT_IS, read_wired, result_of, wired
-from envweave.wire.schemas import Rebuilt, describe
+from envweave.wire.schema import Rebuilt, describe
 
 _WORDS: list[Any] = [
     *(None, True, -1, 2**63, 2**70, 1e308, float("nan"), "", "\ud800", b"\xff", [], {}, [[]]),

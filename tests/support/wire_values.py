@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from envweave.session.plan import Position
+from envweave.session.episodes import Position
 from envweave.types import (
     AgentEnd,
     AutoResetReady,

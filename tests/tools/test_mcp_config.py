@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from envweave.errors import OptionError
-from envweave.tools.mcp_config import CommandServer, UrlServer, read_config
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
+from envweave.tools.mcp.config import CommandServer, UrlServer, read_config
 
 
 def one(**keys):

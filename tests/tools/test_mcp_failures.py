@@ -17,8 +17,8 @@ from mcp_worlds import (  # noqa: F401
 )
 
 from envweave.errors import StartupError
-from envweave.tools.mcp_results import McpError
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
+from envweave.tools.mcp.sdk import McpError
 
 
 def start(config, **options):
@@ -88,7 +88,7 @@ def test_a_server_that_speaks_another_protocol_is_given_up():
 
 @pytest.mark.slow  # starts MCP servers
 def test_pages_without_an_end_are_given_up(monkeypatch):
-    monkeypatch.setattr("envweave.tools.mcp_sdk._MOST_PAGES", 20)
+    monkeypatch.setattr("envweave.tools.mcp.sdk._MOST_PAGES", 20)
 
     with pytest.raises(StartupError, match="on more than 20 pages"):
         start(configured(it=wild("--endless-pages")))
@@ -242,7 +242,7 @@ def test_a_large_result_arrives_whole():
 
 @pytest.mark.parametrize(("tool", "arguments"), [("huge", {"size": 2 << 20}), ("endless", {})])
 def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments):
-    monkeypatch.setattr("envweave.tools.mcp_process.MESSAGE_BYTES", 1 << 20)
+    monkeypatch.setattr("envweave.tools.mcp.process.MESSAGE_BYTES", 1 << 20)
 
     async def run():
         async with opened(McpServers(configured(it=wild(tool, "echo")))) as tools:

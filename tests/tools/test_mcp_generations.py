@@ -16,7 +16,7 @@ from mcp_worlds import (  # noqa: F401
     wild,
 )
 
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
 
 HANDSHAKES = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 

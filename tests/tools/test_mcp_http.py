@@ -8,8 +8,8 @@ import pytest
 from mcp_worlds import configured, hurry, nothing_is_left, opened, web_server, wild  # noqa: F401
 
 from envweave.errors import StartupError
-from envweave.tools.mcp_results import McpError
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
+from envweave.tools.mcp.sdk import McpError
 
 
 @pytest.mark.slow  # starts MCP servers

@@ -15,8 +15,8 @@ import pytest
 from descendants import descendants, is_alive, keeping_orphans
 from mcp_worlds import SUPPORT, configured, nothing_is_left, opened, wild  # noqa: F401
 
-from envweave.tools.mcp_results import McpError
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
+from envweave.tools.mcp.sdk import McpError
 
 BOUND_S = 60.0
 
@@ -80,7 +80,7 @@ TRAINER = """
     import asyncio, os, sys, time
     sys.path.insert(0, {support!r})
     from mcp_worlds import configured, wild
-    from envweave.tools.mcp_servers import McpServers
+    from envweave.tools.mcp import McpServers
 
     async def main():
         servers = McpServers(configured(it=wild("hang", "echo", *{options!r}, "--child", {pids!r})))

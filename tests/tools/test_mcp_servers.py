@@ -11,8 +11,8 @@ from mcp_worlds import configured, made_with_sdk, nothing_is_left, opened, wild 
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
 from envweave.tools import Tool, ToolRegistry
-from envweave.tools.mcp_results import McpError
-from envweave.tools.mcp_servers import McpServers
+from envweave.tools.mcp import McpServers
+from envweave.tools.mcp.sdk import McpError
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from envweave.tools.docstrings import Documentation, read_docstring
+from envweave.tools.functions import Documentation, read_docstring
 
 GOOGLE = """Find books.
 

@@ -12,7 +12,7 @@ import pytest
 
 from envweave.errors import OptionError
 from envweave.tools import Tool, ToolRegistry
-from envweave.tools.counting import CallLimitError
+from envweave.tools.registry import CallLimitError
 
 
 @dataclass

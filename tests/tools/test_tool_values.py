@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envweave.tools.values import as_data
+from envweave.tools.tool import as_data
 
 
 class Colour(enum.Enum):

@@ -13,7 +13,7 @@ from wild_agents import Expected, WildAgents
 
 import envweave as ew
 from envweave.errors import ResetFailedError, ResetNeededError
-from envweave.types.equality import same
+from envweave.types.results import same
 
 AGENTS = WildAgents.possible_agents
 

@@ -15,7 +15,7 @@ from serving import served
 
 import envweave as ew
 from envweave.errors import ActionError, ResetFailedError, ResetNeededError, ToolCallOpenError
-from envweave.types.equality import same
+from envweave.types.results import same
 
 
 @dataclass

@@ -9,19 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envweave.errors import SessionGoneError
-from envweave.server.served import ServedSession
+from envweave.server.session import ServedSession
 from envweave.wire.encoding import ENCODINGS, MSGPACK, Encoding
-from envweave.wire.exchange import Caller, Exchange
-from envweave.wire.gathering import CALLS_BYTES, REPLIES_BYTES, gather_calls, gather_replies
 from envweave.wire.messages import (
+    CALLS_BYTES,
     MAX_CALLS,
+    REPLIES_BYTES,
     Call,
     Calls,
     Fault,
     Reply,
+    gather_calls,
+    gather_replies,
     read_calls,
     read_replies,
 )
+from envweave.wire.protocol import Caller, Exchange
 
 CONNECTION = object()
 ENCODED = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)

@@ -15,15 +15,15 @@ import pytest
 
 import envweave as ew
 from envweave.codec import AnySpec, Spec, spec_from_hint
-from envweave.codec.branches import Dictionary, Record
-from envweave.environment.interface import state_spec
+from envweave.codec.containers import Dictionary, Record
+from envweave.environment.introspection import state_spec
 from envweave.errors import SpecError, WireError
 from envweave.types import Action, Observation, State
 from envweave.wire.description import Description
 from envweave.wire.encoding import JSON, MSGPACK
-from envweave.wire.schema_reading import spec_of
-from envweave.wire.schema_writing import schema_of
-from envweave.wire.schemas import Rebuilt, Types
+from envweave.wire.schema import Rebuilt, Types
+from envweave.wire.schema_read import spec_of
+from envweave.wire.schema_write import schema_of
 
 
 @dataclass

@@ -18,9 +18,9 @@ import pytest
 
 import envweave as ew
 from envweave.codec import Bounds, spec_from_hint
-from envweave.types.equality import same
+from envweave.types.results import same
+from envweave.wire.decoding import rebuilder
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
-from envweave.wire.rebuilding import rebuilder
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda one: one.name)
 

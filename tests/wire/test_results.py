@@ -14,7 +14,7 @@ from wire_values import positions, results
 import envweave as ew
 from envweave.codec import AgentsSpec, spec_from_hint
 from envweave.errors import WireError
-from envweave.session.plan import Position
+from envweave.session.episodes import Position
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -25,10 +25,10 @@ from envweave.types import (
     StepResult,
     ToolCallRequest,
 )
-from envweave.types.equality import same
+from envweave.types.results import same
+from envweave.wire.decoding import Rebuilding
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Reply, read_replies
-from envweave.wire.rebuilding import Rebuilding
 from envweave.wire.results import AS_IT_IS, Rebuild, read_wired, result_of, spelled_out, wired
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda one: one.name)

@@ -17,17 +17,17 @@ from wire_values import equal, values
 
 import envweave as ew
 from envweave.codec import AgentsSpec, Bounds, Spec, spec_from_hint
-from envweave.codec.leaves import Array
+from envweave.codec.scalars import Array
 from envweave.codec.spaces import from_space
 from envweave.environment import Interface
 from envweave.errors import SpecError
-from envweave.types.equality import same
+from envweave.types.results import same
+from envweave.wire.decoding import rebuilder
 from envweave.wire.description import read_description
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON
-from envweave.wire.rebuilding import rebuilder
-from envweave.wire.schema_reading import spec_of
-from envweave.wire.schema_writing import schema_of
-from envweave.wire.schemas import Rebuilt, describe
+from envweave.wire.schema import Rebuilt, describe
+from envweave.wire.schema_read import spec_of
+from envweave.wire.schema_write import schema_of
 
 quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -1,5 +1,5 @@
 """Foreign environments as ours, and ours as theirs."""
 
-from envweave.adapters.foreign import adopt
+from envweave.adapters.detect import adopt
 
 __all__ = ["adopt"]

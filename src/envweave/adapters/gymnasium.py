@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, final
 
-from envweave.adapters.outward import open_env, open_vector
+from envweave.adapters.export_common import open_env, open_vector
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Environment, Interface
-from envweave.environment.interface import reset_parameters
+from envweave.environment.introspection import reset_parameters
 from envweave.errors import DefinitionError, OptionError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from envweave.codec import Mismatch
-from envweave.codec.leaves import Array, Integer
+from envweave.codec.scalars import Array, Integer
 from envweave.codec.spaces import from_space
 from envweave.errors import ActionError, BadReturnError
-from envweave.session.keeping import keep
+from envweave.session.snapshot import keep
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envweave.adapters.outward import (
+from envweave.adapters.export_common import (
     check_result,
     decode_action,
     encode_observation,
@@ -18,7 +18,7 @@ from envweave.adapters.outward import (
     with_mask,
 )
 from envweave.codec.flat_spaces import flatten_actions, flatten_observations
-from envweave.codec.space_values import bridge
+from envweave.codec.gymnasium_spaces import bridge
 from envweave.errors import DefinitionError, OptionError
 
 

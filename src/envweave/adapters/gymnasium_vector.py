@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from numpy.typing import NDArray
 
 from envweave.adapters.gymnasium_columns import (
@@ -28,23 +36,240 @@ from envweave.adapters.gymnasium_columns import (
     row_of,
     rows_of,
 )
-from envweave.adapters.gymnasium_modes import read_abilities
-from envweave.adapters.gymnasium_resets import ResetPlan
 from envweave.codec.spaces import from_space
 from envweave.environment import Interface
-from envweave.environment.outcome import bad_step, check_parts
+from envweave.environment.introspection import reset_parameters
 from envweave.errors import (
     BadReturnError,
+    DefinitionError,
     OptionError,
     ResetFailedError,
+    SeedError,
+    TaskError,
     in_words,
 )
+from envweave.session.episodes import draw_seed, episode_seed, read_seed
+from envweave.session.results import bad_step, check_parts
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, State, StepResult, Tasks
 from envweave.vector import StepBatch
-from envweave.vector.batch import Tick
-from envweave.vector.choices import Wanted
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import Standing, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
-from envweave.vector.reset_batch import Standing
+
+Seeding: TypeAlias = Literal["each", "batch", "none"]
+"""Whether `reset` takes one seed an environment, one for the batch, or none at all."""
+
+_PASSES_RESETS_ON = (VectorWrapper.reset, VectorObservationWrapper.reset)
+
+
+class Abilities(NamedTuple):
+    """What a Gymnasium vector can do.
+
+    Attributes:
+        same_step: Whether it resets what ended by itself, in the same step.
+        resets_some: Whether it can reset some environments and leave the others alone.
+        seeding: How it takes seeds.
+        reset_takes: Which of `seed` and `options` its `reset` takes.
+    """
+
+    same_step: bool
+    resets_some: bool
+    seeding: Seeding
+    reset_takes: frozenset[str]
+
+
+def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
+    """Look at a Gymnasium vector.
+
+    Raises:
+        DefinitionError: It lacks what every such vector has.
+        OptionError: It cannot be stepped as `autoreset` asks; the message says which can.
+    """
+    for needed in ("num_envs", "single_action_space", "single_observation_space"):
+        if getattr(env, needed, None) is None:
+            raise DefinitionError(f"{name} has no {needed}. Set it in its constructor.")
+    mode = env.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise DefinitionError(
+            f"{name} does not say how it resets: metadata['autoreset_mode'] is {mode!r}. Set it "
+            "to a gymnasium.vector.AutoresetMode."
+        )
+    inner, is_direct = _unwrapped(env)
+    pooled = _is_envpool(inner)
+    if pooled and inner.is_async:
+        raise OptionError(
+            f"{name} is made with batch_size below num_envs, so that a step returns some rows. "
+            "Make it without batch_size."
+        )
+    single = isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+    takes = reset_parameters(env.reset, name) & {"seed", "options"}
+    by_contract = mode is AutoresetMode.DISABLED
+    some = (by_contract or (is_direct and (single or pooled))) and "options" in takes
+    if mode is AutoresetMode.SAME_STEP and not autoreset:
+        raise OptionError(
+            f"{name} resets what ended by itself (autoreset_mode SAME_STEP), so autoreset=False "
+            "cannot be honoured. Pass autoreset=True, or construct it with DISABLED."
+        )
+    if by_contract and not some:
+        raise DefinitionError(
+            f"{name} leaves resets to its caller (autoreset_mode DISABLED), so its reset() must "
+            "take `options` with a 'reset_mask'."
+        )
+    if mode is AutoresetMode.NEXT_STEP and not (some and _clears_what_is_pending(inner)):
+        raise OptionError(
+            f"{name} resets what ended in the next step and drops that step's action "
+            "(autoreset_mode NEXT_STEP), and cannot be told to reset it before. Construct it with "
+            "autoreset_mode SAME_STEP or DISABLED, or pass what makes one environment."
+        )
+    return Abilities(
+        same_step=mode is AutoresetMode.SAME_STEP,
+        resets_some=some,
+        seeding="none" if pooled else "each" if single else "batch",
+        # EnvPool takes no seed but where it is made, and no options but the mask.
+        reset_takes=frozenset() if pooled else takes,
+    )
+
+
+def _unwrapped(env: Any) -> tuple[Any, bool]:
+    """Return the vector under its wrappers, and whether all of these pass resets on as they are."""
+    is_direct = True
+    while isinstance(env, VectorWrapper):
+        is_direct = is_direct and type(env).reset in _PASSES_RESETS_ON
+        env = env.env
+    return env, is_direct
+
+
+def _is_envpool(env: Any) -> bool:
+    return any(cls.__module__.partition(".")[0] == "envpool" for cls in type(env).__mro__)
+
+
+def _clears_what_is_pending(env: Any) -> bool:
+    # Without shared memory its workers forget to, as of Gymnasium 1.4.
+    return not isinstance(env, AsyncVectorEnv) or bool(env.shared_memory)
+
+
+MASK = "reset_mask"
+"""The option by which Gymnasium's `reset` is told which environments are meant."""
+
+
+@final
+class _Seeds:
+    """A stream of seeds: a caller's begins it, and without one it begins with one drawn."""
+
+    def __init__(self) -> None:
+        self._base: int | None = None
+        self._k = -1
+
+    def next(self, wanted: int | None) -> int:
+        """Return the seed of the next episode."""
+        if wanted is not None:
+            self._base, self._k = read_seed(wanted), 0
+        else:
+            self._base = draw_seed() if self._base is None else self._base
+            self._k += 1
+        return episode_seed(self._base, self._k)
+
+
+@final
+class ResetPlan:
+    """The episodes of each environment of a vector, and how to ask for the next ones.
+
+    Where the vector takes one seed an environment, these form streams, as for single
+    environments. Where it takes one for the batch, that one begins a stream of the batch's
+    own, and what is reset in between goes on with the vector's own generator.
+    """
+
+    def __init__(self, interface: Interface, abilities: Abilities, count: int) -> None:
+        self._name, self._abilities, self._count = interface.name, abilities, count
+        self._takes = interface.reset_takes
+        self._seeds = [_Seeds() for _ in range(count if abilities.seeding == "each" else 1)]
+        self._prefix = secrets.token_hex(6)
+        self._begun = [-1] * count
+
+    def check(self, wanted: Wanted) -> None:
+        """Refuse what cannot be honoured; nothing changes.
+
+        Raises:
+            SeedError, TaskError, OptionError: What cannot be, and what can.
+        """
+        wishes = next(iter(wanted.values()), None)
+        if wishes is None:
+            return
+        for i, one in wanted.items():
+            if one["task"] is not None:
+                raise TaskError(
+                    f"Environment {i}: {self._name}.reset() takes no task, but was given "
+                    f"{one['task']!r}."
+                )
+        options = wishes["options"]
+        if options is not None and "options" not in self._takes:
+            raise OptionError(
+                f"options={options!r} cannot be honoured: {self._name}.reset() takes no options."
+            )
+        if MASK in (options or ()):
+            raise OptionError(f"options[{MASK!r}] is ours to set. Use ids=[…].")
+        self._check_seeds([one["seed"] for one in wanted.values()])
+        if len(wanted) < self._count and not self._abilities.resets_some:
+            raise OptionError(
+                f"ids={list(wanted)[:8]} cannot be honoured: {self._name} resets all its "
+                "environments at once. Leave out `ids`."
+            )
+
+    def _check_seeds(self, seeds: list[Any]) -> None:
+        given = [read_seed(seed) for seed in seeds if seed is not None]
+        if not given:
+            return
+        if self._abilities.seeding == "none":
+            raise SeedError(
+                f"seed={given[0]} cannot be honoured: {self._name} takes its seed where it is "
+                "made, as in envpool.make_gymnasium(…, seed=0). Reset without one."
+            )
+        if "seed" not in self._takes:
+            raise SeedError(
+                f"seed={given[0]} cannot be honoured: {self._name}.reset() takes no seed. "
+                "Reset without one."
+            )
+        if self._abilities.seeding == "batch":
+            if len(seeds) < self._count:
+                raise SeedError(
+                    f"A seed for some environments cannot be honoured: {self._name} takes one "
+                    "seed for the whole batch. Reset all, or these without a seed."
+                )
+            if given != list(range(given[0], given[0] + self._count)):
+                raise SeedError(
+                    f"One seed an environment cannot be honoured: {self._name} takes one seed "
+                    "for the whole batch. Pass one number, such as seed=0."
+                )
+
+    def choose(self, wanted: Wanted) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
+        """Return the keywords for the vector's `reset`, and what is known of each seed.
+
+        An environment's own seed is its `seed`; one that all share is the `batch_seed`.
+        """
+        keywords: dict[str, Any] = {}
+        known: dict[int, dict[str, int]] = {}
+        is_whole = len(wanted) == self._count
+        if "seed" in self._takes and self._abilities.seeding == "each":
+            seeds = {i: self._seeds[i].next(one["seed"]) for i, one in wanted.items()}
+            keywords["seed"] = [seeds.get(i) for i in range(self._count)]
+            known = {i: {"seed": seed} for i, seed in seeds.items()}
+        elif "seed" in self._takes and is_whole:
+            keywords["seed"] = self._seeds[0].next(wanted[0]["seed"])
+            known = {i: {"batch_seed": keywords["seed"]} for i in wanted}
+        options = next(iter(wanted.values()))["options"]
+        if options is not None:
+            keywords["options"] = dict(options)
+        if not is_whole:
+            mask = np.zeros(self._count, np.bool_)
+            mask[list(wanted)] = True
+            keywords["options"] = {**keywords.get("options", {}), MASK: mask}
+        return keywords, known
+
+    def begin(self, i: int) -> str:
+        """Return the id of an environment's next episode."""
+        self._begun[i] += 1
+        return f"{self._prefix}-{i}-{self._begun[i]}"
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from envweave.adapters.outward import (
+from envweave.adapters.export_common import (
     check_result,
     decode_action,
     encode_observation,
@@ -18,10 +18,10 @@ from envweave.adapters.outward import (
     with_mask,
 )
 from envweave.codec import Mismatch, Spec
-from envweave.codec.branches import Dictionary, Model, Record
-from envweave.codec.declared import Declared
-from envweave.codec.leaves import Array, Boolean, Integer, Real
-from envweave.codec.space_values import bridge
+from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.gymnasium_spaces import bridge
+from envweave.codec.hints import Declared
+from envweave.codec.scalars import Array, Boolean, Integer, Real
 from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
 from envweave.types import StepResult
 from envweave.vector import StepBatch, VectorEnv

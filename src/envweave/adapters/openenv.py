@@ -20,8 +20,8 @@ from typing import Any, final
 from envweave.codec import AnySpec, Spec, spec_from_hint
 from envweave.codec.pydantic_models import is_model
 from envweave.environment import Environment, Interface
-from envweave.environment.hinted import Hints
-from envweave.environment.interface import observed_hint
+from envweave.environment.introspection import observed_hint
+from envweave.environment.type_hints import Hints
 from envweave.errors import ActionError, DefinitionError, OptionError, suggest
 
 logger = logging.getLogger("envweave.adapters")

@@ -11,7 +11,7 @@ from typing import Any, final
 import pettingzoo
 from gymnasium import spaces
 
-from envweave.adapters.outward import (
+from envweave.adapters.export_common import (
     check_result,
     decode_action,
     encode_observation,
@@ -20,7 +20,7 @@ from envweave.adapters.outward import (
     with_mask,
 )
 from envweave.codec import AgentsSpec
-from envweave.codec.space_values import bridge
+from envweave.codec.gymnasium_spaces import bridge
 from envweave.errors import DefinitionError, OptionError, ResetNeededError
 from envweave.types import AgentEnd, StepResult
 

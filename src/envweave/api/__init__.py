@@ -1,8 +1,8 @@
 """What callers use: make an environment by its ID, and talk to it."""
 
 from envweave.api.env import AsyncEnv, Env
-from envweave.api.making import make, make_async, make_vector
-from envweave.api.naming import list_envs, register, spec
+from envweave.api.make import make, make_async, make_vector
+from envweave.api.registration import list_envs, register, spec
 
 __all__ = [
     "AsyncEnv",

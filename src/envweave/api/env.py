@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from envweave.codec import Spec
-from envweave.transports.protocol import AsyncTransport, Transport
 from envweave.types import ResetResult, State, StepResult, Task, Tasks
+from envweave.vector.transport import AsyncTransport, Transport
 
 
 @final

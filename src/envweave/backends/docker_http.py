@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envweave.backends.at_server import (
+from envweave.backends.remote import (
     Reached,
     connect_apart,
     connect_batch,
@@ -21,12 +21,12 @@ from envweave.backends.at_server import (
     encoding_of,
     refuse_mode,
 )
-from envweave.client.places import Place, start_all, stop_all
-from envweave.client.served import Server
+from envweave.client.managed_server import Place, start_all, stop_all
+from envweave.client.server_info import Server
 from envweave.errors import OptionError
-from envweave.providers.definitions import import_path, served_as
+from envweave.providers.import_paths import import_path, served_as
 from envweave.registry import EnvSpec, Options
-from envweave.transports.protocol import AsyncTransport, Transport
+from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.providers import ContainerProvider
@@ -105,7 +105,7 @@ def providers_for(given: Any, count: int) -> list[ContainerProvider]:
     first = provider_for(given)
     if count == 1:
         return [first]
-    from envweave.providers.watched import WatchedProvider
+    from envweave.providers.base import WatchedProvider
 
     if not isinstance(first, WatchedProvider):
         raise OptionError(
@@ -122,8 +122,8 @@ def provider_for(given: Any) -> ContainerProvider:
         OptionError: What is given starts none.
     """
     from envweave.providers import ContainerProvider, SubprocessProvider
-    from envweave.providers.docker import LocalDockerProvider
-    from envweave.providers.docker_pool import WarmPool
+    from envweave.providers.docker.provider import LocalDockerProvider
+    from envweave.providers.docker.warm_pool import WarmPool
 
     if given is None:
         return LocalDockerProvider()
@@ -152,7 +152,7 @@ def image_for(spec: EnvSpec, options: Options) -> str:
         return image
     if spec.id.startswith(SCHEME):
         return spec.id.removeprefix(SCHEME)
-    from envweave.providers.docker_image import image_of
+    from envweave.providers.docker.options import image_of
 
     found = image_of(spec.id)
     if found is None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envweave.backends.at_server import (
+from envweave.backends.remote import (
     Reached,
     connect_batch,
     connect_many,
@@ -21,11 +21,11 @@ from envweave.backends.at_server import (
     token_of,
 )
 from envweave.client.address import parse_address
-from envweave.client.places import Place
-from envweave.client.served import Server
+from envweave.client.managed_server import Place
+from envweave.client.server_info import Server
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
-from envweave.transports.protocol import AsyncTransport, Transport
+from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from envweave.backends.workshop import Workshop, discard
+from envweave.backends.env_factory import Workshop, discard
 from envweave.environment import Environment
 from envweave.errors import DefinitionError, OptionError, suggest
 from envweave.registry import EnvSpec, Options
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
-from envweave.transports.protocol import AsyncTransport, Transport
-from envweave.transports.apart import ApartTransport
-from envweave.transports.loop import LoopCrew
-from envweave.transports.serial import SerialTransport
-from envweave.transports.threads import ThreadCrew
 from envweave.vector import BatchTransport
+from envweave.vector.concurrent import ApartTransport
+from envweave.vector.event_loop import LoopCrew
+from envweave.vector.serial import SerialTransport
+from envweave.vector.threads import ThreadCrew
+from envweave.vector.transport import AsyncTransport, Transport
 
 MODES = ("serial", "threads", "async")
 

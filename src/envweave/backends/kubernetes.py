@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends import docker_http
-from envweave.backends.at_server import refuse_mode
+from envweave.backends.remote import refuse_mode
 from envweave.errors import OptionError
 from envweave.registry import EnvSpec, Options
-from envweave.transports.protocol import AsyncTransport, Transport
+from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport
@@ -56,7 +56,7 @@ def in_pods(options: Options) -> Options:
     Raises:
         OptionError: The caller's own starts none.
     """
-    from envweave.providers.kubernetes import KubernetesProvider
+    from envweave.providers.kubernetes.provider import KubernetesProvider
 
     given = options.remote.provider
     if given is not None and not isinstance(given, KubernetesProvider):

@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import envweave as ew
-from envweave.bench.machine import describe_machine, usable_cores
-from envweave.bench.solo import Alone, MakeChooser, Script, through_make, write_script
-from envweave.bench.timing import Contender, Rate, contest, overhead_us
+from envweave.bench.memory import describe_machine, usable_cores, weigh_apart
+from envweave.bench.solo import (
+    Alone,
+    Contender,
+    MakeChooser,
+    Rate,
+    Script,
+    contest,
+    overhead_us,
+    through_make,
+    write_script,
+)
 from envweave.bench.vectors import Way, open_vector, ways_for
-from envweave.bench.weighing import weigh_apart
 from envweave.errors import EnvWeaveError, OptionError, in_words
 from envweave.registry import EnvSpec
 

@@ -11,8 +11,7 @@ from typing import Any, final
 import numpy as np
 
 import envweave as ew
-from envweave.bench.solo import MakeChooser, refuse_failed
-from envweave.bench.timing import Contender
+from envweave.bench.solo import Contender, MakeChooser, refuse_failed
 from envweave.registry import EnvSpec, build
 from envweave.registry.plugins import BACKENDS, plugin_names
 

@@ -14,17 +14,17 @@ import typer
 from envweave import __version__
 from envweave.cli import (
     bench,
-    build,
     check,
     deploy,
     doctor,
     info,
-    listing,
+    list_command,
     output,
     run_command,
     serve,
     train,
 )
+from envweave.cli.build import command as build
 from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -68,7 +68,7 @@ app = typer.Typer(
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {
-    "list": listing.list_command,
+    "list": list_command.list_command,
     "info": info.info_command,
     "check": check.check_command,
     "run": run_command.run_command,

@@ -10,7 +10,7 @@ from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
     from envweave.bench.report import Figures, Plan
-    from envweave.bench.timing import Rate
+    from envweave.bench.solo import Rate
 
 
 def bench_command(
@@ -102,7 +102,7 @@ def bench_command(
 
 def _measure(plan: Plan) -> Figures:
     from envweave.bench.report import count_parts, measure_all, rehearse
-    from envweave.cli.episodes import draw
+    from envweave.cli.random_episodes import draw
     from envweave.testing import RandomPolicy
 
     def make_chooser(action_spec: Any) -> Any:

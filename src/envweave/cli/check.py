@@ -42,7 +42,7 @@ def check_command(
     with output.stdout_reserved(json):
         env_id = arguments.installed(env_id, install)
         backend = arguments.backend_of(env_id, backend)
-        with _warnings_of("envweave.sandbox.packages") as notes:
+        with _warnings_of("envweave.sandbox.host.packages") as notes:
             outcomes = _check(env_id, range(seed, seed + episodes), max_steps, backend, keywords)
     counts = Counter(outcome.status for outcome in outcomes)
     if json:

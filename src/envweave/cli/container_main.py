@@ -6,7 +6,7 @@
 |---|---|
 | `ENVWEAVE_ENV` | what to serve; the image says it |
 | `ENVWEAVE_TOKEN` | what callers must show |
-| `ENVWEAVE_CONFIG` | more, as one JSON object with the keys of `envweave.cli.serving_main` |
+| `ENVWEAVE_CONFIG` | more, as one JSON object with the keys of `envweave.cli.server_main` |
 | `ENVWEAVE_UDS` | a path: listen on a unix socket there, which all can use who reach it |
 
 Without more it listens on port 8000 of every address of the container.
@@ -56,7 +56,7 @@ def read(variables: MutableMapping[str, str]) -> dict[str, Any]:
 
 def main(write: Callable[[str], Any] = sys.stderr.write) -> int:
     """Serve as the variables say, and return the exit code: 2 for a mistake in them."""
-    from envweave.cli.serving_main import serve_as_told
+    from envweave.cli.server_main import serve_as_told
     from envweave.wire.faults import fault_of
 
     try:
@@ -69,6 +69,6 @@ def main(write: Callable[[str], Any] = sys.stderr.write) -> int:
 
 
 if __name__ == "__main__":
-    from envweave.server.serving import leave
+    from envweave.server.run import leave
 
     sys.exit(leave(main()))

@@ -64,8 +64,8 @@ def deploy_command(
     What is deployed anew is started anew if anything has changed. With --dry-run nothing but the
     manifests is printed, for `kubectl apply -f -`.
     """
-    from envweave.providers.kubernetes_deployment import apply, as_yaml, objects, token_of
-    from envweave.providers.kubernetes_options import KubernetesOptions
+    from envweave.providers.kubernetes.deployment import apply, as_yaml, objects, token_of
+    from envweave.providers.kubernetes.options import KubernetesOptions
 
     called = _name_of(env_id) if name is None else name
     if not _NAME.fullmatch(called):
@@ -92,7 +92,7 @@ def deploy_command(
         else:
             typer.echo(as_yaml(made), nl=False)
         return 0
-    from envweave.providers.kubernetes_cluster import Cluster
+    from envweave.providers.kubernetes.cluster import Cluster
 
     cluster = Cluster(kubeconfig, context, namespace)
     try:
@@ -130,7 +130,7 @@ def _name_of(env_id: str) -> str:
 
 
 def _image_of(env_id: str) -> str:
-    from envweave.providers.docker_image import image_of
+    from envweave.providers.docker.options import image_of
 
     found = image_of(env_id)
     if found is None:

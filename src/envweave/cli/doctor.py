@@ -15,7 +15,7 @@ from envweave.cli import arguments, output
 from envweave.errors import in_words
 
 if TYPE_CHECKING:
-    from envweave.cli.plugins import Found
+    from envweave.cli.inspect_plugins import Found
 
 _NOT_FOR_USERS = {"all", "dev", "docs"}
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(?:\[[^]]*])?\s*(?P<bounds>[^;]*)(?:;(?P<only>.*))?$")
@@ -71,7 +71,7 @@ def doctor_command(json: arguments.Json = False) -> int:
 def _examine() -> dict[str, Any]:
     from envweave import __version__
     from envweave.cli.doctor_sandbox import examine_sandbox
-    from envweave.cli.plugins import look_at_env, look_at_plugin
+    from envweave.cli.inspect_plugins import look_at_env, look_at_plugin
     from envweave.registry import Registry
     from envweave.registry.plugins import BACKENDS, RESOLVERS, plugin_names
 

@@ -53,7 +53,7 @@ def _way_to(tier: TierReport) -> dict[str, Any]:
 
 def _users() -> dict[str, Any]:
     """Return how many ids sessions can have of their own, or why they have none."""
-    from envweave.sandbox.users import find_users
+    from envweave.sandbox.host.users import find_users
 
     found = find_users()
     if found.range is None:
@@ -64,9 +64,9 @@ def _users() -> dict[str, Any]:
 
 def _cgroups() -> dict[str, Any]:
     """Return which cgroups sessions can have, or why they have none, and what to do."""
-    from envweave.sandbox.advice import advise_cgroups
-    from envweave.sandbox.machine import machine_facts
-    from envweave.sandbox.cgroups import find_cgroups
+    from envweave.sandbox.doctor.advice import advise_cgroups
+    from envweave.sandbox.doctor.machine import machine_facts
+    from envweave.sandbox.host.cgroups import find_cgroups
 
     found = find_cgroups()
     if found.cgroups is None:
@@ -80,7 +80,7 @@ def _packages() -> dict[str, Any]:
     """Return what sessions can import by default, and how many distributions they do not see."""
     from importlib import metadata
 
-    from envweave.sandbox.packages import resolve_packages
+    from envweave.sandbox.host.packages import resolve_packages
 
     view = resolve_packages((), None)
     installed = {one.name for one in metadata.distributions()}

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from envweave.cli import arguments, output
-from envweave.cli.plugins import place_of
+from envweave.cli.inspect_plugins import place_of
 
 if TYPE_CHECKING:
     from envweave.codec import Spec
@@ -127,7 +127,7 @@ def _tasks_in_words(splits: dict[str, int | None] | None) -> str:
 
 
 def _print_fields(title: str, spec: Spec) -> None:
-    from envweave.cli.fields import fields_of, same_for_all
+    from envweave.cli.spec_table import fields_of, same_for_all
     from envweave.codec import AgentsSpec
 
     several = isinstance(spec, AgentsSpec) and same_for_all(spec)

@@ -10,7 +10,7 @@ import typer
 from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
-    from envweave.cli.episodes import Finished, Return
+    from envweave.cli.random_episodes import Finished, Return
 
 
 class Policy(StrEnum):
@@ -43,7 +43,7 @@ def run_command(
     environment or the machine broke counts apart, never as a return of 0, and the exit code
     is 1.
     """
-    from envweave.cli.episodes import summarize
+    from envweave.cli.random_episodes import summarize
 
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
@@ -78,7 +78,7 @@ def _play(
     keywords: dict[str, Any],
 ) -> list[Finished]:
     import envweave as ew
-    from envweave.cli.episodes import play
+    from envweave.cli.random_episodes import play
 
     own_limit = ew.spec(env_id).max_episode_steps
     limit = max_steps if own_limit is None else min(own_limit, max_steps)

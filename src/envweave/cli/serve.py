@@ -135,7 +135,7 @@ def serve_command(
     plain HTTP; `/docs` shows how. The first signal lets nobody in any more, and running episodes
     may go on for a while; the second ends at once.
     """
-    from envweave.cli.serving_main import serve_as_told
+    from envweave.cli.server_main import serve_as_told
 
     options: dict[str, Any] = {
         "token": token or None,
@@ -168,6 +168,6 @@ def serve_command(
             "log": "json" if json else "text",
         }
     )
-    from envweave.server.serving import leave
+    from envweave.server.run import leave
 
     return leave(code)

@@ -9,28 +9,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envweave.codeact.attempts import Attempt as Attempt
-    from envweave.codeact.attempts import Grade as Grade
-    from envweave.codeact.attempts import Grader as Grader
-    from envweave.codeact.attempts import GradingError as GradingError
     from envweave.codeact.executors.base import Executor as Executor
-    from envweave.codeact.executors.docker import DockerExecutor as DockerExecutor
+    from envweave.codeact.executors.docker.executor import DockerExecutor as DockerExecutor
     from envweave.codeact.grading import ExactMatch as ExactMatch
     from envweave.codeact.grading import HiddenTests as HiddenTests
     from envweave.codeact.grading import Judge as Judge
     from envweave.codeact.grading import NumericMatch as NumericMatch
     from envweave.codeact.grading import RegexMatch as RegexMatch
     from envweave.codeact.grading import Weighted as Weighted
+    from envweave.codeact.grading.base import Attempt as Attempt
+    from envweave.codeact.grading.base import Grade as Grade
+    from envweave.codeact.grading.base import Grader as Grader
+    from envweave.codeact.grading.base import GradingError as GradingError
     from envweave.codeact.models import Variable as Variable
 
 _HOMES = {
-    "Attempt": "attempts",
-    "DockerExecutor": "executors.docker",
+    "Attempt": "grading.base",
+    "DockerExecutor": "executors.docker.executor",
     "ExactMatch": "grading",
     "Executor": "executors.base",
-    "Grade": "attempts",
-    "Grader": "attempts",
-    "GradingError": "attempts",
+    "Grade": "grading.base",
+    "Grader": "grading.base",
+    "GradingError": "grading.base",
     "HiddenTests": "grading",
     "Judge": "grading",
     "NumericMatch": "grading",

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
-from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
 from envweave.codeact.executors.base import Executor
-from envweave.codeact.files import FILE_TOOLS
+from envweave.codeact.grading.base import Attempt, Grade, Grader, GradingError
+from envweave.codeact.injected.files import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
 from envweave.errors import OptionError, SessionEndedError, SessionLostError
-from envweave.sandbox.packages import defining_modules
+from envweave.sandbox.host.packages import defining_modules
 from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks

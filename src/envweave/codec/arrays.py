@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.ranges import between, bounded, ends, refuse_empty
+from envweave.codec.bounds import between, bounded, ends, refuse_empty
 from envweave.codec.spec import Mismatch, Spec, short
 from envweave.errors import DefinitionError
 

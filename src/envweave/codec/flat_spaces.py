@@ -14,9 +14,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten, flatten_space, unflatten
 
-from envweave.codec.leaves import Integer
-from envweave.codec.space_spec import AnyText
-from envweave.codec.space_values import Bridge
+from envweave.codec.gymnasium_spaces import AnyText, Bridge
+from envweave.codec.scalars import Integer
 from envweave.codec.spec import Mismatch, short
 from envweave.errors import SpecError
 

@@ -4,30 +4,121 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 import msgspec
 import numpy as np
 
-from envweave.codec.branches import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.leaves import Boolean, Choice, Instance, Text
-from envweave.codec.limits import DICTS, LISTS, NO_LIMITS, SETS, Limits, is_number
+from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Record, Recursion
 from envweave.codec.pydantic_models import Model, is_model, model_hints
-from envweave.codec.records import definition
-from envweave.codec.spec import AnySpec, Spec
-from envweave.codec.structs import Struct
-from envweave.codec.type_arguments import field_hints, substitute
-from envweave.codec.typed_dicts import (
-    is_qualifier,
-    is_required,
-    is_typed_dict,
-    typed_dict_hints,
+from envweave.codec.records import Struct, definition
+from envweave.codec.scalars import (
+    DICTS,
+    LISTS,
+    NO_LIMITS,
+    SETS,
+    Boolean,
+    Choice,
+    Instance,
+    Limits,
+    Text,
+    is_number,
 )
+from envweave.codec.spec import AnySpec, Mismatch, Spec
 from envweave.errors import DefinitionError
+
+
+def field_hints(cls: type, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the hints of a class by field, for `cls[arguments]` where it is generic.
+
+    Raises:
+        DefinitionError: They cannot be evaluated.
+    """
+    hints = _evaluated(cls)
+    filled = _filled(cls, arguments)
+    for name in hints:
+        owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
+        hints[name] = substitute(hints[name], filled.get(owner, {}))
+    return hints
+
+
+def _evaluated(cls: type) -> dict[str, Any]:
+    try:
+        try:
+            return typing.get_type_hints(cls, include_extras=True)
+        except NameError as error:
+            # A class within a function may still name itself.
+            if error.name != cls.__name__:
+                raise
+            return typing.get_type_hints(cls, None, {cls.__name__: cls}, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise DefinitionError(
+            f"The type hints of {cls.__qualname__} cannot be read: {error}. "
+            "Define the class at the top level of a module, or import the name it uses there."
+        ) from error
+
+
+def _filled(cls: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any]]:
+    """What stands for each type variable, by the class that uses it."""
+    own = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
+    filled = {cls: own}
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        if isinstance(origin, type) and origin is not typing.Generic:
+            given = tuple(substitute(one, own) for one in typing.get_args(base))
+            filled = {**_filled(origin, given), **filled}
+    for base in cls.__bases__:
+        if base not in filled:
+            filled = {**_filled(base, ()), **filled}
+    return filled
+
+
+def substitute(hint: Any, filled: Mapping[Any, Any]) -> Any:
+    """Return the hint with its type variables filled in, as far as they are known."""
+    if isinstance(hint, typing.TypeVar):
+        return filled.get(hint, hint)
+    variables = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
+    if not variables or not filled:
+        return hint
+    return hint[tuple(filled.get(one, one) for one in variables)]
+
+
+_QUALIFIERS = (typing.ClassVar, typing.Final, typing.Required, typing.NotRequired)
+
+
+def is_typed_dict(hint: Any) -> bool:
+    """Whether it is the class of a `TypedDict`."""
+    if typing.is_typeddict(hint):
+        return True
+    # The one of `typing_extensions` is another, and exists only where that was imported.
+    extensions = sys.modules.get("typing_extensions")
+    return extensions is not None and bool(extensions.is_typeddict(hint))
+
+
+def is_qualifier(origin: Any) -> bool:
+    """Whether it stands around a type and says nothing of it: `Final`, `NotRequired`, …."""
+    return origin in _QUALIFIERS or getattr(origin, "_name", None) == "ReadOnly"
+
+
+def typed_dict_hints(cls: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the hints of its keys, for `cls[arguments]` where it is generic."""
+    return field_hints(cls, arguments)
+
+
+def is_required(cls: Any, name: str, hint: Any) -> bool:
+    """Whether a key must be there. `NotRequired` may stand within another qualifier."""
+    while is_qualifier(origin := typing.get_origin(hint)) or origin is typing.Annotated:
+        if origin in (typing.Required, typing.NotRequired):
+            return bool(origin is typing.Required)
+        hint = typing.get_args(hint)[0]
+    return name in cls.__required_keys__
+
 
 _ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = …`, from Python 3.12 on
 
@@ -328,3 +419,34 @@ def _dtype_in(arguments: tuple[Any, ...]) -> Any:
     if kinds and isinstance(kinds[0], type) and kinds[0].__subclasses__() == []:
         return np.dtype(kinds[0])
     return None
+
+
+@final
+class Declared(Spec):
+    """Values as they are declared elsewhere; what does not fit is taken as it comes.
+
+    Attributes:
+        spec: What is declared, as far as it is known by now.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.can_sample = spec.can_sample
+
+    def read(self, value: Any) -> Any:
+        """Take every value, in the declared form if it fits."""
+        try:
+            return self.spec.read(value)
+        except Mismatch:
+            return value
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draw what is declared."""
+        return self.spec.sample(rng)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe what is declared."""
+        return self.spec.json_schema()
+
+    def __repr__(self) -> str:
+        return f"Declared({self.spec!r})"

@@ -12,9 +12,9 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from envweave.codec.formats import FORMATS
-from envweave.codec.leaves import Text
+from envweave.codec.scalars import Text
 from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short
+from envweave.codec.strings import FORMATS
 from envweave.errors import DefinitionError, SpecError, in_words, suggest
 
 _ATTEMPTS = 100

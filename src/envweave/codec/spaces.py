@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from envweave.codec.branches import Dictionary, Fixed, Listing, Record
-from envweave.codec.leaves import Array, Integer, Text
+from envweave.codec.containers import Dictionary, Fixed, Listing, Record
 from envweave.codec.pydantic_models import Model, carries_outcome
+from envweave.codec.scalars import Array, Integer, Text
 from envweave.codec.spec import Spec
 from envweave.errors import MissingExtraError, SpecError
 from envweave.types import Action, Observation
@@ -50,7 +50,7 @@ def to_space(spec: Spec) -> Any:
         SpecError: Gymnasium has no space for a part of it, which is named.
     """
     gymnasium_module()
-    from envweave.codec.space_values import bridge
+    from envweave.codec.gymnasium_spaces import bridge
 
     return bridge(spec).space
 
@@ -67,7 +67,7 @@ def from_space(space: Any) -> Spec:
         SpecError: It is no Gymnasium space.
     """
     spaces = gymnasium_module().spaces
-    from envweave.codec.space_spec import AnyText, SizedSequence, SpaceSpec, SpecText
+    from envweave.codec.gymnasium_spaces import AnyText, SizedSequence, SpaceSpec, SpecText
 
     match space:
         case spaces.Discrete():

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envweave.environment.interface import (
+from envweave.environment.introspection import (
     Given,
     Interface,
     by_agent,

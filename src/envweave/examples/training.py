@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 import envweave as ew
 from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
 from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
-from envweave.providers.docker_image import image_of
+from envweave.providers.docker.options import image_of
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""

@@ -67,3 +67,24 @@ def bind_wait_for_ready(provider: ContainerProvider) -> Callable[[str, float], N
     if "timeout_s" in inspect.signature(wait).parameters:
         return lambda base_url, timeout_s: wait(base_url, timeout_s=timeout_s)
     return lambda base_url, _: wait(base_url)
+
+
+class WatchedProvider(ContainerProvider):
+    """A provider whose place can be looked at from outside, and whose server asks for a token.
+
+    A client that has lost its connection asks `why_gone`, and so neither waits for a server that
+    will never answer again, nor has to guess why.
+    """
+
+    @property
+    @abstractmethod
+    def token(self) -> str | None:
+        """What to show the server that was started; `None` if it asks for nothing."""
+
+    @abstractmethod
+    def why_gone(self) -> str | None:
+        """Return why nobody will ever answer there again; `None` if somebody may."""
+
+    @abstractmethod
+    def another(self) -> WatchedProvider:
+        """Return one more of this kind, with the same options and no place yet."""

@@ -3,19 +3,227 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 from envweave.errors import CallOrderError, DefinitionError, StartupError
-from envweave.providers.definitions import served_as
-from envweave.providers.server_process import ServerProcess
-from envweave.providers.watched import WatchedProvider
+from envweave.providers.base import WatchedProvider
+from envweave.providers.child_main import BOOT
+from envweave.providers.import_paths import served_as
 from envweave.registry import EnvSpec
 from envweave.registry.registry import LOCAL
+from envweave.wire.faults import INTERNAL, error_of
+from envweave.wire.messages import Fault
+
+STOP_S = 10.0
+"""How long a server may take to close its environments before it is killed."""
+
+_EXIT_S = 0.2
+"""How long a process takes to exit after its connections have closed. Nearly always less."""
+
+_LINES_KEPT = 20
+
+
+@final
+class ServerProcess:
+    """A server, in a process that ends when this one does, however that ends.
+
+    Args:
+        config: What to serve, and how, as `envweave.cli.server_main` is told.
+        env_vars: Added to the environment variables.
+        python: Another interpreter to run it, with packages of its own.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], env_vars: Mapping[str, str], python: str | None = None
+    ) -> None:
+        self._name = str(config["id"])
+        path = [one for one in sys.path if isinstance(one, str)]
+        command, variables = [sys.executable], dict(os.environ)
+        if python is not None:
+            from envweave.providers.interpreter import import_folder, isolated_variables
+
+            path = [str(import_folder())]
+            command, variables = [python, "-P"], isolated_variables()
+        self._owner = os.getpid()
+        ready_r, ready_w = os.pipe()
+        # Nobody ever writes to it: the server reads its end when no copy of ours is left.
+        life_r, life_w = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, or the caller's choice
+                [*command, "-c", BOOT],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(ready_w, life_r),
+                env={**variables, **env_vars},
+                start_new_session=True,  # a Ctrl-C is for the caller, who closes it in order
+            )
+        except BaseException:
+            os.close(ready_r)
+            os.close(life_w)
+            raise
+        finally:
+            os.close(ready_w)
+            os.close(life_r)
+        self._ready_fd, self._life_fd = ready_r, life_w
+        self._is_ready = False
+        self._printed = _Printed(self._process)
+        self._exit_thread = threading.Thread(
+            target=self._wait_for_exit, name=f"envweave server {self.pid} exit", daemon=True
+        )
+        self._exit_thread.start()
+        try:
+            server = {**config, "ready_fd": ready_w, "lifeline_fd": life_r, "quiet": True}
+            self._tell({"path": path, "keeps_path": python is not None, "server": server})
+        except BaseException:
+            self.stop()
+            raise
+
+    def _tell(self, told: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(told).encode() + b"\n")
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def _wait_for_exit(self) -> None:
+        """Reap the process, and kill what is left of its group.
+
+        A copy that the server forked would hold its connections open, and no client would
+        notice that the server is gone.
+        """
+        self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def why_gone(self) -> str | None:
+        """Return how the process ended; `None` while it runs."""
+        self._exit_thread.join(_EXIT_S)
+        code = self._process.returncode
+        if code is None:
+            return None
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        last = self._printed.last_lines()
+        shown = f" Its last lines:\n{last}" if last else ""
+        return f"The server process {self.pid} {how}.{shown}"
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until it takes calls.
+
+        Raises:
+            EnvWeaveError: What the server cannot be made for, as it would be raised here.
+            StartupError: It exited, or `timeout_s` seconds passed.
+        """
+        if self._is_ready:
+            return
+        ends_s, said = time.monotonic() + timeout_s, b""
+        while not said.endswith(b"\n"):
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._ready_fd], [], [], left_s)[0]:
+                raise self._failed(f"did not answer within {timeout_s:g} s")
+            chunk = os.read(self._ready_fd, 65536)
+            if not chunk:
+                raise self._failed(f"exited {self._ending()}")
+            said += chunk
+        told = json.loads(said)
+        if "fault" in told:
+            fault = Fault(**told["fault"])
+            if fault.code == INTERNAL.code:
+                raise self._failed(f"could not start: {fault.message}")
+            raise error_of(fault)
+        self._is_ready = True
+
+    def _ending(self) -> str:
+        self._exit_thread.join(STOP_S)
+        code = self._process.returncode
+        if code is None:
+            return "without a word"
+        return f"with code {code}" if code >= 0 else f"by {_signal_name(-code)}"
+
+    def _failed(self, how: str) -> StartupError:
+        last = self._printed.last_lines()
+        shown = f" Its last lines:\n{last}" if last else " It printed nothing."
+        return StartupError(f"The server process for {self._name!r} {how}.{shown}")
+
+    def stop(self) -> None:
+        """End it: in order if it can be, and in any case within `STOP_S`. May be called twice.
+
+        A forked copy of the process that started it leaves it alone.
+        """
+        if self._life_fd < 0 or self._owner != os.getpid():
+            return
+        process = self._process
+        life_fd, self._life_fd = self._life_fd, -1
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            self._exit_thread.join(STOP_S)
+        finally:
+            if self._exit_thread.is_alive():
+                process.kill()
+            self._exit_thread.join()
+            os.close(life_fd)
+            os.close(self._ready_fd)
+            self._printed.end()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+@final
+class _Printed:
+    """Passes on what a process prints to stderr, and keeps the last of it.
+
+    A pipe that nobody reads would hold the process up, so a thread does, until the process ends.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        self._pipe = process.stderr
+        self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._thread = threading.Thread(
+            target=self._copy, name=f"envweave server {process.pid} stderr", daemon=True
+        )
+        self._thread.start()
+
+    def _copy(self) -> None:
+        for line in self._pipe:
+            text = line.decode(errors="replace")
+            self._lines.append(text.rstrip("\n"))
+            with contextlib.suppress(OSError, ValueError):  # closed, as at the end of a program
+                sys.stderr.write(text)
+
+    def last_lines(self) -> str:
+        """Return what was printed last, when it has all come or after a moment."""
+        self._thread.join(1.0)
+        return "\n".join(self._lines)
+
+    def end(self) -> None:
+        """Stop reading, when the process has ended."""
+        self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            self._pipe.close()
+
 
 START_S = 60.0
 """How long a server may take to start."""

@@ -1,6 +1,8 @@
 """IDs, what they name, and where the plug-ins are."""
 
-from envweave.registry.definition import (
+from envweave.registry.plugins import load_plugin, plugin_names
+from envweave.registry.registry import DEFAULT_REGISTRY, Registry
+from envweave.registry.spec import (
     EnvSpec,
     MadeElsewhere,
     Options,
@@ -10,8 +12,6 @@ from envweave.registry.definition import (
     Remote,
     build,
 )
-from envweave.registry.plugins import load_plugin, plugin_names
-from envweave.registry.registry import DEFAULT_REGISTRY, Registry
 
 __all__ = [
     "DEFAULT_REGISTRY",

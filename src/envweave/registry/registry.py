@@ -13,8 +13,8 @@ from envweave.errors import (
     EnvNotFoundError,
     OptionError,
 )
-from envweave.registry.definition import EnvSpec, MadeElsewhere
 from envweave.registry.plugins import ENVS, plugin_names, plugin_target
+from envweave.registry.spec import EnvSpec, MadeElsewhere
 from envweave.types import Observation
 
 LOCAL = "local://"

@@ -85,7 +85,7 @@ def make_environment(hub_id: str, **keywords: Any) -> Any:
     spec = resolve(hub_id, Registry())
     assert spec.package is not None
     ensure_installed(spec.id, spec.package, Interpreter(), "never")
-    from envweave.adapters.verifiers import from_verifiers
+    from envweave.adapters.verifiers.environments import from_verifiers
 
     return from_verifiers(spec.package.module, **keywords)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from envweave.adapters.verifiers import from_verifiers
+from envweave.adapters.verifiers.environments import from_verifiers
 from envweave.environment import Environment
 from envweave.errors import EnvIdError, EnvNotFoundError
 from envweave.registry import EnvSpec, Registry

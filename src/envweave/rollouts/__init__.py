@@ -1,10 +1,8 @@
 """Whole episodes over any backend: `pool` and `rollout`."""
 
+from envweave.rollouts.episode import Decision
 from envweave.rollouts.faults import Fault
-from envweave.rollouts.opening import pool
-from envweave.rollouts.playing import Decision
-from envweave.rollouts.pooling import Pool
-from envweave.rollouts.running import Rollout
-from envweave.rollouts.starting import rollout
+from envweave.rollouts.pool import Pool, pool
+from envweave.rollouts.rollout import Rollout, rollout
 
 __all__ = ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"]

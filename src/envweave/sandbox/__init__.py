@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envweave.sandbox.async_session import AsyncSession as AsyncSession
-    from envweave.sandbox.examining import TierReport as TierReport
-    from envweave.sandbox.examining import examine as examine
-    from envweave.sandbox.limits import Limits as Limits
+    from envweave.sandbox.config import Limits as Limits
+    from envweave.sandbox.doctor.probe import Tier as Tier
+    from envweave.sandbox.doctor.probe import TierReport as TierReport
+    from envweave.sandbox.doctor.probe import examine as examine
     from envweave.sandbox.results import ExecutionResult as ExecutionResult
     from envweave.sandbox.results import ToolCall as ToolCall
-    from envweave.sandbox.sandboxes import AsyncSandbox as AsyncSandbox
-    from envweave.sandbox.sandboxes import Sandbox as Sandbox
+    from envweave.sandbox.sandbox import AsyncSandbox as AsyncSandbox
+    from envweave.sandbox.sandbox import Sandbox as Sandbox
     from envweave.sandbox.session import Session as Session
-    from envweave.sandbox.tiers import Tier as Tier
 
 _HOMES = {
-    "AsyncSandbox": "sandboxes",
+    "AsyncSandbox": "sandbox",
     "AsyncSession": "async_session",
     "ExecutionResult": "results",
-    "Limits": "limits",
-    "Sandbox": "sandboxes",
+    "Limits": "config",
+    "Sandbox": "sandbox",
     "Session": "session",
-    "Tier": "tiers",
-    "TierReport": "examining",
+    "Tier": "doctor.probe",
+    "TierReport": "doctor.probe",
     "ToolCall": "results",
-    "examine": "examining",
+    "examine": "doctor.probe",
 }
 
 __all__ = [

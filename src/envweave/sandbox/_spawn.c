@@ -210,7 +210,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "envweave.sandbox._spawn",
-    .m_doc = "The birth of a session in one go. See `envweave.sandbox.inside.spawning`.",
+    .m_doc = "The birth of a session in one go. See `envweave.sandbox.inside.spawn`.",
     .m_size = 0,
     .m_methods = functions,
     .m_slots = slots,

@@ -13,12 +13,16 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
-from envweave.sandbox import endings
-from envweave.sandbox.bodies import Body
-from envweave.sandbox.broker import LATE, Wanted
-from envweave.sandbox.conversation import Conversation, Reply
-from envweave.sandbox.endings import Ending, EndingError
-from envweave.sandbox.lifetimes import (
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.polling import WATCH_S, Waiting, release_late, settle
+from envweave.sandbox.processes.process import Body
+from envweave.sandbox.processes.tool_loop import Outcome, awaited, called
+from envweave.sandbox.protocol import termination
+from envweave.sandbox.protocol.broker import LATE, Wanted
+from envweave.sandbox.protocol.session_protocol import Conversation, Reply
+from envweave.sandbox.protocol.termination import Ending, EndingError
+from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.session_base import (
     LettingGo,
     closed,
     dropped,
@@ -28,12 +32,7 @@ from envweave.sandbox.lifetimes import (
     wake,
     wake_to_branch,
 )
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.patience import WATCH_S
-from envweave.sandbox.results import ExecutionResult
-from envweave.sandbox.tool_loop import Outcome, awaited, called
 from envweave.sandbox.tools import Tools, described
-from envweave.sandbox.waiting import Waiting, release_late, settle
 
 _CLOSE_S = 5.0
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
@@ -240,7 +239,7 @@ class AsyncSession:
             raise
         except SandboxError as error:
             if not isinstance(error, BranchError) or has_hung_up(self._socket):
-                self._talk.ending = endings.of_branch(error)
+                self._talk.ending = termination.of_branch(error)
                 self._body.kill()
             raise
         except BaseException:
@@ -268,7 +267,7 @@ class AsyncSession:
         finally:
             waiting.close()
         self._body.kill()
-        return self._talk.end(endings.CLOSED if self._is_closed else ending)
+        return self._talk.end(termination.CLOSED if self._is_closed else ending)
 
     async def _exchange(
         self, frame: bytes | None, waiting: Waiting, answer: Callable[..., Awaitable[bytes]]
@@ -347,7 +346,7 @@ class AsyncSession:
             EndingError: It was interrupted before, or is beyond another limit.
         """
         if self._is_closed:
-            raise EndingError(endings.CLOSED)
+            raise EndingError(termination.CLOSED)
         if now_s >= self._talk.deadline_s:
             self._talk.due()
             self._body.interrupt()
@@ -357,7 +356,7 @@ class AsyncSession:
                 self._body.interrupt()  # the first may have come before the code began
             excess = self._body.excess()
             if excess is not None:
-                raise EndingError(endings.of_excess(excess, self._talk.limits))
+                raise EndingError(termination.of_excess(excess, self._talk.limits))
 
     async def _receive(self, waiting: Waiting) -> bytes:
         """Return what the session sends next.
@@ -397,4 +396,4 @@ class AsyncSession:
 
     async def _ending(self) -> Ending:
         """Return why the process is gone. The template is asked, which may take a moment."""
-        return endings.of_death(await asyncio.to_thread(self._body.death))
+        return termination.of_death(await asyncio.to_thread(self._body.death))

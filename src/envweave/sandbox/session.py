@@ -12,12 +12,15 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
-from envweave.sandbox import endings
-from envweave.sandbox.bodies import Body
-from envweave.sandbox.broker import LATE, Wanted
-from envweave.sandbox.conversation import Conversation, Reply
-from envweave.sandbox.endings import EndingError
-from envweave.sandbox.lifetimes import (
+from envweave.sandbox.config import Limits
+from envweave.sandbox.processes.polling import WATCH_S, Patience
+from envweave.sandbox.processes.process import Body
+from envweave.sandbox.protocol import termination
+from envweave.sandbox.protocol.broker import LATE, Wanted
+from envweave.sandbox.protocol.session_protocol import Conversation, Reply
+from envweave.sandbox.protocol.termination import EndingError
+from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.session_base import (
     LettingGo,
     closed,
     dropped,
@@ -27,9 +30,6 @@ from envweave.sandbox.lifetimes import (
     wake,
     wake_to_branch,
 )
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.patience import WATCH_S, Patience
-from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.tools import Tools, described
 
 _CLOSE_S = 5.0
@@ -178,7 +178,7 @@ class Session:
                 body = self._body.branch(seed, deadline_s)
             except SandboxError as error:
                 if not isinstance(error, BranchError) or has_hung_up(self._socket):
-                    self._talk.ending = endings.of_branch(error)
+                    self._talk.ending = termination.of_branch(error)
                     self._body.kill()
                 raise
             except BaseException:
@@ -302,7 +302,7 @@ class Session:
             self._abandon()
             raise
         self._body.kill()
-        return talk.end(endings.CLOSED if self._is_closed else ending)
+        return talk.end(termination.CLOSED if self._is_closed else ending)
 
     def _abandon(self) -> None:
         """Give up a session of which nobody knows how far it came."""
@@ -335,7 +335,7 @@ class Session:
             EndingError: It was interrupted before, or is beyond another limit.
         """
         if self._is_closed:
-            raise EndingError(endings.CLOSED)
+            raise EndingError(termination.CLOSED)
         if now_s >= self._talk.deadline_s:
             self._talk.due()
             self._body.interrupt()
@@ -345,7 +345,7 @@ class Session:
                 self._body.interrupt()  # the first may have come before the code began
             excess = self._body.excess()
             if excess is not None:
-                raise EndingError(endings.of_excess(excess, self._talk.limits))
+                raise EndingError(termination.of_excess(excess, self._talk.limits))
 
     def _receive(self) -> bytes:
         """Return what the session sends next.
@@ -362,7 +362,7 @@ class Session:
             if data:
                 return data
             if data is not None:
-                raise EndingError(endings.of_death(self._body.death()))
+                raise EndingError(termination.of_death(self._body.death()))
 
     def _send(self, frame: bytes) -> None:
         """Send a frame.
@@ -379,4 +379,4 @@ class Session:
                 self._look(now_s)
                 self._patience.wait_for_room(self._talk.deadline_s - now_s)
             except OSError:
-                raise EndingError(endings.of_death(self._body.death())) from None
+                raise EndingError(termination.of_death(self._body.death())) from None

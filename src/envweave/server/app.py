@@ -19,19 +19,19 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from envweave.server.guard import Guard
-from envweave.server.http_routes import http_routes, told
+from envweave.server.dialects.mcp import McpEndpoint
+from envweave.server.dialects.openenv import OpenEnv
+from envweave.server.dialects.openenv_mcp import Mcp
+from envweave.server.dialects.websocket import encoding_of, speak
+from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
+from envweave.server.http.health import probe_routes
+from envweave.server.http.openapi import VERSION, openapi
+from envweave.server.http.routes import http_routes, told
 from envweave.server.logs import SessionLog
-from envweave.server.mcp import Mcp
-from envweave.server.mcp_endpoint import McpEndpoint
+from envweave.server.loop_owner import Home, Steady
 from envweave.server.metrics import Meter, Metrics
-from envweave.server.openapi import VERSION, openapi
-from envweave.server.openenv import OpenEnv
-from envweave.server.own_loop import Home, Steady
-from envweave.server.probes import probe_routes
-from envweave.server.refusals import on_failure, on_http_exception, on_invalid
+from envweave.server.security import Guard
 from envweave.server.service import Service
-from envweave.server.websocket import encoding_of, speak
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from envweave.server.options import ServerOptions
-    from envweave.server.place import Place
+    from envweave.server.runtime.base import Place
 
 
 @final

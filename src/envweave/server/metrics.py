@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from envweave.server.websocket import encoding_of
+from envweave.server.dialects.websocket import encoding_of
 from envweave.wire.messages import OF_SERVERS, OF_SESSIONS
 
 if TYPE_CHECKING:

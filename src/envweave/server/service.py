@@ -12,9 +12,9 @@ import msgspec
 from envweave.codec.spec import short
 from envweave.errors import OptionError, WireError
 from envweave.server.options import ServerOptions
-from envweave.server.place import Place
+from envweave.server.runtime.base import Place
+from envweave.server.runtime.step_batching import Together
 from envweave.server.sessions import SessionTable, Watcher
-from envweave.server.together import Together
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import (
     OF_SERVERS,

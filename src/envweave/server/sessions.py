@@ -23,9 +23,8 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.server.options import ServerOptions
-from envweave.server.place import Place
-from envweave.server.served import ServedSession
-from envweave.server.wishes import read_seconds, read_wait, read_wishes
+from envweave.server.runtime.base import Place
+from envweave.server.session import ServedSession, read_seconds, read_wait, read_wishes
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import Call, Fault, Reply
 

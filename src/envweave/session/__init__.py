@@ -5,26 +5,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from envweave.session.phase import Phase
-from envweave.session.plan import Position
-from envweave.session.rules import Session
-from envweave.session.seeds import episode_seed
+from envweave.session.episodes import Position, episode_seed
+from envweave.session.session import Phase, Session
 
 if TYPE_CHECKING:
-    from envweave.session.deadlines import Deadline as Deadline
-    from envweave.session.direct import DirectEnvironment as DirectEnvironment
+    from envweave.session.asyncio_support import Deadline as Deadline
+    from envweave.session.asyncio_support import PrivateLoop as PrivateLoop
+    from envweave.session.direct_env import DirectEnvironment as DirectEnvironment
     from envweave.session.driver import AsyncDriver as AsyncDriver
     from envweave.session.driver import LoopDriver as LoopDriver
     from envweave.session.driver import SyncDriver as SyncDriver
-    from envweave.session.private_loop import PrivateLoop as PrivateLoop
 
 # Drivers need asyncio, which takes longer to import than all the rules; a client needs only these.
 _LATER = {
     "AsyncDriver": "driver",
-    "Deadline": "deadlines",
-    "DirectEnvironment": "direct",
+    "Deadline": "asyncio_support",
+    "DirectEnvironment": "direct_env",
     "LoopDriver": "driver",
-    "PrivateLoop": "private_loop",
+    "PrivateLoop": "asyncio_support",
     "SyncDriver": "driver",
 }
 

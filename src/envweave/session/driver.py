@@ -9,10 +9,8 @@ from functools import partial
 from typing import Any, final
 
 from envweave.errors import ActionError, BusyError, DeadlineError
-from envweave.session.deadlines import Deadline, own
-from envweave.session.looking import looking
-from envweave.session.private_loop import PrivateLoop
-from envweave.session.rules import Session
+from envweave.session.asyncio_support import Deadline, PrivateLoop, own
+from envweave.session.session import Session, looking
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 
 logger = logging.getLogger("envweave.session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from envweave.testing.check_result import Check, CheckFailedError, CheckOutcome
 from envweave.testing.conformance import (
     BackendConformance,
     EnvironmentConformance,
@@ -10,7 +11,7 @@ from envweave.testing.conformance import (
     iter_checks,
 )
 from envweave.testing.environment_checks import ENVIRONMENT_CHECKS
-from envweave.testing.outcomes import Check, CheckFailedError, CheckOutcome
+from envweave.testing.fixture import Subject
 from envweave.testing.policy import RandomPolicy
 from envweave.testing.scripted import (
     AsyncScriptedEnvironment,
@@ -19,7 +20,6 @@ from envweave.testing.scripted import (
     ScriptedEnvironment,
     ScriptedObservation,
 )
-from envweave.testing.subject import Subject
 
 __all__ = [
     "ENVIRONMENT_CHECKS",

@@ -6,11 +6,11 @@ import numpy as np
 
 from envweave.api import Env
 from envweave.codec import AgentsSpec
-from envweave.codec.members import draw_each_member
+from envweave.codec.containers import draw_each_member
 from envweave.errors import ActionError, SpecError
-from envweave.testing.outcomes import NotApplicable, require
+from envweave.testing.check_result import NotApplicable, require
+from envweave.testing.fixture import Subject
 from envweave.testing.policy import RandomPolicy
-from envweave.testing.subject import Subject
 from envweave.types import AGENT
 
 _STATES = 100  # in how many states of its episodes an environment is asked to take an action

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import Any
 
 from envweave.errors import ActionError
-from envweave.testing.outcomes import NotApplicable, refuses, require
-from envweave.testing.subject import Subject
+from envweave.testing.check_result import NotApplicable, refuses, require
+from envweave.testing.fixture import Subject
 from envweave.types import AgentEnd, StepResult
 
 

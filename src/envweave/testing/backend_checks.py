@@ -18,7 +18,7 @@ from envweave.errors import (
     ToolCallOpenError,
 )
 from envweave.session import episode_seed
-from envweave.testing.outcomes import Check, refuses, require
+from envweave.testing.check_result import Check, refuses, require
 from envweave.testing.scripted import PRIVATE_ANSWER, ScriptedObservation, ScriptedState
 from envweave.types import AgentEnd, EpisodeEnd, LogEvent, NeedAction, ToolResult
 

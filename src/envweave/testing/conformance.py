@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from envweave.api import Env, make
-from envweave.api.recipes import constructor_keywords
+from envweave.api.options import constructor_keywords
 from envweave.registry import Registry
 from envweave.testing.backend_checks import BACKEND_CHECKS, SCRIPTED, BackendSubject
+from envweave.testing.check_result import Check, CheckOutcome, NotApplicable, run_each
 from envweave.testing.environment_checks import ENVIRONMENT_CHECKS
-from envweave.testing.outcomes import Check, CheckOutcome, NotApplicable, run_each
-from envweave.testing.subject import Subject
+from envweave.testing.fixture import Subject
 
 
 def iter_checks(

@@ -6,21 +6,21 @@ import threading
 from typing import Any
 
 from envweave.codec import Spec
-from envweave.codec.branches import Model, Record
+from envweave.codec.containers import Model, Record
 from envweave.errors import (
     ActionError,
     ClosedError,
     ResetNeededError,
     SpecError,
 )
-from envweave.session.keeping import keep
+from envweave.session.snapshot import keep
 from envweave.testing.action_checks import ACTION_CHECKS
 from envweave.testing.agent_checks import AGENT_CHECKS
-from envweave.testing.outcomes import Check, NotApplicable, refuses, require
+from envweave.testing.check_result import Check, NotApplicable, refuses, require
+from envweave.testing.fixture import Subject
 from envweave.testing.seed_checks import SEED_CHECKS
-from envweave.testing.subject import Subject
 from envweave.types import AutoResetReady, EpisodeEnd, NeedAction, StepResult
-from envweave.types.equality import same
+from envweave.types.results import same
 
 
 def an_episode_can_be_played(subject: Subject) -> None:

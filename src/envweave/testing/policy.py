@@ -9,8 +9,8 @@ import numpy as np
 
 from envweave.api import Env
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.branches import Model, Record
-from envweave.codec.leaves import Choice, Integer
+from envweave.codec.containers import Model, Record
+from envweave.codec.scalars import Choice, Integer
 from envweave.errors import ActionError
 from envweave.types import NeedAction, StepResult, ToolResult
 

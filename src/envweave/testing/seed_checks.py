@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from envweave.errors import OptionError, SeedError
-from envweave.testing.outcomes import NotApplicable, refuses, require
-from envweave.testing.subject import Subject
+from envweave.testing.check_result import NotApplicable, refuses, require
+from envweave.testing.fixture import Subject
 from envweave.types import StepResult
 
 

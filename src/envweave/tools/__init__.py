@@ -1,8 +1,6 @@
 """What an agent's code may call: functions of the host, and the tools of MCP servers."""
 
-from envweave.tools.calling import ToolOutcome
-from envweave.tools.registry import ToolRegistry
-from envweave.tools.sources import ToolSource
-from envweave.tools.tool import Tool
+from envweave.tools.registry import ToolRegistry, ToolSource
+from envweave.tools.tool import Tool, ToolOutcome
 
 __all__ = ["Tool", "ToolOutcome", "ToolRegistry", "ToolSource"]

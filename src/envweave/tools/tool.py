@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import dataclasses
+import enum
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 from envweave.errors import OptionError
 from envweave.tools.arguments import Arguments, is_usable
-from envweave.tools.docstrings import read_docstring
-from envweave.tools.faces import docstring_of, shown_signature, types_part
-from envweave.tools.functions import arguments_of, is_async, own_docstring
-from envweave.tools.schema_reading import arguments_from_schema
-from envweave.tools.schemas import object_schema
-from envweave.tools.values import as_data
+from envweave.tools.functions import arguments_of, is_async, own_docstring, read_docstring
+from envweave.tools.json_schema import arguments_from_schema, object_schema
+from envweave.tools.signatures import docstring_of, shown_signature, types_part
+
+_LEAVES = frozenset([str, int, float, bool, bytes, type(None)])
+
+
+def as_data(value: Any) -> Any:
+    """Return a value with dicts in the place of dataclasses, and values in that of enum members.
+
+    Everything else stays as it is.
+
+    Raises:
+        TypeError: It is a coroutine that nobody awaited.
+    """
+    if type(value) in _LEAVES:
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("it returned a coroutine. Register the `async` function itself.")
+    try:
+        return _converted(value)
+    except RecursionError:  # it holds itself; whoever takes it says so
+        return value
+
+
+def _converted(value: Any) -> Any:
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if kind in (list, set, frozenset):
+        return kind([_converted(one) for one in value]) if _has_more(value) else value
+    if kind is tuple:
+        return tuple([_converted(one) for one in value]) if _has_more(value) else value
+    if kind is dict:
+        if not _has_more(value.values()) and not _has_more(value):
+            return value
+        return {_converted(key): _converted(one) for key, one in value.items()}
+    if isinstance(value, enum.Enum):
+        return _converted(value.value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {one.name: _converted(getattr(value, one.name)) for one in fields}
+    return value
+
+
+def _has_more(values: Any) -> bool:
+    """Whether any of them is more than a number or a text."""
+    return not _LEAVES.issuperset(map(type, values))
 
 
 @final
@@ -263,3 +310,60 @@ def _own_name(function: Any) -> str:
     raise OptionError(
         f"{shown} has no name that code could call it by. Give one: register('name', function)."
     )
+
+
+_TEXT_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What came of a call.
+
+    Attributes:
+        value: What the tool returned, with dicts in the place of dataclasses; if it failed, why,
+            on one line.
+        is_error: Whether it failed.
+    """
+
+    value: Any = None
+    is_error: bool = False
+
+
+def failed(error: BaseException) -> ToolOutcome:
+    """Return the outcome of a call that ended with this exception."""
+    name = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an author's __str__ may do anything
+        text = "its message cannot be shown"
+    return ToolOutcome(f"{name}: {text}"[:_TEXT_LIMIT] if text else name, is_error=True)
+
+
+async def call_tool(tool: Tool, arguments: Any, admit: Callable[[Tool], None]) -> ToolOutcome:
+    """Run a tool with arguments as JSON has them: here if it is `async`, else in a thread.
+
+    It raises nothing but what cancels the caller.
+    """
+    try:
+        if not isinstance(arguments, Mapping) or not all(isinstance(one, str) for one in arguments):
+            raise TypeError(f"{tool.name}() takes its arguments by name, as an object.")
+        args, kwargs = tool.arguments.read_named(arguments)
+        admit(tool)
+        if tool.is_async:
+            return ToolOutcome(as_data(await tool.function(*args, **kwargs)))
+        return await asyncio.to_thread(_run, tool, args, kwargs)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return failed(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may do anything
+        return failed(error)
+
+
+def _run(tool: Tool, args: Any, kwargs: Any) -> ToolOutcome:
+    """Run a tool. Some exceptions would do more to a thread's caller than to be raised there."""
+    try:
+        return ToolOutcome(as_data(tool.function(*args, **kwargs)))
+    except BaseException as error:  # noqa: BLE001 - a tool may do anything
+        return failed(error)

@@ -1,9 +1,8 @@
 """Many environments, one call: the vector environment and its batches."""
 
-from envweave.vector.agent_batch import AgentResetBatch, AgentStepBatch
-from envweave.vector.batch import StepBatch
+from envweave.vector.agents.batch import AgentResetBatch, AgentStepBatch
+from envweave.vector.batch import ResetBatch, StepBatch
 from envweave.vector.protocol import BatchTransport
-from envweave.vector.reset_batch import ResetBatch
 from envweave.vector.vector_env import VectorEnv
 
 __all__ = [

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.branches import Dictionary, Model, Record
-from envweave.codec.declared import Declared
-from envweave.codec.leaves import Array, Boolean, Choice, Integer, Real
+from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.hints import Declared
+from envweave.codec.scalars import Array, Boolean, Choice, Integer, Real
 from envweave.codec.spaces import NOT_SHOWN, shown_fields
 from envweave.codec.spec import short
 from envweave.errors import BadReturnError
-from envweave.session.keeping import IMMUTABLE, keep
+from envweave.session.snapshot import IMMUTABLE, keep
 from envweave.types import Observation
 
 if TYPE_CHECKING:
-    from envweave.vector.agent_columns import ByAgent
+    from envweave.vector.agents.columns import ByAgent
 
 Columns: TypeAlias = Any
 """An array, a list, or a dict of such by field."""

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from envweave.environment import Interface
 from envweave.types import ResetResult, State, Tasks
-from envweave.vector.batch import StepBatch
-from envweave.vector.choices import Wanted
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import Standing, StepBatch
 from envweave.vector.columns import Columns, Layout
-from envweave.vector.reset_batch import Standing
 
 
 class BatchTransport(Protocol):

@@ -20,14 +20,12 @@ from envweave.errors import (
     ResetNeededError,
 )
 from envweave.types import State, Task, Tasks
-from envweave.vector.actions import action_rows, agent_action_rows
-from envweave.vector.agent_batch import AgentResetBatch
-from envweave.vector.agent_rows import AgentRows
-from envweave.vector.batch import OVER, StepBatch, lend
-from envweave.vector.choices import read_ids, read_wishes
+from envweave.vector.agents.batch import AgentResetBatch
+from envweave.vector.agents.rows import AgentRows
+from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_wishes
+from envweave.vector.batch import OVER, ResetBatch, StepBatch, lend
 from envweave.vector.columns import Layout, layout_of
 from envweave.vector.protocol import BatchTransport, TakesArrays
-from envweave.vector.reset_batch import ResetBatch
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from envweave.wire.reading import read_as
+from envweave.wire.messages import read_as
 
 
 class Description(msgspec.Struct, kw_only=True):

@@ -19,8 +19,16 @@ import msgspec
 
 from envweave.errors import WireError, in_words
 from envweave.wire import arrays
-from envweave.wire.json_values import SAME_HASH, Surrogates, marked, standard, unmarked
-from envweave.wire.stand_ins import ARRAY, COMPLEX, INT, TEXT, stand_in, tamed, without_extensions
+from envweave.wire.fallback_encoding import (
+    ARRAY,
+    COMPLEX,
+    INT,
+    TEXT,
+    stand_in,
+    tamed,
+    without_extensions,
+)
+from envweave.wire.json_dialect import SAME_HASH, Surrogates, marked, standard, unmarked
 
 Data = bytes | bytearray | memoryview | str
 

@@ -37,14 +37,31 @@ by the reply to the first. Calls without a session are answered anew each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from envweave.errors import WireError
 from envweave.wire.columns import count_of, rows_of
-from envweave.wire.reading import read_as
+from envweave.wire.encoding import Encoding
+
+T = TypeVar("T")
+
+
+def read_as(plain: Any, kind: type[T], refusal: str) -> T:
+    """Return decoded data as a `kind`.
+
+    Raises:
+        WireError: It is none; the message begins with `refusal`.
+    """
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise WireError(f"{refusal}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+        raise WireError(f"{refusal}: {type(error).__name__}") from None
+
 
 OF_SESSIONS = frozenset({"open", "reset", "check_reset", "step", "state", "close"})
 """The methods that are called on a session."""
@@ -262,3 +279,63 @@ def unbundled(sent: Reply | Replies | Stepped) -> list[Reply]:
         for reply, task in zip(replies, sent.tasks, strict=True):
             reply.result["task_id"] = task
     return [*replies, *sent.rest]
+
+
+CALLS_BYTES: Final = 1 << 14
+"""How large a frame of gathered calls may be."""
+
+REPLIES_BYTES: Final = 1 << 18
+"""How large a frame of gathered replies may be."""
+
+_CALLS: Final = {
+    False: (b"\x82\xa5calls", b"\xa8together\xc2"),
+    True: (b'{"calls":[', b'],"together":false}'),
+}
+_REPLIES: Final = {False: (b"\x81\xa7replies", b""), True: (b'{"replies":[', b"]}")}
+
+_AROUND: Final = 64  # no less than what is put around the parts
+
+
+def gather_calls(
+    encoding: Encoding, calls: Iterable[bytes], limit_bytes: int = 0
+) -> Iterator[bytes]:
+    """Yield encoded calls in as few frames as they fit in; each call is answered by itself.
+
+    Args:
+        encoding: How they are encoded.
+        calls: At most one a session.
+        limit_bytes: How large a frame the server takes; 0 if that is not known.
+    """
+    limit = min(CALLS_BYTES, limit_bytes - _AROUND) if limit_bytes else CALLS_BYTES
+    return _gather(encoding, _CALLS[encoding.is_text], calls, limit)
+
+
+def gather_replies(encoding: Encoding, replies: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield encoded replies in as few frames as they fit in. They are asked for one by one."""
+    return _gather(encoding, _REPLIES[encoding.is_text], replies, REPLIES_BYTES)
+
+
+def _gather(
+    encoding: Encoding, around: tuple[bytes, bytes], parts: Iterable[bytes], limit: int
+) -> Iterator[bytes]:
+    some: list[bytes] = []
+    size = 0
+    for part in parts:
+        if some and (size + len(part) > limit or len(some) == MAX_CALLS):
+            yield _joined(some, around, is_text=encoding.is_text)
+            some, size = [], 0
+        some.append(part)
+        size += len(part) + 1  # in JSON, a comma
+    if some:
+        yield _joined(some, around, is_text=encoding.is_text)
+
+
+def _joined(parts: list[bytes], around: tuple[bytes, bytes], *, is_text: bool) -> bytes:
+    if len(parts) == 1:
+        return parts[0]
+    before, after = around
+    if is_text:
+        return before + b",".join(parts) + after
+    count = len(parts)
+    length = bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+    return b"".join((before, length, *parts, after))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from envweave.errors import WireError
-from envweave.session.plan import Position
+from envweave.session.episodes import Position
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -22,7 +22,7 @@ from envweave.types import (
     StepResult,
     ToolCallRequest,
 )
-from envweave.wire.reading import read_as
+from envweave.wire.messages import read_as
 
 EVENTS: dict[Any, Any] = {
     "agent_end": AgentEnd,

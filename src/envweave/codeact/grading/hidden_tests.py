@@ -2,27 +2,85 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Literal, final, get_args
 
-from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
-from envweave.codeact.executors.shared import SandboxOptions
-from envweave.codeact.files import gates
-from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
-from envweave.codeact.grading.fresh_sessions import FreshSessions, fresh_session
+from envweave.codeact.executors.base import Functions
+from envweave.codeact.executors.sandbox import Lease, SandboxOptions, take_lease
+from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
 from envweave.codeact.grading.test_cases import INPUTS, Case, read_cases, read_entry
-from envweave.codeact.prelude import MODULES, prelude
-from envweave.errors import OptionError, SandboxError, SessionEndedError
+from envweave.codeact.injected.files import gates
+from envweave.codeact.injected.prelude import MODULES, prelude
+from envweave.errors import ClosedError, OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.options import WantedIsolation, read_options
-from envweave.sandbox.packages import AnyPackages, calling_module
+from envweave.sandbox.config import Limits, WantedIsolation, read_options
+from envweave.sandbox.host.packages import AnyPackages, calling_module
 from envweave.sandbox.results import ExecutionResult
-from envweave.sandbox.sandboxes import AsyncSandbox
+from envweave.sandbox.sandbox import AsyncSandbox
 from envweave.types import Task
+
+
+@final
+class FreshSessions:
+    """Makes sessions in the sandbox that this process has for such options.
+
+    The sandbox is started when the first one is wanted, and kept until `close`.
+    """
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self._options = options
+        self._kept: Lease | None = None
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self) -> AsyncIterator[AsyncSandbox]:
+        """Have the sandbox, whoever closes this meanwhile.
+
+        Raises:
+            GradingError: It cannot be had.
+        """
+        try:
+            lease = await asyncio.to_thread(take_lease, self._options)
+        except SandboxError as error:
+            raise GradingError(f"There is no sandbox to judge in: {error}") from error
+        try:
+            yield lease.sandbox
+        finally:
+            # The newest is kept, and the one before given back: there is no moment without.
+            before, self._kept = self._kept, lease
+            if before is not None:
+                before.release()
+
+    async def close(self) -> None:
+        """Give the sandbox back. The next who wants it starts it again."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await asyncio.to_thread(kept.release)
+
+
+@contextlib.asynccontextmanager
+async def fresh_session(
+    sandbox: AsyncSandbox, seed: int, tools: Functions
+) -> AsyncIterator[AsyncSession]:
+    """Have a session of one's own.
+
+    Raises:
+        GradingError: It cannot be made.
+    """
+    try:
+        session = await sandbox.session(seed=seed, tools=tools)
+    except (SandboxError, ClosedError) as error:
+        raise GradingError(f"There is no session to judge in: {error}") from error
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(SandboxError):
+            await session.close()
+
 
 Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]
 """What is told of a case: it passed; another value came out; the code raised; it took too long; it

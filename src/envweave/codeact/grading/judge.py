@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from string import Template
 from typing import Any, NamedTuple, final
 
-from envweave.codeact.attempts import Attempt, Grade, Grader, GradingError
-from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
+from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
 from envweave.errors import OptionError
 from envweave.tools.functions import is_async
 from envweave.types import Task

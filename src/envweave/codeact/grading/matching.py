@@ -3,26 +3,120 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from typing import Any, NamedTuple, final
 
-from envweave.codeact.answers import check_tolerance, is_same, read_expected
-from envweave.codeact.attempts import Attempt, Grade, Grader
-from envweave.codeact.grading.expectations import NOT_GIVEN, Expected
-from envweave.codeact.grading.numbers_in_text import last_number
-from envweave.codeact.grading.patterns import matches
+from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
+from envweave.codeact.grading.comparison import check_tolerance, is_same, read_expected
 from envweave.errors import OptionError
 from envweave.types import Task
+
+_STUCK_S = 60.0
+"""How long the process may take by the clock on the wall, on however busy a machine."""
+
+# The time that counts is the process's own: a busy machine makes no answer wrong.
+_CHILD = """
+import json, re, signal, sys
+pattern, flags, text, full, seconds = json.load(sys.stdin)
+search = re.compile(pattern, flags)
+signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+print("yes" if (search.fullmatch if full else search.search)(text) else "no")
+"""
+
+
+def matches(pattern: str, flags: int, text: str, *, full: bool, timeout_s: float) -> bool | None:
+    """Return whether a text matches, or `None` if finding out takes longer than it may.
+
+    Blocks.
+
+    Raises:
+        GradingError: The process could not be started, or did not answer.
+    """
+    question = json.dumps([pattern, flags, text, full, timeout_s])
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter, and no text of anybody's
+            [sys.executable, "-I", "-S", "-c", _CHILD],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=math.ceil(timeout_s) + _STUCK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GradingError(f"A pattern could not be matched: {type(error).__name__}.") from error
+    if done.returncode == -signal.SIGVTALRM:
+        return None
+    if done.returncode != 0:
+        raise GradingError(f"A pattern could not be matched: status {done.returncode}.")
+    return done.stdout.strip() == "yes"
+
+
+LONGEST_TEXT = 10_000
+"""How many characters of a text are looked at: the last ones."""
+
+_LONGEST_INT = 300  # digits, so that each has its place among the floats
+
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_UNSIGNED = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_NUMBER = re.compile(
+    rf"""
+    (?P<sign>(?<![\w.)\]])[-+\u2212])?    # of a difference the minus is no sign
+    (?:[$€£¥]\ ?(?P<inner>[-\u2212])?)?
+    (?<![\w./])
+    (?P<above>{_UNSIGNED})
+    (?:\ ?/\ ?(?P<below>{_UNSIGNED})(?![\w./]))?
+    """,
+    re.VERBOSE,
+)
+
+
+def last_number(text: str) -> int | float | None:
+    """Return the last number in a text, or `None` if there is none.
+
+    `1,234.5` is read with its commas, `1e-3` with its exponent, `3/4` as a quotient. A sign of a
+    currency and a percent sign are passed over: `$5` and `5%` are 5. Digits within words, as in
+    `x2`, are none.
+
+    >>> last_number("She had 3 apples and paid $1,234.50 for them.")
+    1234.5
+    >>> last_number("The answer is 42.")
+    42
+    """
+    tail = text[-LONGEST_TEXT:]
+    found = None
+    for found in _NUMBER.finditer(tail):  # noqa: B007 - the last one is what is wanted
+        pass
+    if found is None or (found.start() == 0 and len(text) > len(tail)):  # cut in the middle
+        return None
+    value = _read(found["above"])
+    if value is not None and found["below"] is not None:
+        below = _read(found["below"])
+        value = value / below if below else None
+    if value is None or not math.isfinite(value):
+        return None
+    is_negative = (found["sign"] in ("-", "\u2212")) != (found["inner"] is not None)
+    return -value if is_negative else value
+
+
+def _read(digits: str) -> int | float | None:
+    digits = digits.replace(",", "")
+    if not digits.isdecimal():
+        return float(digits)
+    return int(digits) if len(digits) <= _LONGEST_INT else None
 
 
 @final
 class ExactMatch(Grader):
     """Passes an answer that is what was expected: plain data, compared on the host.
 
-    See `envweave.codeact.answers.is_same` for what is the same: 2 and 2.0 are, a list and a tuple
-    of the same are; `True` and 1 are not, nor 42 and `"42"`. An object of the agent's own has no
-    plain form, and equals nothing.
+    See `envweave.codeact.grading.comparison.is_same`: 2 and 2.0 are equal, and so are a list and a
+    tuple of equal items; `True` and 1 are not, nor 42 and `"42"`. An object of the agent's own has
+    no plain form, and equals nothing.
 
     Args:
         expected: The answer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from envweave.codeact.answers import check_tolerance, is_same, read_expected, read_number
+from envweave.codeact.grading.comparison import check_tolerance, is_same, read_expected, read_number
 from envweave.codeact.models import CodeObservation
 from envweave.codeact.transforms.reading import read_part, read_reward, read_step
 from envweave.errors import OptionError
@@ -19,8 +19,9 @@ class MathProblemTransform(Transform):
     """Pays for code whose value is the expected answer, and sets that part of the reward.
 
     The answer stays on the host: it is in no observation, in no `repr` and in no session. What the
-    code came to is compared with it as plain data (see `envweave.codeact.answers.is_same`). Code
-    that raised, or ran into a limit that ended it, is wrong whatever its value.
+    code came to is compared with it as plain data (see
+    `envweave.codeact.grading.comparison.is_same`). Code that raised, or ran into a limit that ended
+    it, is wrong whatever its value.
 
     Args:
         expected_answer: A number; or text, or lists and dicts of such, or an array.

@@ -7,7 +7,7 @@ from typing import Any
 import envweave as ew
 from envweave.codec import spec_from_hint
 from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
-from envweave.wire.rebuilding import rebuilder
+from envweave.wire.decoding import rebuilder
 
 
 class CodingEnv(ew.HTTPEnvClient[CodeAction, CodeObservation]):

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import envweave as ew
-from envweave.codeact.attempts import Grader
-from envweave.codeact.creating import AnyTools, create_codeact_env
 from envweave.codeact.environment import GradeWhen
 from envweave.codeact.executors.base import Executor
-from envweave.codeact.executors.sessions import SessionSource
-from envweave.codeact.executors.shared import SandboxOptions
-from envweave.codeact.executors.walled import SandboxSessions
+from envweave.codeact.executors.sandbox import SandboxOptions, SandboxSessions, SessionSource
+from envweave.codeact.factory import AnyTools, create_codeact_env
+from envweave.codeact.grading.base import Grader
 from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envweave.envs.coding_env.terminal import TerminalExecutor
 from envweave.errors import OptionError, suggest
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.options import Profile, WantedIsolation
-from envweave.sandbox.packages import AnyPackages, calling_module, read_packages
+from envweave.sandbox.config import Limits, Profile, WantedIsolation
+from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
 
 
 class CodingEnvironment(ew.Environment):
@@ -175,7 +172,7 @@ def _refuse_what_only_python_has(**given: Any) -> None:
 
 
 def _docker(options: SandboxOptions) -> SessionSource:
-    from envweave.codeact.executors.docker import default_sessions
+    from envweave.codeact.executors.docker.executor import default_sessions
 
     return default_sessions(options)
 

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
-from envweave.codeact.executors.sessions import EpisodeSession, SessionSource
-from envweave.codeact.executors.shared import SandboxOptions
-from envweave.codeact.executors.walled import SandboxSessions
+from envweave.codeact.executors.sandbox import (
+    EpisodeSession,
+    SandboxOptions,
+    SandboxSessions,
+    SessionSource,
+)
 from envweave.codeact.models import Variable, exit_code_of
 from envweave.errors import OptionError, SessionLostError
 from envweave.sandbox.results import ExecutionResult
 
 LEAST_OPEN_FILES = 32
-_INSIDE = "envweave.codeact.shell"
+_INSIDE = "envweave.codeact.injected.shell"
 _SPARE_S = 1.0
 """How much longer than its commands a session may take before the host ends it."""
 

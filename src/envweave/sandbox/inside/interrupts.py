@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import final
 
-from envweave.sandbox.messages import INTERRUPT
-from envweave.sandbox.own_builtins import OWN
+from envweave.sandbox.protocol.encoding import OWN
+from envweave.sandbox.protocol.messages import INTERRUPT
 
 __builtins__ = OWN
 

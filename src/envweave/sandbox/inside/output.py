@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, final
 
-from envweave.sandbox.own_builtins import OWN
+from envweave.sandbox.protocol.encoding import OWN
 
 __builtins__ = OWN
 

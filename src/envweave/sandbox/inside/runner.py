@@ -6,24 +6,29 @@ imported, before any code runs, and what it cannot do is told to the host as a f
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
+import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from msgspec.structs import replace
 
-from envweave.sandbox.inside.executing import Cells
+from envweave.sandbox.inside.cells import Cells
+from envweave.sandbox.inside.channel import Line, TooLargeError
 from envweave.sandbox.inside.interrupts import Interrupts
-from envweave.sandbox.inside.line import Line, TooLargeError
 from envweave.sandbox.inside.output import Kept, TextStream
-from envweave.sandbox.inside.proxies import ToolError, make_tool
-from envweave.sandbox.inside.reserve import Reserve
+from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
 from envweave.sandbox.inside.seeding import reseed
-from envweave.sandbox.inside.showing import show_briefly, show_failure, show_value
+from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
 from envweave.sandbox.inside.work_files import WorkFiles
-from envweave.sandbox.messages import (
+from envweave.sandbox.protocol.encoding import OWN
+from envweave.sandbox.protocol.messages import (
+    DESCRIPTOR,
     Answer,
     Begin,
     Birth,
@@ -40,13 +45,38 @@ from envweave.sandbox.messages import (
     ToSession,
     WriteFile,
 )
-from envweave.sandbox.own_builtins import OWN
-from envweave.sandbox.plain import pack
+from envweave.sandbox.protocol.plain_values import encode, pack
 
 if TYPE_CHECKING:
     import msgspec
 
+
 __builtins__ = OWN
+
+_BYTES = 4 << 20
+_map = mmap.mmap
+
+
+@final
+class Reserve:
+    """A few megabytes that count against the limit and, never touched, take none."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self.fill()
+
+    def fill(self) -> None:
+        """Take it again, if it was spent and there is room."""
+        if self._memory is None:
+            with suppress(OSError, MemoryError):
+                self._memory = _map(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def spend(self) -> None:
+        """Give it back to whoever asks for memory next."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+
 
 _pack = pack
 _get_trace = sys.gettrace
@@ -283,3 +313,40 @@ def _as_plain(value: Any) -> tuple[Any, bool]:
         return _pack(value), True
     except Exception:  # noqa: BLE001 - a dict that a thread changes, an array that does not fit
         return None, False
+
+
+_TIMES = 30
+"""More than the interpreter takes to be done with a function."""
+
+_ANSWER_BYTES = 1 << 16
+
+
+def rehearse(runner: Runner) -> None:
+    """Have a runner run cells and answer, as in a session, and forget them."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, _put_back((1, 2, DESCRIPTOR)):
+        os.dup2(theirs.fileno(), DESCRIPTOR)
+        for number in range(_TIMES):
+            ours.sendall(encode(Run(number, f"_ = {number}\nprint(_)\n_")))
+            runner.serve_next()
+            ours.recv(_ANSWER_BYTES)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    runner.forget()
+
+
+@contextlib.contextmanager
+def _put_back(numbers: tuple[int, ...]) -> Iterator[None]:
+    """Have these descriptors lead afterwards where they lead now, or nowhere."""
+    copies: dict[int, int] = {}
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            copies[number] = os.dup(number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if number in copies:
+                os.dup2(copies[number], number, inheritable=os.get_inheritable(number))
+                os.close(copies[number])
+            else:
+                os.closerange(number, number + 1)

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, final
 
-from envweave.sandbox.own_builtins import OWN
+from envweave.sandbox.protocol.encoding import OWN
 
 __builtins__ = OWN
 

@@ -24,13 +24,13 @@ from typing import NoReturn
 
 import msgspec
 
-from envweave.sandbox.inside import copying, spawning
-from envweave.sandbox.inside.branching import Branching
+from envweave.sandbox.inside import branch as copying
+from envweave.sandbox.inside import spawn
+from envweave.sandbox.inside.branch import Branching
 from envweave.sandbox.inside.listed_folders import use_listings
-from envweave.sandbox.inside.rehearsing import rehearse
-from envweave.sandbox.inside.runner import Runner
-from envweave.sandbox.messages import DESCRIPTOR, Birth, Ready, Unwalled
-from envweave.sandbox.orders import (
+from envweave.sandbox.inside.runner import Runner, rehearse
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Birth, Ready, Unwalled
+from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
     Ask,
     Copied,
@@ -49,11 +49,11 @@ from envweave.sandbox.walls import (
     capabilities,
     kernel,
     landlock,
+    mounts,
     namespaces,
-    numbers,
     policy,
-    root,
     seccomp,
+    syscall_numbers,
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -86,7 +86,7 @@ class Template:
         """Stand up and serve. Every failure is reported, and ends the process."""
         try:
             walls, gate, missing = self._stand_up()
-        except spawning.WallError as error:
+        except spawn.WallError as error:
             self._report(Down(error.wall, error.errno, str(error)))
             os._exit(1)
         except BaseException as error:  # noqa: BLE001 - a module that cannot be preloaded
@@ -99,7 +99,7 @@ class Template:
             os.close(gate)
         self._serve(walls)
 
-    def _stand_up(self) -> tuple[spawning.Walls, int, list[str]]:
+    def _stand_up(self) -> tuple[spawn.Walls, int, list[str]]:
         plan = self._plan
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -127,16 +127,16 @@ class Template:
         ):
             importlib.import_module(self._importing)
         sys.argv[:] = [""]
-        walls = spawning.prepare(plan, processes, native)
+        walls = spawn.prepare(plan, processes, native)
         if plan.isolation == "landlock":
             with _wall("landlock"):
-                spawning.restrict_template(plan)
+                spawn.restrict_template(plan)
         gate = -1
         if plan.isolation == "namespace" and not plan.shell:
             with _wall("seccomp gate"):
                 capabilities.no_new_privileges()
                 gate = seccomp.install(
-                    seccomp.assemble(policy.gate_policy(), numbers.MACHINE),
+                    seccomp.assemble(policy.gate_policy(), syscall_numbers.MACHINE),
                     seccomp.NEW_LISTENER,
                 )
         missing = []
@@ -171,7 +171,7 @@ class Template:
                 self._build_root()
             with _wall("user"):
                 os.setgroups([])
-                spawning.take_user(plan.first_user)
+                spawn.take_user(plan.first_user)
                 # Else nobody but the host's root could enter the mounts of a branch.
                 capabilities.dumpable()
             with _wall("user namespace"):
@@ -187,7 +187,7 @@ class Template:
 
     def _build_root(self) -> None:
         plan = self._plan
-        root.build(
+        mounts.build(
             plan.place,
             plan.visible,
             hidden=plan.hidden,
@@ -196,7 +196,7 @@ class Template:
             memory_counted=plan.memory_counted,
         )
 
-    def _serve(self, walls: spawning.Walls) -> NoReturn:
+    def _serve(self, walls: spawn.Walls) -> NoReturn:
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -220,7 +220,7 @@ class Template:
                 for one in descriptors:
                     os.close(one)
 
-    def _carry_out(self, order: Order, descriptors: list[int], walls: spawning.Walls) -> None:
+    def _carry_out(self, order: Order, descriptors: list[int], walls: spawn.Walls) -> None:
         if isinstance(order, Spawn):
             # Done here once, or each session had to forget the handler by itself.
             _signal.set_wakeup_fd(-1)
@@ -239,7 +239,7 @@ class Template:
         _signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, _pass)
 
-    def _spawn(self, order: Spawn, descriptors: list[int], walls: spawning.Walls) -> None:
+    def _spawn(self, order: Spawn, descriptors: list[int], walls: spawn.Walls) -> None:
         each = 1 + order.cgroup_files
         if len(descriptors) != len(order.births) * each:
             # The kernel drops what there is no room for.
@@ -252,7 +252,7 @@ class Template:
             descriptor, *cgroup_files = descriptors[at * each : (at + 1) * each]
             runner = self._runner_for(birth)
             try:
-                pid, process, fault = spawning.spawn(walls, birth, descriptor, cgroup_files)
+                pid, process, fault = spawn.spawn(walls, birth, descriptor, cgroup_files)
             except OSError as error:
                 for one in processes:  # nobody will hear of these
                     _signal.pidfd_send_signal(one, _signal.SIGKILL)
@@ -280,7 +280,7 @@ class Template:
             gc.freeze()
         return self._runner
 
-    def _copy_files(self, order: CopyFiles, descriptors: list[int], walls: spawning.Walls) -> None:
+    def _copy_files(self, order: CopyFiles, descriptors: list[int], walls: spawn.Walls) -> None:
         """Copy in a process of its own: this one must not leave its mounts."""
         told, telling = os.pipe()
         # In a new PID namespace, because the gate would stop a fork into this one.
@@ -357,7 +357,7 @@ def _pass(*_: object) -> None:
     """Handle a signal that is only to wake."""
 
 
-def _native() -> spawning.Native | None:
+def _native() -> spawn.Native | None:
     try:
         from envweave.sandbox import _spawn
     except ImportError:  # built without a compiler
@@ -370,10 +370,10 @@ def _wall(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise spawning.WallError(name, error) from None
+        raise spawn.WallError(name, error) from None
 
 
-def _live(runner: Runner, birth: Birth, fault: spawning.WallError | None) -> NoReturn:
+def _live(runner: Runner, birth: Birth, fault: spawn.WallError | None) -> NoReturn:
     """Be a session, from the first instruction behind its walls to the end.
 
     Args:

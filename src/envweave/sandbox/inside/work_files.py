@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from typing import final
 
-from envweave.sandbox.own_builtins import OWN
+from envweave.sandbox.protocol.encoding import OWN
 
 __builtins__ = OWN
 

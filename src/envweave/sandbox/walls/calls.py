@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from envweave.sandbox.walls import kernel
-from envweave.sandbox.walls.numbers import NUMBERS
+from envweave.sandbox.walls.syscall_numbers import NUMBERS
 
 
 class Call(NamedTuple):

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from envweave.sandbox.walls.numbers import number
+from envweave.sandbox.walls.syscall_numbers import number
 
 # PyDLL keeps the interpreter's lock over a call: between `clone` and the child's first own
 # instruction no other thread of this process may run Python.

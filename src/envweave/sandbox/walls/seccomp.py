@@ -20,7 +20,12 @@ from typing import Final
 
 from envweave.sandbox.walls import bpf, calls, kernel
 from envweave.sandbox.walls.bpf import Jump, Label, Line, Step
-from envweave.sandbox.walls.numbers import AARCH64, AUDIT_ARCH_AARCH64, AUDIT_ARCH_X86_64, X86_64
+from envweave.sandbox.walls.syscall_numbers import (
+    AARCH64,
+    AUDIT_ARCH_AARCH64,
+    AUDIT_ARCH_X86_64,
+    X86_64,
+)
 
 ALLOW: Final = 0x7FFF_0000
 NOTIFY: Final = 0x7FC0_0000

@@ -18,10 +18,10 @@ from envweave.codeact.executors.local.interrupts import Interrupts
 from envweave.codeact.executors.local.line import Line
 from envweave.codeact.executors.local.runner import Runner
 from envweave.errors import BranchError
-from envweave.sandbox.bodies import Body, Death
-from envweave.sandbox.folders import WorkFolder, remove_tree
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.watcher import Calls
+from envweave.sandbox.config import Limits
+from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
+from envweave.sandbox.processes.process import Body, Death
+from envweave.sandbox.processes.watcher import Calls
 
 logger = logging.getLogger("envweave.codeact")
 

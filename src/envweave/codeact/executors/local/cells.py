@@ -16,10 +16,10 @@ from typing import Any, final
 from envweave.codeact.executors.local.interpreting import Interpreter
 from envweave.codeact.executors.local.modules import Modules
 from envweave.codeact.executors.local.tracebacks import leave_out_ours
-from envweave.codeact.prelude import MODULES
-from envweave.sandbox.inside.showing import show_failure
-from envweave.sandbox.inside.sources import CELL
-from envweave.sandbox.messages import Failure
+from envweave.codeact.injected.prelude import MODULES
+from envweave.sandbox.inside.cells import CELL
+from envweave.sandbox.inside.reprs import show_failure
+from envweave.sandbox.protocol.messages import Failure
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})

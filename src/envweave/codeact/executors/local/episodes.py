@@ -14,15 +14,15 @@ from envweave.codeact.executors.local.body import ThreadBody
 from envweave.codeact.executors.local.interpreting import Interpreter
 from envweave.codeact.executors.local.modules import Modules
 from envweave.codeact.executors.local.runner import LOOKS
-from envweave.codeact.files import FILE_TOOLS, functions, gates
+from envweave.codeact.injected.files import FILE_TOOLS, functions, gates
+from envweave.codeact.injected.variables import look
 from envweave.codeact.models import Variable
-from envweave.codeact.showing import look
 from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.config import Limits
+from envweave.sandbox.inside import channel
 from envweave.sandbox.inside import interrupts as inside_interrupts
-from envweave.sandbox.inside import line as inside_line
-from envweave.sandbox.inside.proxies import ToolError, make_tool
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
 from envweave.sandbox.results import ExecutionResult, ToolCall
 from envweave.sandbox.tools import Tools
 
@@ -106,7 +106,7 @@ class LocalEpisode:
 
 def _bound(table: Tools, body: ThreadBody, *, files: bool) -> Mapping[str, Any]:
     """Return the functions that code calls."""
-    line = cast("inside_line.Line", body.line)  # it asks, as the sandbox's does
+    line = cast("channel.Line", body.line)  # it asks, as the sandbox's does
     interrupts = cast("inside_interrupts.Interrupts", body.interrupts)
     bound: dict[str, Any] = {face.name: make_tool(face, line, interrupts) for face in table.faces()}
     if files:

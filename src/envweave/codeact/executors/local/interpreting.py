@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from envweave.sandbox.messages import Failure
+from envweave.sandbox.protocol.messages import Failure
 
 
 class Interpreter(ABC):

@@ -12,10 +12,10 @@ from typing import Any, final
 import msgspec
 
 from envweave.codeact.executors.local.interrupts import Interrupts
-from envweave.sandbox.frames import Frames
-from envweave.sandbox.inside.line import TooLargeError
-from envweave.sandbox.messages import HEADER_BYTES, Answer, Called, ToSession
-from envweave.sandbox.plain import encode, read_from_host
+from envweave.sandbox.inside.channel import TooLargeError
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.messages import HEADER_BYTES, Answer, Called, ToSession
+from envweave.sandbox.protocol.plain_values import encode, read_from_host
 
 _READ_BYTES = 64 << 10
 _LONGEST_FRAME = 1 << 31

@@ -16,12 +16,12 @@ from envweave.codeact.executors.local.interpreting import Interpreter
 from envweave.codeact.executors.local.interrupts import Interrupts, TimeLimit
 from envweave.codeact.executors.local.line import HostGoneError, Line
 from envweave.codeact.executors.local.streams import KeptText, keeping
-from envweave.codeact.inside_showing import show
-from envweave.sandbox.inside.line import TooLargeError
-from envweave.sandbox.inside.showing import show_briefly, show_value
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.messages import Failure, Finished, Run
-from envweave.sandbox.plain import pack
+from envweave.codeact.injected.variables_inside import show
+from envweave.sandbox.config import Limits
+from envweave.sandbox.inside.channel import TooLargeError
+from envweave.sandbox.inside.reprs import show_briefly, show_value
+from envweave.sandbox.protocol.messages import Failure, Finished, Run
+from envweave.sandbox.protocol.plain_values import pack
 
 logger = logging.getLogger("envweave.codeact")
 

@@ -13,10 +13,10 @@ from typing import Any, final
 from envweave.codeact.executors.local.interpreting import Interpreter
 from envweave.codeact.executors.local.modules import Modules
 from envweave.codeact.executors.local.tracebacks import is_ours
-from envweave.codeact.prelude import MODULES
-from envweave.sandbox.inside.showing import show_failure
-from envweave.sandbox.inside.sources import CELL
-from envweave.sandbox.messages import Failure
+from envweave.codeact.injected.prelude import MODULES
+from envweave.sandbox.inside.cells import CELL
+from envweave.sandbox.inside.reprs import show_failure
+from envweave.sandbox.protocol.messages import Failure
 
 FINAL_ANSWER = "final_answer"
 

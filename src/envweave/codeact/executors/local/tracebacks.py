@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from types import TracebackType
 
-from envweave.sandbox.inside.sources import CELL
+from envweave.sandbox.inside.cells import CELL
 
 _OURS = str(PurePath(__file__).parent)
 

@@ -1,0 +1,350 @@
+"""Making environments: `make`, `make_async` and `make_vector`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envweave.api.env import AsyncEnv, Env
+from envweave.api.options import (
+    Transforms,
+    backend_module,
+    choose_backend,
+    constructor_keywords,
+    explains_collisions,
+    flag,
+    recipe,
+    refuse_one_object,
+    seconds,
+    waiting_time,
+    whole_number,
+    with_registered_place,
+)
+from envweave.api.packages import prepare_packages
+from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words
+from envweave.registry import EnvSpec, Options, Registry, Remote
+from envweave.registry.plugins import load_path
+from envweave.vector import VectorEnv
+
+if TYPE_CHECKING:
+    from envweave.vector import VectorEnv
+
+
+def is_batch(env: Any) -> bool:
+    """Whether it is a vector of Gymnasium's, or a class of such."""
+    # An object of a library exists only where that library was imported.
+    if "gymnasium" not in sys.modules:
+        return False
+    from envweave.adapters.gymnasium import is_vector
+
+    return is_vector(env)
+
+
+def adapt_batch(
+    env: Any,
+    num_envs: int | None,
+    backend: str,
+    spec: EnvSpec,
+    options: Options,
+    kwargs: Mapping[str, Any],
+) -> VectorEnv | None:
+    """Return a vector of Gymnasium's as ours; `None` where single environments are wanted.
+
+    A class is called with `num_envs` and the keywords, and so is the `batch_factory` of an ID.
+
+    Raises:
+        OptionError: An option that a vector cannot honour, or that came too late.
+        DefinitionError: The vector could not be made, or is none that can be adapted.
+    """
+    if is_batch(env) and not isinstance(env, type):
+        _refuse_late(env, num_envs, spec)
+        return _open(env, backend, spec, options)
+    factory: Any = env if is_batch(env) else spec.batch_factory
+    if factory is None:
+        return None
+    factory = load_path(factory) if isinstance(factory, str) else factory
+    made = _make(factory, spec, whole_number("num_envs", num_envs), kwargs)
+    if made is None:
+        return None
+    try:
+        return _open(made, backend, spec, options)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _refuse_late(env: Any, num_envs: int | None, spec: EnvSpec) -> None:
+    name = type(env).__name__
+    if spec.max_episode_steps is not None:
+        raise OptionError(
+            f"max_episode_steps={spec.max_episode_steps} came too late: the {name} is made "
+            "already. Construct it with its limit."
+        )
+    if num_envs is not None and whole_number("num_envs", num_envs) != env.num_envs:
+        raise OptionError(
+            f"num_envs={num_envs!r}, but the {name} has {env.num_envs}. Leave num_envs out."
+        )
+
+
+def _make(factory: Any, spec: EnvSpec, num_envs: Any, kwargs: Mapping[str, Any]) -> Any:
+    given = {**spec.kwargs, **kwargs, "num_envs": num_envs}
+    if spec.max_episode_steps is not None:
+        given["max_episode_steps"] = spec.max_episode_steps
+    try:
+        return factory(**given)
+    except EnvWeaveError:
+        raise
+    except Exception as error:
+        raise DefinitionError(f"Making {spec.id!r} failed: {in_words(error)}") from error
+
+
+def _open(env: Any, backend: str, spec: EnvSpec, options: Options) -> VectorEnv:
+    from envweave.adapters.gymnasium_vector import GymnasiumBatch
+
+    refused = {
+        "backend": None if backend == "inproc" else backend,
+        "mode": options.mode,
+        "workers": options.workers,
+        "timeout_s": options.timeout_s,
+        "transform": spec.transform,
+    }
+    for name, value in refused.items():
+        if value is not None:
+            raise OptionError(
+                f"{name}={value!r} cannot be honoured: {spec.id!r} is a vector of its own, which "
+                f"steps all its environments at once, in this thread. Leave {name} out."
+            )
+    transport = GymnasiumBatch(env, autoreset=options.autoreset)
+    return VectorEnv(transport, transport.num_envs, autoreset=options.autoreset, copy=options.copy)
+
+
+@explains_collisions
+def make(
+    env: Any,
+    *,
+    backend: str | None = None,
+    autoreset: bool = False,
+    timeout_s: float | None = None,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    wait_s: float | None = None,
+    provider: Any = None,
+    docker_image: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> Env:
+    """Make an environment, and return the caller's side of it.
+
+    Args:
+        env: An ID, an environment object, or a class. `"http://…"`, `"https://…"` and
+            `"unix://…"` are servers that run already; `"docker://IMAGE"` is what an image serves.
+        backend: Where it runs: `"inproc"`, unless the ID says where; `"process"`; `"http"`, at
+            a server, which is started and stopped for you unless `base_url` names one;
+            `"docker_http"`, at a server in a container.
+        autoreset: Whether an end begins the next episode, in the same result.
+        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
+            its episode as a `timeout`, and is replaced. In-process, for async environments.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves it. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
+        install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
+            built: `"never"`; `"ask"`, on the terminal; or `"always"`.
+        venv: The path of a virtual environment whose Python runs it, at a server that is
+            started and stopped for you; `"auto"` for one that is kept in the user's cache.
+        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
+            `prime://`.
+        kwargs: Keywords for the environment's constructor, also those that have the name of an
+            option of `make`.
+        **keywords: Passed to the environment's constructor too.
+
+    Raises:
+        EnvNotFoundError: Nobody answers to the ID.
+        BackendNotFoundError: No backend has this name.
+        OptionError: A keyword that neither `make` nor the environment knows.
+        DefinitionError: The environment could not be made.
+        InstallError: A package that it needs is not installed, and may not or cannot be.
+        ConnectionLostError: No server answers at the URL.
+        AccessError: The server refuses this caller.
+        CapacityError: The server is full, and no session was freed within `wait_s`.
+    """
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    module = backend_module(chosen)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
+    return Env(module.connect(spec, given, options), spec.id)
+
+
+@explains_collisions
+def make_async(
+    env: Any,
+    *,
+    backend: str | None = None,
+    autoreset: bool = False,
+    timeout_s: float | None = None,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    wait_s: float | None = None,
+    provider: Any = None,
+    docker_image: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> AsyncEnv:
+    """Make an environment for an async caller. Takes and raises what `make` does.
+
+    In-process, an environment written with plain functions runs on the loop's own thread.
+    """
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    module = backend_module(chosen)
+    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
+    return AsyncEnv(module.connect_async(spec, given, options), spec.id)
+
+
+@explains_collisions
+def make_vector(
+    env: Any,
+    *,
+    num_envs: int | None = None,
+    backend: str | None = None,
+    mode: str | None = None,
+    workers: int | None = None,
+    max_workers: int | None = None,
+    copy: bool = True,
+    autoreset: bool = False,
+    timeout_s: float | None = None,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    wait_s: float | None = None,
+    provider: Any = None,
+    docker_image: str | None = None,
+    isolation: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> VectorEnv:
+    """Make `num_envs` environments of one kind, stepped together.
+
+    Takes an ID or a class; one object cannot be many environments. Raises what `make` does.
+    A vector of Gymnasium's own, or a class of such, is adapted whole, in this process.
+
+    Args:
+        env: An ID, a class, a function that makes one, or a Gymnasium vector.
+        num_envs: How many; left out only where `env` is a vector, which knows.
+        backend: Where they run. At a server, all of them share one connection.
+        mode: In this process: `"serial"`, one after the other in this thread; `"threads"`,
+            for steps that wait on something; `"async"`, at once on one event loop. Left out,
+            async environments run as `"async"`, all others as `"serial"`.
+        workers: With `backend="process"`, how many processes share them. Left out, one for
+            each core but one, and the caller's own thread steps a share too, which is quick and
+            has no walls: name a number for environments that may crash, or whose slow steps
+            `recv` must not wait for. With `timeout_s`, one for each core. With
+            `mode="threads"`, how many threads; left out, one for each environment.
+        max_workers: Another name for `workers`, which in this process also means
+            `mode="threads"`.
+        copy: Whether `current` and `successor` are the caller's own. With `False` they are
+            read-only and good until the next call, which saves a copy of large observations.
+        autoreset: Whether an end begins the next episode, in the same result.
+        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
+            its episode as a `timeout`, and is replaced. In-process, for async environments.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` at once.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves them. By default `NAME-env:latest`
+            for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
+        isolation: With containers, `"container"` gives each environment one of its own; left
+            out, one container has them all.
+        install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
+            built: `"never"`; `"ask"`, on the terminal; or `"always"`.
+        venv: The path of a virtual environment whose Python runs them, at a server that is
+            started and stopped for you; `"auto"` for one that is kept in the user's cache.
+        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
+            `prime://`.
+        kwargs: Keywords for each environment's constructor, also those that have the name of
+            an option.
+        **keywords: Passed to each environment's constructor too.
+    """
+    # Here, since whoever wants one environment need not wait for all that vectors import.
+    from envweave.vector import VectorEnv
+
+    if not is_batch(env):
+        num_envs = whole_number("num_envs", num_envs)
+        refuse_one_object(env, num_envs)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
+    remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    module = backend_module(chosen)
+    if max_workers is not None:
+        if workers not in (None, max_workers):
+            raise OptionError(
+                f"workers={workers!r} and max_workers={max_workers!r} are two names of one option "
+                "with different values. Pass one of them."
+            )
+        workers = whole_number("max_workers", max_workers)
+        mode = "threads" if mode is None and chosen == "inproc" else mode
+    options = Options(
+        flag("autoreset", autoreset),
+        seconds("timeout_s", timeout_s),
+        mode,
+        None if workers is None else whole_number("workers", workers),
+        flag("copy", copy),
+        remote,
+    )
+    batch = adapt_batch(env, num_envs, chosen, spec, options, given)
+    if batch is not None:
+        return batch
+    assert num_envs is not None
+    transport = module.connect_vector(spec, given, options, num_envs)
+    return VectorEnv(transport, num_envs, autoreset=options.autoreset, copy=options.copy)

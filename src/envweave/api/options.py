@@ -1,0 +1,334 @@
+"""What a caller asks for, read once: the recipe, the options, the backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from envweave.api.registration import spec as spec_of
+from envweave.errors import BackendNotFoundError, EnvWeaveError, OptionError, suggest
+from envweave.registry import EnvSpec, MadeElsewhere, ReadyMade, Registry, Remote
+from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
+from envweave.types import Observation
+
+Transforms = Callable[[Observation], Observation]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HTTP, _CONTAINERS, _PODS = "http", "docker_http", "kubernetes"
+
+
+def constructor_keywords(
+    kwargs: Mapping[str, Any] | None, keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what an environment's constructor is given: `kwargs`, and all other keywords.
+
+    Raises:
+        OptionError: `kwargs` is no dict by name, or names what is given besides.
+    """
+    if kwargs is None:
+        return keywords
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise OptionError(f"kwargs must be a dict with string keys, got {kwargs!r}.")
+    for name in keywords:
+        if name in kwargs:
+            raise OptionError(f"{name!r} is given twice, by itself and in kwargs. Leave one out.")
+    return {**kwargs, **keywords}
+
+
+def explains_collisions(make: Callable[P, R]) -> Callable[P, R]:
+    """Let a refused option say how an environment gets it whose constructor takes it too."""
+    options = inspect.signature(make).parameters
+
+    @functools.wraps(make)
+    def explaining(*args: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return make(*args, **keywords)
+        except (OptionError, BackendNotFoundError) as error:
+            env = args[0] if args else keywords.get("env")
+            taken = _constructor_parameters(env, keywords.get("registry"))
+            for name in taken:
+                was_given = name in keywords or f"needs the keyword {name!r}" in str(error)
+                if name in options and was_given and re.search(rf"\b{name}\b", str(error)):
+                    raise type(error)(_explained(str(error), name)) from error
+            raise
+
+    return explaining
+
+
+def _explained(message: str, name: str) -> str:
+    given = f"kwargs={{{name!r}: …}}"
+    needed = message.replace(f"(..., {name}=…)", f"(..., {given})")
+    if needed != message or "kwargs" in message:
+        return needed
+    return f"{message} The environment's constructor takes {name!r} as well: pass it as {given}."
+
+
+def _constructor_parameters(env: Any, registry: Any) -> Collection[str]:
+    try:
+        factory = spec_of(env, registry=registry).load() if isinstance(env, str) else env
+        return inspect.signature(factory).parameters if makes_environments(factory) else ()
+    except (EnvWeaveError, TypeError, ValueError):
+        return ()  # what was refused says enough
+
+
+def recipe(
+    env: Any,
+    registry: Registry | None,
+    max_episode_steps: int | None,
+    transform: Transforms | None,
+    kwargs: dict[str, Any],
+) -> EnvSpec:
+    """Return the recipe for what a caller names: an ID, a class, a function or an object."""
+    if isinstance(env, str):
+        spec = spec_of(env, registry=registry)
+    elif makes_environments(env):
+        spec = EnvSpec(getattr(env, "__qualname__", repr(env)), env)
+    else:
+        name = type(env).__qualname__
+        if kwargs:
+            raise OptionError(
+                f"{next(iter(kwargs))!r} is no option of make(), and the {name} object is made "
+                "already. Pass its class to give it keywords."
+            )
+        spec = EnvSpec(name, ReadyMade(env))
+    changes: dict[str, Any] = {}
+    if max_episode_steps is not None:
+        changes["max_episode_steps"] = whole_number("max_episode_steps", max_episode_steps)
+    if transform is not None:
+        if not callable(transform):
+            raise OptionError(
+                f"transform={transform!r} cannot be called. Pass a Transform, or a function that "
+                "takes an observation and returns one."
+            )
+        changes["transform"] = transform
+    return dataclasses.replace(spec, **changes) if changes else spec
+
+
+def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote:
+    """Return how a server is reached, with the URL or the image that the ID was registered with.
+
+    What the caller names comes first.
+
+    Raises:
+        OptionError: The ID has no factory, and nothing else that the backend could use.
+    """
+    if remote.base_url is not None or remote.docker_image is not None:
+        return remote
+    if backend is None and isinstance(spec.factory, MadeElsewhere):
+        is_url = spec.base_url is not None and remote.provider is None
+        backend = _HTTP if is_url else _CONTAINERS
+    elif backend is None:
+        backend, _ = _named_place(spec, backend, remote, None)
+    if backend == _HTTP and spec.base_url is not None and remote.provider is None:
+        return dataclasses.replace(remote, base_url=spec.base_url)
+    if backend in (_CONTAINERS, _PODS) and spec.docker_image is not None:
+        return dataclasses.replace(remote, docker_image=spec.docker_image)
+    if isinstance(spec.factory, MadeElsewhere):
+        spec.factory()
+    return remote
+
+
+def choose_backend(
+    spec: EnvSpec,
+    backend: Any,
+    remote: Remote,
+    max_episode_steps: int | None,
+    transform: Transforms | None,
+    kwargs: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Return where an environment runs, and the keywords of its factory.
+
+    It runs where the ID says, else the caller, else `"inproc"`.
+
+    Raises:
+        OptionError: Several say so, and differently; or something is wanted of a server that
+            only who starts it can decide.
+    """
+    if spec.takes_token and remote.token is not None:
+        kwargs = {**kwargs, "token": remote.token}
+        remote = dataclasses.replace(remote, token=None)
+    if isinstance(remote.base_url, str) and not remote.base_url.strip():
+        raise OptionError(
+            f"base_url={remote.base_url!r} names no server. Pass a URL such as "
+            "'http://127.0.0.1:8000', or leave it out."
+        )
+    if spec.backend is not None and remote.base_url is not None:
+        raise OptionError(
+            f"base_url={remote.base_url!r} and {spec.id!r} are two servers. Name one of them."
+        )
+    url = spec.id if spec.backend == "http" else remote.base_url
+    named, by = _named_place(spec, backend, remote, url)
+    if named is not None and backend not in (None, named):
+        raise OptionError(f"backend={backend!r} cannot run what {by} runs. Leave backend out.")
+    chosen = (named or "inproc") if backend is None else backend
+    if url is not None:
+        _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
+    elif chosen not in (_HTTP, _CONTAINERS, _PODS):
+        only_for_servers = {
+            "token": remote.token,
+            "encoding": remote.encoding,
+            "wait_s": remote.wait_s,
+        }
+        for name, value in only_for_servers.items():
+            if value not in (None, "msgpack"):
+                raise OptionError(
+                    f"{name} is for a server, and backend={chosen!r} has none. Leave it out, or "
+                    "name the server with base_url=…."
+                )
+    return chosen, _with_isolation(kwargs, remote.isolation, chosen)
+
+
+def _named_place(
+    spec: EnvSpec, backend: Any, remote: Remote, url: str | None
+) -> tuple[str | None, str]:
+    """Return the backend that a caller names without saying so, and by what.
+
+    Raises:
+        OptionError: An image is named, and so is something else.
+    """
+    image = remote.docker_image
+    if image is not None and (url is not None or spec.backend is not None):
+        other = url or spec.id
+        raise OptionError(f"docker_image={image!r} and {other!r} are two places. Name one of them.")
+    containers = _PODS if backend == _PODS else _CONTAINERS
+    if spec.backend == _CONTAINERS:
+        return containers, spec.id
+    if spec.backend is not None or url is not None:
+        return spec.backend or _HTTP, url or spec.id
+    if image is not None:
+        return containers, f"the image {image!r}"
+    if remote.provider is None:
+        return None, ""
+    from envweave.providers import SubprocessProvider
+    from envweave.providers.base import WatchedProvider
+    from envweave.providers.docker.warm_pool import WarmPool
+
+    # Whoever wrote a provider of their own says what it starts.
+    is_container = backend == containers or (
+        isinstance(remote.provider, WatchedProvider | WarmPool)
+        and not isinstance(remote.provider, SubprocessProvider)
+    )
+    return containers if is_container else _HTTP, "a provider"
+
+
+def _with_isolation(kwargs: dict[str, Any], isolation: Any, chosen: Any) -> dict[str, Any]:
+    """Return the keywords of a factory, which may have an `isolation` of its own.
+
+    Raises:
+        OptionError: Each environment shall have a container, and there are none.
+    """
+    if isolation is None or (isolation == "container" and chosen in (_CONTAINERS, _PODS)):
+        return kwargs
+    if isolation == "container":
+        raise OptionError(
+            f"isolation='container' is for containers, and backend={chosen!r} has none. Name an "
+            "image with docker_image=…, or leave it out."
+        )
+    return {**kwargs, "isolation": isolation}
+
+
+def _refuse_for_servers(
+    url: str, limit: Any, transform: Any, provider: Any, kwargs: dict[str, Any]
+) -> None:
+    given = {"max_episode_steps": limit, "transform": transform, **kwargs}
+    for name, value in given.items():
+        if value is not None or name in kwargs:
+            raise OptionError(
+                f"{name}={value!r} came too late: the server at {url} makes its environments "
+                f"itself. Start it with {name}, or leave it out."
+            )
+    if provider is not None:
+        raise OptionError(
+            f"provider={provider!r} would start a server, and {url} runs already. Leave one out."
+        )
+
+
+def makes_environments(env: Any) -> bool:
+    """Whether it is a class or a function, and no environment that can itself be called."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+
+
+def refuse_one_object(env: Any, count: int) -> None:
+    """Refuse to make many environments from one object."""
+    if not isinstance(env, str) and not makes_environments(env):
+        raise OptionError(
+            f"One {type(env).__name__} object cannot be {count} environments. Pass its class, "
+            "a function that makes one, or an ID."
+        )
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return an option that counts something, or refuse it."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise OptionError(
+            f"{name}={value!r} is no whole number of 1 or more; use 1 or more, such as {name}=8."
+        )
+    return count
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return an option that is true or false, or refuse it."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r} is neither True nor False; use one of them.")
+    return value
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """Return an option that says how long, or refuse it; `None` means as long as it takes."""
+    if value is None:
+        return None
+    try:
+        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        length = math.nan
+    if not 0 < length < math.inf:
+        raise OptionError(
+            f"{name}={value!r} is no number of seconds above 0; use one, such as {name}=5.0, or "
+            "leave it out to wait as long as it takes."
+        )
+    return length
+
+
+def waiting_time(value: Any) -> float | None:
+    """Return how long to wait for a session at a full server, or refuse it; `None` for no time.
+
+    Raises:
+        OptionError: It is no number of seconds.
+    """
+    if value is None:
+        return None
+    try:
+        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        length = math.nan
+    if not 0 <= length < math.inf:
+        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
+    return length or None
+
+
+def backend_module(name: Any) -> Any:
+    """Return the module of a backend.
+
+    Raises:
+        BackendNotFoundError: No backend has this name.
+    """
+    known = plugin_names(BACKENDS)
+    if not isinstance(name, str):
+        raise OptionError(f"backend={name!r} is no name. Use one of {', '.join(map(repr, known))}.")
+    if name not in known:
+        raise BackendNotFoundError(
+            f"No backend is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
+        )
+    return load_plugin(BACKENDS, name)

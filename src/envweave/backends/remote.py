@@ -1,0 +1,154 @@
+"""Connecting to a server, however it was found: one session, a pool, a vector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from envweave.adapters.openenv import is_foreign, openenv_hints
+from envweave.client.env import RemoteDriver
+from envweave.client.server_info import Served, Server
+from envweave.environment.type_hints import class_hints
+from envweave.errors import OptionError, suggest
+from envweave.registry import EnvSpec, Options, Remote
+from envweave.vector.transport import AsyncTransport, Transport
+from envweave.wire.encoding import ENCODINGS, Encoding
+from envweave.wire.schema import Types
+
+if TYPE_CHECKING:
+    from envweave.client.connection import BlockingConnection
+    from envweave.vector import BatchTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A server, and how to stop it if it was started for this caller."""
+
+    server: Server
+    stop: Callable[[], None] | None = None
+
+
+def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
+    """Carry a sync caller's calls to one session."""
+    connection = reached.server.connect(reached.stop)
+    try:
+        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
+        return RemoteDriver(
+            connection,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
+    except BaseException:
+        connection.end()
+        raise
+
+
+def connect_many(
+    reached: Reached, spec: EnvSpec, options: Options, size: int
+) -> list[AsyncTransport]:
+    """Carry an async caller's calls to many sessions, each by itself, over one connection."""
+    from envweave.client.async_env import AsyncRemoteDriver, SharedLine
+
+    server = reached.server
+    description = server.ask("describe", {})
+    connection = server.connect_async(size)
+    served = Served(server, description, types_of(spec, options.remote), connection.ask)
+    line = SharedLine(connection, reached.stop)
+    return [
+        AsyncRemoteDriver(
+            line,
+            served,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
+        for _ in range(size)
+    ]
+
+
+def connect_batch(
+    reached: Reached, spec: EnvSpec, options: Options, num_envs: int
+) -> BatchTransport:
+    """Carry a vector's calls to many sessions, all in one frame."""
+    from envweave.client.vector.vector import RemoteTransport
+
+    connection = reached.server.connect(reached.stop)
+    try:
+        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
+        return RemoteTransport(
+            connection,
+            served,
+            num_envs,
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
+    except BaseException:
+        connection.end()
+        raise
+
+
+def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -> BatchTransport:
+    """Carry a vector's calls to one session at each of several servers."""
+    from envweave.client.multi_server import ManyConnections
+    from envweave.client.vector.vector import RemoteTransport
+
+    connections: list[BlockingConnection] = []
+    try:
+        for one in reached:
+            connections.append(one.server.connect(one.stop))  # noqa: PERF401 - ended below
+        server, described = reached[0].server, connections[0].ask("describe")
+        return RemoteTransport(
+            ManyConnections(connections),
+            Served(server, described, types_of(spec, options.remote)),
+            len(reached),
+            autoreset=options.autoreset,
+            timeout_s=options.timeout_s,
+            wait_s=options.remote.wait_s,
+        )
+    except BaseException:
+        for connection in connections:
+            connection.end()
+        raise
+
+
+def refuse_mode(options: Options, backend: str) -> None:
+    """Refuse a way to run a vector that only this process knows."""
+    if options.mode is not None:
+        raise OptionError(
+            f"mode={options.mode!r} is a way to run in this process. Leave it out, or leave out "
+            f"backend={backend!r}."
+        )
+
+
+def encoding_of(remote: Remote) -> Encoding:
+    """Return how messages are to be written.
+
+    Raises:
+        OptionError: Nobody knows it.
+    """
+    if remote.encoding not in ENCODINGS:
+        raise OptionError(
+            f"encoding={remote.encoding!r} is none of {', '.join(map(repr, ENCODINGS))}."
+            f"{suggest(str(remote.encoding), ENCODINGS)}"
+        )
+    return ENCODINGS[remote.encoding]
+
+
+def token_of(remote: Remote) -> str | None:
+    """Return what to show a server: what the caller says, or what is set."""
+    return remote.token or os.environ.get("ENVWEAVE_TOKEN", "").strip() or None
+
+
+def types_of(spec: EnvSpec, remote: Remote) -> Types:
+    """Return the author's classes, where they are known here; nothing is made."""
+    if spec.is_made_elsewhere or remote.python is not None:
+        return Types()
+    factory = spec.load()
+    if isinstance(factory, type) and is_foreign(factory):
+        return Types(*openenv_hints(factory))
+    return Types(*class_hints(factory))

@@ -1,0 +1,1 @@
+"""`envweave build`: an image with an environment and its server."""

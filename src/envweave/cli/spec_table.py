@@ -1,0 +1,177 @@
+"""Specs in words: one row a field, with its type and what is allowed."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envweave.codec import AgentsSpec, AnySpec, Spec
+from envweave.codec.containers import (
+    Dictionary,
+    Either,
+    Fixed,
+    Listing,
+    Model,
+    Record,
+    Recursion,
+    members_of,
+)
+from envweave.codec.hints import Declared
+from envweave.codec.pydantic_models import carries_outcome
+from envweave.codec.records import Struct
+from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.spaces import NOT_SHOWN
+from envweave.types import Action, Observation
+
+_FEW = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an action or an observation.
+
+    Attributes:
+        path: Where it stands; empty if the whole value is one field.
+        type: What it is.
+        allowed: Its bounds or values; empty if every value of the type is.
+    """
+
+    path: str
+    type: str
+    allowed: str
+
+
+def fields_of(spec: Spec) -> list[Field]:
+    """Return the fields of a spec. Those of every action and observation are left out."""
+    return list(_walk(spec, ""))
+
+
+def same_for_all(spec: AgentsSpec) -> bool:
+    """Whether every agent has the same spec."""
+    return len({repr(one) for one in spec.agents.values()}) == 1
+
+
+def _walk(spec: Spec, path: str) -> Iterator[Field]:
+    named: Iterable[tuple[str, Spec]] = ()
+    match spec:
+        case Declared(spec=declared):
+            named = [(path, declared)]
+        case Record() | Model():
+            is_ours = issubclass(spec.cls, Action | Observation) or carries_outcome(spec.cls)
+            hidden = NOT_SHOWN if is_ours else frozenset()
+            named = [(_join(path, n), s) for n, s in spec.fields.items() if n not in hidden]
+        case Dictionary(fields=dict() as fields):
+            named = [(_join(path, name), one) for name, one in fields.items()]
+        case Fixed(items=items):
+            named = [(f"{path}[{index}]", one) for index, one in enumerate(items)]
+        case Struct(fields=fields):
+            named = [(_join(path, name), one) for name, one in fields.items()]
+        case Either() if len(members := members_of(spec)) > 1:
+            yield Field(path, _type(spec), "one of them")
+            for name, option in members.items():
+                fields_inside = list(_walk(option, _within(path, name)))
+                yield from fields_inside or [Field(_within(path, name), "no fields", "")]
+        case AgentsSpec(agents=agents) if same_for_all(spec):
+            named = [(path, next(iter(agents.values())))]
+        case AgentsSpec(agents=agents):
+            named = [(_join(path, name), one) for name, one in agents.items()]
+        case _:
+            yield Field(path, _type(spec), _allowed(spec))
+    for name, one in named:
+        yield from _walk(one, name)
+
+
+def _within(path: str, member: str) -> str:
+    """Where a member of a union stands."""
+    return f"{path}({member})" if path else member
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _type(spec: Spec) -> str:
+    match spec:
+        case Integer():
+            return "int"
+        case Real():
+            return "float"
+        case Boolean():
+            return "bool"
+        case Text(binary=binary):
+            return "bytes" if binary else "str"
+        case Choice(values=[None]):
+            return "None"
+        case Choice():
+            return "choice"
+        case Array(shape=shape, dtype=dtype):
+            size = "of any shape" if shape is None else "×".join(map(str, shape)) or "scalar"
+            return f"array {size}" + ("" if dtype is None else f" {dtype}")
+        case Listing(item=item):
+            kind = spec.kind.__name__
+            return kind if isinstance(item, AnySpec) else f"{kind} of {_type(item)}"
+        case Dictionary(fields=None, item=item):
+            return "dict" if isinstance(item, AnySpec) else f"dict of {_type(item)}"
+        case Either(options=options):
+            return " or ".join(dict.fromkeys(map(_type, options)))
+        case Record(cls=cls) | Model(cls=cls) | Struct(cls=cls):
+            return cls.__name__
+        case Recursion(cls=cls) | Instance(cls=cls):
+            return cls.__name__
+        case Dictionary(name=name):
+            return name
+        case Fixed(items=items):
+            return f"({', '.join(map(_type, items))})"
+        case AnySpec():
+            return "anything"
+    return type(spec).__name__.lower()
+
+
+def _allowed(spec: Spec) -> str:
+    match spec:
+        case Integer(multiple_of=unit) | Real(multiple_of=unit):
+            multiples = "" if unit is None else f"multiples of {unit}"
+            return ", ".join(filter(None, [_range(spec.low, spec.high), multiples]))
+        case Text(length=length, pattern=pattern):
+            limit = "" if length.is_open else f"a length of {length}"
+            return ", ".join(filter(None, [limit, "" if pattern is None else pattern.text]))
+        case Choice(values=values) if values != [None]:
+            return ", ".join(repr(v.value if isinstance(v, enum.Enum) else v) for v in values)
+        case Array():
+            return _array_range(spec)
+        case Listing(item=item) | Dictionary(fields=None, item=item):
+            inside = _allowed(item)
+            limit = "" if spec.length.is_open else f"a length of {spec.length}"
+            return ", ".join(filter(None, [limit, f"each {inside}" if inside else ""]))
+        case Either(options=options):
+            return "; ".join(filter(None, map(_allowed, options)))
+    return ""
+
+
+def _array_range(spec: Array) -> str:
+    if spec.low is None and spec.high is None:
+        return ""
+    low = np.ravel(-np.inf if spec.low is None else spec.low)
+    high = np.ravel(np.inf if spec.high is None else spec.high)
+    low, high = np.broadcast_arrays(low, high)
+    each = [_range(*ends) or "any" for ends in zip(low.tolist(), high.tolist(), strict=True)]
+    if len(set(each)) == 1:
+        return "" if each[0] == "any" else each[0]
+    if len(each) <= _FEW:
+        return ", ".join(f"[{index}] {one}" for index, one in enumerate(each))
+    return f"within {_range(low.min().item(), high.max().item()) or 'no bounds'}, by element"
+
+
+def _range(low: Any, high: Any) -> str:
+    has_low = low is not None and math.isfinite(low)
+    has_high = high is not None and math.isfinite(high)
+    if has_low and has_high:
+        return f"{low:.4g} to {high:.4g}"
+    if has_low:
+        return f"at least {low:.4g}"
+    return f"at most {high:.4g}" if has_high else ""

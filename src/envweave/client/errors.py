@@ -1,0 +1,99 @@
+"""What it means to a caller when a server cannot be reached, or does not want to be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from envweave.client.address import Address
+from envweave.errors import (
+    AccessError,
+    ConnectionLostError,
+    DeadlineError,
+    EnvWeaveError,
+    ServerError,
+    WireError,
+)
+from envweave.wire.websocket import TOO_BIG, Refusal
+
+_LONGEST_QUOTE = 300
+_AWAY = (500, 502, 503, 504)
+
+
+def unreachable(address: Address, error: Exception) -> ConnectionLostError:
+    """Return the error for a server that does not answer at all."""
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ConnectionLostError(
+        f"No server answers at {address.url} ({why}). Start one with: envweave serve ID"
+    )
+
+
+def silent(address: Address, method: str, timeout_s: float) -> DeadlineError:
+    """Return the error for a server that has agreed to a connection, and says nothing."""
+    return DeadlineError(
+        f"The server at {address.url} did not answer {method}() within {timeout_s:g} s. It may "
+        "hang, or still make its first environment: its log tells. Then try again."
+    )
+
+
+def broken(address: Address, why: str) -> ConnectionLostError:
+    """Return the error for a connection that was there."""
+    return ConnectionLostError(f"The connection to {address.url} broke: {why}")
+
+
+def closed(address: Address, code: int, reason: str) -> EnvWeaveError:
+    """Return the error for a WebSocket that the server closed."""
+    said = f" ({_shortened(reason)})" if reason else ""
+    if code == TOO_BIG:
+        # Whose it was, and whether it was carried out, nobody can tell; nor is it sent again.
+        return WireError(
+            f"The connection to {address.url} broke: a message is larger than somebody on the way "
+            f"takes{said}"
+        )
+    return broken(address, f"the server closed it with code {code}{said}")
+
+
+def refused(address: Address, refusal: Refusal) -> EnvWeaveError:
+    """Return the error for a server that answered by HTTP, and agreed to no WebSocket."""
+    said = _said(refusal)
+    told = f": {said}" if said else "."
+    if refusal.status == 401:
+        return AccessError(
+            f"The server at {address.url} refuses this caller{told} Pass token=…, or set "
+            "$ENVWEAVE_TOKEN."
+        )
+    if refusal.status == 403 and said:
+        return AccessError(f"The server at {address.url} refuses this caller: {said}")
+    if refusal.status in _AWAY:
+        return ConnectionLostError(
+            f"The server at {address.url} cannot be reached: HTTP {refusal.status}{told}"
+        )
+    return foreign(address, f"It answered HTTP {refusal.status}{told}")
+
+
+def foreign(address: Address, how: str) -> ServerError:
+    """Return the error for a server that is none of ours."""
+    scheme, _, rest = address.url.partition("://")
+    ours = f"openenv://{rest}" if scheme == "http" else "openenv://…"
+    return ServerError(
+        f"The server at {address.url} does not speak envweave's dialect. {how} If it is an "
+        f"OpenEnv server, use {ours!r}; else check the URL."
+    )
+
+
+def _said(refusal: Refusal) -> str:
+    """Return the message in the body of a refusal, on one line."""
+    try:
+        plain: Any = json.loads(refusal.body)
+    except (ValueError, RecursionError):
+        is_text = refusal.headers.get("content-type", "").startswith("text/plain")
+        return _shortened(refusal.body.decode(errors="replace")) if is_text else ""
+    for key in ("fault", "error", "detail", "message"):
+        if isinstance(plain, dict) and key in plain:
+            plain = plain[key]
+    return _shortened(plain) if isinstance(plain, str) else ""
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"

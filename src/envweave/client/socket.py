@@ -1,0 +1,255 @@
+"""A WebSocket over a blocking socket: no thread, no event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from envweave.client.address import Address
+from envweave.client.errors import broken, closed, foreign, refused, unreachable
+from envweave.errors import ConnectionLostError, DeadlineError, WireError
+from envweave.wire.websocket import MAX_MESSAGE_BYTES, ClientStream, Handshake, Message
+
+CONNECT_S = 10.0
+"""How long it may take until a server has agreed to a connection."""
+
+ANSWER_S = 60.0
+"""How long a server may take to say what it serves. Its first environment may have to be made."""
+
+_LAST_WORDS_S = 0.5
+_CHUNK = 1 << 16
+_BUFFER = 1 << 18  # most messages are read at once
+_LARGEST_CHUNK = 1 << 22
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+
+
+def tune(connection: socket.socket) -> None:
+    """Send small messages at once, and find out when the other end is gone without a word."""
+    if connection.family == getattr(socket, "AF_UNIX", None):
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@final
+class BlockingSocket:
+    """One WebSocket to a server.
+
+    Args:
+        address: Where the server is.
+        path: What to ask for there, after the address's prefix.
+        headers: What else to say in the handshake.
+        subprotocols: What to offer.
+        connect_timeout_s: How long it may take until the server has agreed.
+        max_message_bytes: How large a message may be that the server sends.
+
+    Attributes:
+        subprotocol: Which of those offered the server chose; `None` if it chose none.
+
+    Raises:
+        ConnectionLostError: Nobody answers there.
+        AccessError: The server refuses this caller.
+        ServerError: It speaks no WebSocket there.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        path: str = "/ws",
+        *,
+        headers: Mapping[str, str] | None = None,
+        subprotocols: Iterable[str] = (),
+        connect_timeout_s: float = CONNECT_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._address = address
+        self._stream = ClientStream(max_message_bytes)
+        self._messages: deque[Message] = deque()
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._owner = os.getpid()
+        self._timeout_s: float | None = connect_timeout_s
+        ends_s = time.monotonic() + connect_timeout_s
+        self._socket = _connect(address, connect_timeout_s)
+        try:
+            asked = Handshake(
+                address.host_header,
+                address.prefix + path,
+                subprotocols=subprotocols,
+                headers=headers,
+            )
+            self._shake_hands(asked, ends_s)
+        except BaseException:
+            self.drop()
+            raise
+        self.subprotocol = asked.subprotocol
+
+    def _shake_hands(self, asked: Handshake, ends_s: float) -> None:
+        try:
+            self._socket.sendall(asked.request)
+            while not (asked.is_done or asked.is_refused):
+                left_s = ends_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("it did not answer in time")
+                self._wait_for(left_s)
+                chunk = self._socket.recv(_CHUNK)
+                if not chunk and asked.refusal is not None:
+                    break  # a body whose length was not told ends here
+                if not chunk:
+                    raise broken(self._address, "the server hung up during the handshake")
+                rest = asked.receive(chunk)
+                if rest:
+                    self._messages.extend(self._stream.receive(rest))
+        except ConnectionLostError:
+            raise
+        except WireError as error:
+            raise foreign(self._address, str(error)) from None
+        except OSError as error:
+            raise unreachable(self._address, error) from None
+        if asked.refusal is not None:
+            raise refused(self._address, asked.refusal)
+
+    def send(self, data: str | bytes, timeout_s: float | None = None) -> None:
+        """Send a message: a text, or binary data.
+
+        Raises:
+            DeadlineError: It could not be sent within `timeout_s`; a part of it may have been.
+            ConnectionLostError: The connection is gone.
+            WireError: The message is too large for the server.
+        """
+        stream = self._stream
+        frame = stream.text(data) if isinstance(data, str) else stream.binary(data)
+        self._send(frame, timeout_s)
+
+    def send_text(self, data: bytes, timeout_s: float | None = None) -> None:
+        """Send a text that is encoded already."""
+        self._send(self._stream.text(data), timeout_s)
+
+    def _send(self, frame: bytes | bytearray, timeout_s: float | None) -> None:
+        try:
+            self._wait_for(timeout_s)
+            self._socket.sendall(frame)
+        except OSError as error:
+            if timeout_s is not None and isinstance(error, TimeoutError):
+                raise DeadlineError(
+                    f"The server at {self._address.url} did not read the message in time."
+                ) from None
+            self._hear_why()
+            raise broken(self._address, str(error)) from None
+
+    def _hear_why(self) -> None:
+        """Read what the server said before it hung up in the middle of a message.
+
+        Raises:
+            WireError: The message is too large for it.
+        """
+        ends_s = time.monotonic() + _LAST_WORDS_S
+        with contextlib.suppress(ConnectionLostError, DeadlineError):
+            while True:
+                self._look(ends_s)
+
+    def fileno(self) -> int:
+        """Return what to wait on until something comes; messages that came together come once."""
+        return self._socket.fileno()
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Wait for the next message, as long as it takes or for so long.
+
+        Raises:
+            DeadlineError: None came in time. The connection is as good as before.
+            ConnectionLostError: The connection is gone.
+            WireError: What came is no WebSocket, or the server could not take a message.
+        """
+        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._messages:
+            self._look(ends_s)
+        return self._messages.popleft()
+
+    def _look(self, ends_s: float | None) -> None:
+        stream = self._stream
+        if stream.close_code is not None:
+            raise closed(self._address, stream.close_code, stream.close_reason)
+        left_s = None
+        if ends_s is not None:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                raise DeadlineError(f"The server at {self._address.url} did not answer in time.")
+        size = stream.needed
+        chunk: bytes | memoryview
+        try:
+            self._wait_for(left_s)
+            if size <= _BUFFER:
+                chunk = self._buffer[: self._socket.recv_into(self._buffer)]
+            else:
+                chunk = self._socket.recv(min(size, _LARGEST_CHUNK))
+        except TimeoutError as error:
+            if left_s is None:  # the system's own, of a connection that is dead
+                raise broken(self._address, str(error)) from None
+            return
+        except OSError as error:
+            raise broken(self._address, str(error)) from None
+        if not chunk:
+            raise broken(self._address, "the server hung up")
+        try:
+            self._messages.extend(stream.receive(chunk))
+        finally:
+            answers = stream.answers()
+            if answers:
+                with contextlib.suppress(OSError):  # the next read tells
+                    self._wait_for(CONNECT_S)
+                    self._socket.sendall(answers)
+
+    def _wait_for(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # it is a call to the system each time
+            self._timeout_s = timeout_s
+            self._socket.settimeout(timeout_s)
+
+    def take_over(self) -> tuple[socket.socket, ClientStream, list[Message]]:
+        """Return the socket, its frames, and what has come already, for who reads by itself."""
+        return self._socket, self._stream, list(self._messages)
+
+    def close(self) -> None:
+        """Say goodbye, and close. May be called twice."""
+        if self._owner == os.getpid() and self._socket.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._wait_for(_LAST_WORDS_S)
+                self._socket.sendall(self._stream.close())
+                self._socket.shutdown(socket.SHUT_WR)
+                # To the end: with words left unread the system would cut off our own last ones.
+                ends_s = time.monotonic() + _LAST_WORDS_S
+                while time.monotonic() < ends_s and self._socket.recv(_CHUNK):
+                    pass
+        self.drop()
+
+    def drop(self) -> None:
+        """Close without a word; in a forked copy, the other's connection is unharmed."""
+        self._socket.close()
+
+
+def _connect(address: Address, timeout_s: float) -> socket.socket:
+    connection: socket.socket | None = None
+    try:
+        if address.socket_path is not None:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(timeout_s)
+            connection.connect(address.socket_path)
+            return connection
+        connection = socket.create_connection((address.host, address.port), timeout_s)
+        tune(connection)
+        if address.is_secure:
+            import ssl  # takes a while, and few need it
+
+            context = ssl.create_default_context()
+            connection = context.wrap_socket(connection, server_hostname=address.host)
+    except (OSError, UnicodeError) as error:
+        if connection is not None:
+            connection.close()
+        raise unreachable(address, error) from None
+    return connection

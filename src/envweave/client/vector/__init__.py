@@ -1,0 +1,1 @@
+"""Many sessions of a server as one vector."""

@@ -1,0 +1,209 @@
+"""From results that travelled to the columns of a batch.
+
+An ordinary step (a number for a reward, no end, nothing emitted) never becomes a result, nor its
+observation the author's class, unless somebody looks at its row: its fields go straight into the
+columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave.codec import AnySpec, Spec
+from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.scalars import Text
+from envweave.types import Observation
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, Numbers
+from envweave.vector.process.lazy_rows import is_rebuildable
+from envweave.wire.messages import Reply, Stepped
+
+_ORDINARY = frozenset({"observation", "reward", "info", "episode_id", "step_index", "task_id"})
+_NUMBERS = (float, int)
+_NOTHING: Mapping[str, Any] = {}
+
+
+def is_ordinary(result: Any) -> bool:
+    """Whether a result that was decoded is of an ordinary step."""
+    if type(result) is not dict or not result.keys() <= _ORDINARY:
+        return False
+    reward = result.get("reward")
+    return type(reward) in _NUMBERS and reward == reward and "observation" in result
+
+
+class Told(NamedTuple):
+    """The ordinary part of a step.
+
+    Attributes:
+        columns: What the rows show; `None` where some do not fit, or each must be looked at.
+        rewards: What they earned.
+        infos: Those that are not empty, by place.
+    """
+
+    columns: Columns
+    rewards: list[float]
+    infos: dict[int, dict[str, Any]]
+
+
+@final
+class Gathering:
+    """Makes columns of plain observations, where they hold all there is to one."""
+
+    def __init__(self, layout: Layout, spec: Spec) -> None:
+        self._part = _part(layout, spec) if is_rebuildable(layout) else None
+        self._is_observation = isinstance(layout, Fields) and issubclass(layout.kind, Observation)
+
+    def columns(
+        self, sent: Stepped, places: list[int] | None, others: Mapping[int, Reply]
+    ) -> Told | None:
+        """Return the columns of an answer that came in one piece; `None` as `gather` does.
+
+        Args:
+            sent: The answer.
+            places: The row of each of its ordinary steps; `None` if they are all rows, in order.
+            others: What came of the other rows. Only their observations are wanted.
+        """
+        rewards, infos = sent.rewards, dict(sent.infos)
+        if self._part is None or set(map(type, rewards)) - {float} or math.isnan(sum(rewards)):
+            return None
+        if self._is_observation and not sent.is_implied:
+            return None  # there may be more to one than its step says
+        try:
+            seen = {row: reply.result["observation"] for row, reply in others.items()}
+            columns = self._part.join(sent.observations, places, seen)
+        except (MisfitError, KeyError, TypeError):
+            return None  # row by row it shows whose it is
+        if places is not None:
+            rewards = _spread(rewards, places, dict.fromkeys(others, math.nan))
+            infos = {places[i]: info for i, info in infos.items()}
+        return Told(columns, rewards, infos)
+
+    def gather(
+        self, results: Sequence[Mapping[str, Any]], others: Collection[int] = ()
+    ) -> Told | None:
+        """Return the columns of results; `None` where each must be looked at.
+
+        Args:
+            results: As they were decoded.
+            others: The places of those that are not ordinary. They are results of their own,
+                and only their observations are wanted.
+        """
+        if self._part is None:
+            return None
+        plains = [result["observation"] for result in results]
+        rewards = [
+            math.nan if i in others else float(one["reward"]) for i, one in enumerate(results)
+        ]
+        infos = {
+            i: one["info"] for i, one in enumerate(results) if "info" in one and i not in others
+        }
+        try:
+            if self._is_observation and not all(
+                i in others or _is_held(plain, reward, infos.get(i, _NOTHING))
+                for i, (plain, reward) in enumerate(zip(plains, rewards, strict=True))
+            ):
+                return None
+            return Told(self._part.gather(plains), rewards, infos)
+        except (MisfitError, KeyError, TypeError):
+            return None  # row by row it shows whose it is
+
+
+def _is_held(plain: Mapping[str, Any], reward: float, info: Mapping[str, Any]) -> bool:
+    """Whether the columns, a reward and an info hold all there is to an author's `Observation`."""
+    return bool(
+        plain["reward"] == reward
+        and plain["done"] is False
+        and plain["truncated"] is False
+        and plain["metadata"] == info
+    )
+
+
+@final
+class _Part:
+    """Makes one column, or one by field, of plain data.
+
+    Both of its methods raise `MisfitError`, `KeyError` or `TypeError` where some row does not fit.
+    """
+
+    def __init__(
+        self, layout: Numbers | Arrays | Listed | Fields, fields: dict[str, _Part]
+    ) -> None:
+        self._layout = layout
+        self._fields = fields
+        is_dict = isinstance(layout, Fields) and layout.kind is dict
+        self._count = len(fields) if is_dict else None
+
+    def gather(self, rows: Sequence[Any]) -> Columns:
+        """Return the columns of rows."""
+        if not isinstance(self._layout, Fields):
+            return self._layout.gather(rows)
+        if set(map(type, rows)) != {dict}:
+            raise MisfitError
+        if self._count is not None and list(map(len, rows)).count(self._count) != len(rows):
+            raise MisfitError
+        return {name: one.gather([row[name] for row in rows]) for name, one in self._fields.items()}
+
+    def join(self, shown: Any, places: list[int] | None, others: Mapping[int, Any]) -> Columns:
+        """Return the columns of what may have come as such; the other rows are plain data."""
+        layout = self._layout
+        if isinstance(shown, dict):
+            if shown.keys() != self._fields.keys():
+                raise MisfitError
+            return {
+                name: part.join(shown[name], places, {i: row[name] for i, row in others.items()})
+                for name, part in self._fields.items()
+            }
+        if isinstance(shown, np.ndarray):
+            if isinstance(layout, Arrays) and not others and _is_of(layout, shown):
+                shown.flags.writeable = False
+                return shown
+            shown = list(shown)
+        return self.gather(_spread(shown, places, others))
+
+
+def _is_of(layout: Arrays, rows: NDArray[Any]) -> bool:
+    return rows.dtype == layout.dtype and rows.shape[1:] == layout.shape
+
+
+def _spread(column: Sequence[Any], places: list[int] | None, others: Mapping[int, Any]) -> Any:
+    """Return a column over all rows: some at their places, and the others."""
+    if places is None:
+        return column
+    full: list[Any] = [None] * (len(places) + len(others))
+    for place, one in (*zip(places, column, strict=True), *others.items()):
+        full[place] = one
+    return full
+
+
+def _part(layout: Layout, spec: Spec) -> _Part | None:
+    """Return what makes columns of plain data; `None` where the author's class must be seen."""
+    if isinstance(layout, Numbers | Arrays) or (
+        isinstance(layout, Listed) and isinstance(spec, Text)
+    ):
+        return _Part(layout, {})
+    if not isinstance(layout, Fields):
+        return None
+    parts = {name: _part(column, _field(spec, name)) for name, column in layout.columns.items()}
+    fields = {name: part for name, part in parts.items() if part is not None}
+    return _Part(layout, fields) if len(fields) == len(parts) else None
+
+
+def _field(spec: Spec, name: str) -> Spec:
+    if isinstance(spec, Record | Model):
+        return spec.fields[name]
+    if isinstance(spec, Dictionary) and spec.fields is not None:
+        return spec.fields[name]
+    return AnySpec()
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return how much the arrays of one observation hold."""
+    if isinstance(layout, Fields):
+        return sum(map(bytes_of, layout.columns.values()))
+    if isinstance(layout, Arrays):
+        return math.prod(layout.shape) * layout.dtype.itemsize
+    return 8

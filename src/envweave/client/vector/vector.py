@@ -1,0 +1,333 @@
+"""A vector on a server: many sessions over one connection, and a frame for all their steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import msgspec
+
+from envweave.client.connection import BlockingConnection
+from envweave.client.multi_server import ManyConnections
+from envweave.client.server_info import Served
+from envweave.client.vector.columns import Gathering, bytes_of, is_ordinary
+from envweave.client.vector.sessions import LOSSES, Calls, Sessions
+from envweave.errors import (
+    ActionError,
+    BadReturnError,
+    EnvironmentFailure,
+    EnvironmentLostError,
+    EnvWeaveError,
+    ResetFailedError,
+    in_words,
+)
+from envweave.session.results import refused_row
+from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import Standing, StepBatch
+from envweave.vector.columns import Columns, Layout
+from envweave.vector.episode_tracker import Trail, then
+from envweave.vector.process.row_state import Books
+from envweave.wire.messages import Reply, Stepped
+from envweave.wire.protocol import Key, Volley
+
+logger = logging.getLogger("envweave.session")
+
+
+class _Step(NamedTuple):
+    """One step of some rows, for the books."""
+
+    successor: Columns
+    rewards: list[float]
+    special: dict[int, StepResult[Any]]
+    infos: dict[int, dict[str, Any]]
+    whole: dict[int, Any]
+
+
+@final
+class RemoteTransport:
+    """Steps many sessions of one server.
+
+    A session that is gone ends its episode; another one is opened for the next.
+
+    Args:
+        connection: To the server; `close` ends it.
+        served: What is there.
+        num_envs: How many there are.
+        autoreset: Whether an end begins the next episode.
+        timeout_s: How long each of an environment's own calls may take.
+
+    Raises:
+        EnvWeaveError: A session could not be opened; it is named.
+    """
+
+    def __init__(
+        self,
+        connection: BlockingConnection | ManyConnections,
+        served: Served,
+        num_envs: int,
+        *,
+        autoreset: bool,
+        timeout_s: float | None,
+        wait_s: float | None = None,
+    ) -> None:
+        self.interface = served.interface
+        self.tasks = served.tasks
+        self._autoreset = autoreset
+        several = served.interface.possible_agents is not None
+        self._everyone = range(num_envs)
+        self._books = Books(num_envs, several_agents=several)
+        self._trails = [Trail(several_agents=True) for _ in range(num_envs)] if several else None
+        self._asked: dict[int, list[NeedAction[Any]]] = {}  # with several agents, by row
+        self._gathering: Gathering | None = None
+        connection.exchange.limit_bytes = served.max_message_bytes
+        self._calls = Calls(connection, served.interface.action_spec)
+        wishes = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
+        self._sessions = Sessions(self._calls, served, num_envs, wishes)
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._books.columns
+
+    @property
+    def owed(self) -> set[int]:
+        """The environments whose step nobody has received yet."""
+        return set(self._calls.steps.values())
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._books.fix(layout, observations)
+        if self._trails is None:
+            self._gathering = Gathering(layout, self.interface.observation_spec)
+        self._calls.expect(bytes_of(layout))
+
+    # Resets
+
+    def check_reset(self, wanted: Wanted) -> None:
+        """Refuse what `reset` would refuse, naming the environment; nothing changes."""
+        self._sessions.check_reset(wanted)
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        outcomes = self._begin(wanted)
+        self._books.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
+        return outcomes
+
+    def _begin(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        fresh = self._sessions.lost(wanted)
+        failed = self._sessions.open(fresh)
+        outcomes: dict[int, ResetResult[Any] | Exception] = {
+            row: self._lost_reset(error) for row, error in failed.items()
+        }
+        rows = [row for row in wanted if row not in failed]
+        replies = self._sessions.ask(rows, "reset", wanted)
+        # Sessions that were open before and went with their server begin at its replacement.
+        again = [row for row in self._sessions.at_lost_servers(rows) if row not in fresh]
+        for row, reply in zip(rows, replies, strict=True):
+            outcomes[row] = self._began(row, reply)
+        if again:
+            logger.warning(
+                "%d environments %s were lost and are replaced: %s",
+                *(len(again), self.interface.name, outcomes[again[0]]),
+            )
+            outcomes.update(self._begin({row: wanted[row] for row in again}))
+        return {row: outcomes[row] for row in wanted}
+
+    def _began(self, row: int, reply: Reply) -> ResetResult[Any] | Exception:
+        try:
+            result = self._read(row, reply)
+            assert isinstance(result, ResetResult)
+            if self._books.columns is not None:
+                self._books.layout.check(result.observation)
+        except BadReturnError as error:
+            self._sessions.lose(row, error)
+            return ResetFailedError(f"{self.interface.name}.reset() failed: {in_words(error)}")
+        except EnvironmentFailure as error:
+            return error  # the server has another one for the next
+        except LOSSES as error:
+            self._sessions.lose(row, error)
+            return self._lost_reset(error)
+        except EnvWeaveError as error:
+            return error
+        return result
+
+    def _lost_reset(self, error: Exception) -> EnvironmentLostError:
+        return EnvironmentLostError(f"{self.interface.name}.reset() failed: {error}")
+
+    def _read(self, row: int, reply: Reply) -> StepResult[Any]:
+        result = self._sessions.read(row, reply)
+        if self._trails is not None:
+            self._trails[row].follow(result)
+            self._asked[row] = result.needs
+        return result
+
+    def _refused(self, row: int, error: ActionError) -> StepResult[Any]:
+        """Return the row of a batch whose action the environment refused."""
+        waiting = self._sessions.tool_calls(row)
+        if self._trails is None:
+            return self._books.refused(row, error, waiting)
+        trail = self._trails[row]
+        asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._asked[row])
+        return refused_row(error, trail.last, asked, waiting, trail, several_agents=True)
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        return [self._books.standing(row) for row in ids]
+
+    # Steps
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as they travel, or refuse; nothing changes."""
+        return self._sessions.admit(ids, actions)
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once."""
+        volley = self._sessions.volley(actions) if self._gathering is not None else None
+        if volley is None:
+            keys = self._sessions.send(self._everyone, actions, together=True)
+        else:
+            sent = self._sessions.fire(volley)
+            if sent is not None:
+                step = self._columns(volley, sent)
+                if step is not None:
+                    return self._books.batch(self._everyone, *step)
+                self._calls.take_in(volley, sent)
+            keys = volley.keys
+            self._calls.steps.update(zip(keys, self._everyone, strict=True))
+        self._calls.wait(keys, len(keys), None)
+        return self._take(keys)
+
+    def _columns(self, volley: Volley, sent: Stepped) -> _Step | None:
+        """Return a step whose columns came as such; `None` if some row must be looked at."""
+        assert self._gathering is not None
+        others: dict[int, Reply] = {}
+        places: list[int] | None = None
+        if sent.rest:
+            rows = {session: row for row, session in enumerate(volley.steps.sessions)}
+            others = {rows[reply.session]: reply for reply in sent.rest}
+            places = [rows[session] for session in sent.sessions]
+        told = self._gathering.columns(sent, places, others)
+        if told is None:
+            return None
+        special = {row: self._checked(row, self._read(row, reply)) for row, reply in others.items()}
+        return _Step(told.columns, told.rewards, special, told.infos, {})
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Let these environments take a step each."""
+        self._sessions.send(ids, actions, together=False)
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
+        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
+        return self._take(self._calls.wait(self._calls.steps, min_ready, timeout_s))
+
+    def _take(self, keys: Sequence[Key]) -> StepBatch:
+        """Make a batch of steps that are done, and strike them from the books."""
+        calls = self._calls
+        rows = [calls.steps[key] for key in keys]
+        step = self._plain(rows, [calls.replies[key] for key in keys])
+        step = step or self._each(keys, rows)
+        try:
+            return self._books.batch(rows, *step)
+        finally:  # who is interrupted in here must reset these
+            for key in keys:
+                calls.steps.pop(key, None)
+                calls.replies.pop(key, None)
+
+    def _plain(self, rows: Sequence[int], replies: Sequence[Reply]) -> _Step | None:
+        """Return a step whose observations go into columns as they came; `None` if some can't."""
+        if self._gathering is None or not self._sessions.are_plain:
+            return None
+        results = [reply.result for reply in replies if reply.fault is None]
+        if len(results) < len(replies):
+            return None
+        others = [i for i, result in enumerate(results) if not is_ordinary(result)]
+        told = self._gathering.gather(results, frozenset(others))
+        if told is None:
+            return None
+        special = {rows[i]: self._checked(rows[i], self._read(rows[i], replies[i])) for i in others}
+        infos = {rows[i]: info for i, info in told.infos.items()}
+        return _Step(told.columns, told.rewards, special, infos, {})
+
+    def _each(self, keys: Sequence[Key], rows: Sequence[int]) -> _Step:
+        """Return a step whose rows are looked at one by one; those that are lost go on anew.
+
+        Raises:
+            EnvWeaveError: A step could not be taken; the others stay, for whoever receives next.
+        """
+        results: dict[int, StepResult[Any]] = {}
+        ended: list[int] = []
+        for key, row in zip(keys, rows, strict=True):
+            logs: tuple[LogEvent, ...] = ()
+            position = self._sessions.position(row)
+            try:
+                result = self._read(row, self._calls.replies[key])
+                logs = tuple(event for event in result.events if isinstance(event, LogEvent))
+                results[row] = self._checked(row, result)
+            except BadReturnError as error:
+                end = EpisodeEnd("error", "environment", in_words(error))
+                results[row] = self._ended(row, end, error)
+                results[row]._events = logs  # noqa: SLF001 - what it said is still worth knowing
+                # The session may have gone on to an episode that nobody will see.
+                self._sessions.go_back(row, position)
+                ended.append(row)
+            except LOSSES as error:
+                end = EpisodeEnd("lost", "infrastructure", str(error))
+                results[row] = self._ended(row, end, error)
+                ended.append(row)
+            except ActionError as error:
+                results[row] = self._refused(row, error)
+            except EnvWeaveError as error:
+                self._calls.steps.pop(key)
+                self._calls.replies.pop(key)
+                error.add_note(f"Raised in environment {row} of the vector.")
+                raise
+        if ended and self._autoreset:
+            prefix = f"{self.interface.name}.reset() failed: "
+            for row, fresh in self._begin({row: {} for row in ended}).items():
+                if isinstance(fresh, Exception):
+                    fresh = ResetFailedError(str(fresh).removeprefix(prefix))
+                results[row] = then(results[row], fresh)
+        columns = self._books.layout.gather([result.observation for result in results.values()])
+        return _Step(columns, [math.nan] * len(rows), results, {}, {})
+
+    def _ended(self, row: int, end: EpisodeEnd, error: Exception) -> StepResult[Any]:
+        """Return the last result of an episode that its session does not end by itself."""
+        logger.warning("an episode of %s ended: %s", self.interface.name, end.cause)
+        self._sessions.lose(row, error)
+        if self._trails is not None:
+            return self._trails[row].lost(end)
+        return self._books.lost(row, end)
+
+    def _checked(self, row: int, result: StepResult[Any]) -> StepResult[Any]:
+        """Return a result that fits the columns; a new episode that does not, does not begin.
+
+        Raises:
+            BadReturnError: What it shows does not fit.
+        """
+        layout = self._books.layout
+        layout.check(result.observation)
+        if result.ready is not None:
+            try:
+                layout.check(result.ready.initial_obs)
+            except BadReturnError as error:
+                self._sessions.lose(row, error)
+                result.ready, result._asked, result._later = None, None, ()  # noqa: SLF001
+                return then(result, BadReturnError(in_words(error)))
+        return result
+
+    # The rest
+
+    def state(self) -> list[State]:
+        """Return the state of each environment.
+
+        Raises:
+            StateFailedError: One of them has none: its code failed, or it is lost.
+        """
+        return self._sessions.state()
+
+    def close(self) -> None:
+        """Close every session and hang up. May be called twice."""
+        self._sessions.close()

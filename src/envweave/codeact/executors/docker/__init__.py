@@ -1,0 +1,1 @@
+"""An executor whose sessions run in a container."""

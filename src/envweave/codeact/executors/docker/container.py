@@ -1,0 +1,359 @@
+"""A container that runs code: started, spoken with, and removed."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, final, get_args
+
+from envweave.codeact.executors.docker.messages import (
+    MODULE,
+    PROTOCOL,
+    Failed,
+    FromBox,
+    Hello,
+    Made,
+    Make,
+    Open,
+    Opened,
+)
+from envweave.codeact.executors.docker.mux import BoxedBody, Line
+from envweave.codeact.executors.sandbox import SandboxOptions
+from envweave.errors import (
+    EnvWeaveError,
+    IsolationError,
+    OptionError,
+    SandboxError,
+    SessionLostError,
+    StartupError,
+)
+from envweave.providers.cleanup import Owner, reap
+from envweave.providers.docker.engine import (
+    Engine,
+    EngineError,
+    NoSuchContainerError,
+    RefusedError,
+)
+from envweave.providers.docker.options import DockerOptions, shown
+from envweave.providers.docker.provider import refuse_nameless
+from envweave.providers.health import told
+from envweave.sandbox.config import MEGABYTE, Profile, WantedIsolation
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.protocol.messages import ToolFace
+from envweave.sandbox.protocol.orders import Isolation
+
+logger = logging.getLogger("envweave.providers")
+
+DEFAULT_IMAGE = "envweave-base:latest"
+"""In which code is run, where nobody names another image."""
+
+START_S = 120.0
+"""How long a container may take to start its program, and that to put up the walls."""
+
+MAKE_S = 60.0
+"""How long a session may take to be made."""
+
+_SETTLE_S = 3.0
+_LOOK_EVERY_S = 0.05
+_SPARE_BYTES = 256 * MEGABYTE
+_SPARE_FOLDER_BYTES = 16 * MEGABYTE
+_SPARE_PIDS = 64
+_USERS = range(20_000, 60_000)
+_OUT_OF_MEMORY = 137  # killed by SIGKILL, as the kernel does it then
+_ERRORS: dict[str, type[EnvWeaveError]] = {
+    "OptionError": OptionError,
+    "IsolationError": IsolationError,
+    "SandboxError": SandboxError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BoxOptions:
+    """What a container that runs code is asked for.
+
+    Attributes:
+        sandbox: What its sandbox is asked for.
+        image: From which image.
+        cpus: How many cores' worth of time.
+        docker_host: Where the engine is; left out, where `docker` itself looks.
+    """
+
+    sandbox: SandboxOptions
+    image: str
+    cpus: float
+    docker_host: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse what no container can be given."""
+        refuse_nameless(self.image)
+        for option, value, kind in (
+            ("profile", self.sandbox.profile, Profile),
+            ("isolation", self.sandbox.isolation, WantedIsolation),
+        ):
+            if value not in get_args(kind):
+                known = ", ".join(map(repr, get_args(kind)))
+                raise OptionError(f"{option}={value!r}: expected one of {known}.")
+        self.container()
+
+    def container(self) -> DockerOptions:
+        """Return what the container is given: what a session may use, and some to spare."""
+        limits = self.sandbox.limits
+        folder = limits.disk_bytes + _SPARE_FOLDER_BYTES
+        messages = 4 * limits.message_bytes  # on their way, in the program and in the session
+        return DockerOptions(
+            memory=limits.memory_bytes + folder + messages + _SPARE_BYTES,
+            cpus=self.cpus,
+            pids=limits.processes + _SPARE_PIDS,
+            tmp_size=folder,
+            network="none",
+            init=False,  # its program is the first process, which nobody inside can signal
+            docker_host=self.docker_host,
+        )
+
+
+class _Held:
+    """A container, as far as it is looked at and removed. Any thread may."""
+
+    def __init__(self, engine: Engine, options: BoxOptions) -> None:
+        self._engine = engine
+        self._memory = options.container().memory
+        self._owner = os.getpid()
+        self.name = f"envweave-code-{secrets.token_hex(6)}"
+        self.which = f"its container {self.name} of {options.image!r}"
+
+    def why_gone(self) -> Death:
+        """Say why nobody answers there any more."""
+        ends_s = time.monotonic() + _SETTLE_S
+        while True:
+            try:
+                state = self._engine.inspect(self.name)["State"]
+            except NoSuchContainerError:
+                return Death("lost", why=f"{self.which} was removed by somebody else")
+            except EngineError as error:
+                return Death("lost", why=f"{self.which} is out of reach. {error}".rstrip("."))
+            except StartupError as error:
+                return Death("lost", why=f"{self.which} is gone: {error}")
+            if state["Status"] in ("exited", "dead"):
+                return self._ending(state)
+            if time.monotonic() >= ends_s:
+                return Death("lost", why=f"the line to {self.which} was cut")
+            time.sleep(_LOOK_EVERY_S)  # the engine takes note of an end a little later
+
+    def _ending(self, state: dict[str, Any]) -> Death:
+        code = state.get("ExitCode")
+        if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
+            # All that is in there, but for what there is to spare, is the code's.
+            limit = shown(int(self._memory))
+            return Death("memory", why=f"{self.which} needed more memory than {limit}")
+        said = f": {state['Error']}" if state.get("Error") else ""
+        return Death("lost", why=f"{self.which} exited with code {code}{said}")
+
+    def remove(self) -> None:
+        """Remove it, whatever it does. A forked copy of whoever started it leaves it alone."""
+        if self._owner != os.getpid():
+            return
+        try:
+            self._engine.remove(self.name)
+        except StartupError as error:
+            # Whoever starts a container next removes it, when this process has ended.
+            logger.warning("%s could not be removed: %s", self.name, error)
+        finally:
+            self._engine.close()
+
+
+@final
+class Box:
+    """A container with a sandbox in it, which makes one session at a time.
+
+    It is removed by `close`, when it is dropped, when the process ends, and, if that was killed,
+    when the next container is started by anybody; without its host its program ends by itself.
+
+    Attributes:
+        name: What the engine calls it.
+        tier: The walls that stand inside.
+        is_used: Whether a session was made in it.
+
+    Raises:
+        StartupError: The engine does not answer, there is no such image, or it cannot be used.
+        EnvWeaveError: The sandbox inside cannot be made; as it would be raised here.
+    """
+
+    def __init__(self, options: BoxOptions) -> None:
+        engine = Engine(options.docker_host)
+        self._held = _Held(engine, options)
+        self.name = self._held.name
+        self.is_used = False
+        try:
+            reap(engine)
+            look_up(engine, options.image)
+            self._line = _start(engine, self._held, options)
+        except BaseException:
+            engine.close()
+            raise
+        self._dropped = weakref.finalize(self, _drop, self._held, self._line)
+        try:
+            self.tier = self._open(options)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no session can be made any more."""
+        return self._line.is_over
+
+    def make(self, seed: int | None, tools: Sequence[ToolFace]) -> BoxedBody:
+        """Return a new session. The one before is ended.
+
+        Raises:
+            SessionLostError: The container is gone.
+            SandboxError: It cannot be made.
+        """
+        self.is_used = True
+        body = BoxedBody(self._line.say)
+        self._line.adopt(body)
+        try:
+            answer = self._line.ask(Make(body.number, seed, list(tools)), MAKE_S)
+            if not isinstance(answer, Made) or answer.number != body.number:
+                raise _refusal(answer)
+            body.work = answer.work
+        except BaseException:
+            body.release()
+            raise
+        return body
+
+    def close(self) -> None:
+        """End it, and leave nothing behind. Harmless twice, and in a forked copy of the host."""
+        if self._dropped.detach() is not None:
+            _end(self._held, self._line)
+
+    def _open(self, options: BoxOptions) -> Isolation:
+        wanted = options.sandbox
+        try:
+            hello = self._line.ask(None, START_S)
+            if not isinstance(hello, Hello):
+                raise _refusal(hello)
+            _refuse_other(hello, options.image)
+            answer = self._line.ask(
+                Open(
+                    dataclasses.asdict(wanted.limits),
+                    list(wanted.preload),
+                    list(wanted.packages)
+                    if isinstance(wanted.packages, tuple)
+                    else wanted.packages,
+                    list(wanted.private),
+                    wanted.profile,
+                    wanted.isolation,
+                ),
+                START_S,
+            )
+        except SessionLostError as error:
+            raise StartupError(
+                f"A container of {options.image!r} cannot run code: {error} The image must have "
+                f"envweave, as those built on {DEFAULT_IMAGE} have.{told(self._line.errors())}"
+            ) from None
+        if not isinstance(answer, Opened):
+            raise _refusal(answer)
+        if answer.tier == "none" != wanted.isolation:
+            why = " ".join(answer.reasons)[:1000]
+            logger.warning("%s: the container is the only wall around code. %s", self.name, why)
+        return answer.tier
+
+
+def look_up(engine: Engine, image: str) -> None:
+    """Make sure that there is an image.
+
+    Raises:
+        StartupError: There is none; the message says how to have it.
+    """
+    try:
+        engine.image(image)
+    except StartupError as error:
+        if image != DEFAULT_IMAGE or isinstance(error, EngineError):
+            raise
+        raise StartupError(
+            f"{error} Or name another image that has envweave: executor=DockerExecutor(image=…)."
+        ) from None
+
+
+def _start(engine: Engine, held: _Held, options: BoxOptions) -> Line:
+    """Start the container, and its program with it."""
+    try:
+        engine.create(held.name, _config(options))
+        attached = engine.attach(held.name)
+        try:
+            engine.start(held.name)
+        except BaseException:
+            attached.close()
+            raise
+        return Line(attached, held.why_gone, held.remove)
+    except BaseException as error:
+        held.remove()
+        if isinstance(error, RefusedError | NoSuchContainerError):
+            raise StartupError(
+                f"A container of {options.image!r} could not be started: {error}."
+            ) from None
+        raise
+
+
+def _config(options: BoxOptions) -> dict[str, Any]:
+    # Some limits are counted by user, on the whole machine: containers must not share one.
+    user = secrets.choice(_USERS)
+    return {
+        "Image": options.image,
+        "Entrypoint": ["python", "-I", "-B", "-m", MODULE],
+        "Cmd": [],
+        "User": f"{user}:{user}",
+        "WorkingDir": "/tmp",  # noqa: S108 - the container's own
+        "Labels": {
+            **Owner.here().labels(),
+            "envweave.created": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+        "Healthcheck": {"Test": ["NONE"]},
+        "OpenStdin": True,
+        "StdinOnce": True,  # its input ends with whoever started it, and so does its program
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        # What it says is for its host alone, and would fill the engine's disk.
+        "HostConfig": {**options.container().host_config(), "LogConfig": {"Type": "none"}},
+    }
+
+
+def _refuse_other(hello: Hello, image: str) -> None:
+    here = version("envweave")
+    if (hello.version, hello.protocol) != (here, PROTOCOL):
+        raise StartupError(
+            f"The image {image!r} has envweave {hello.version[:40]!r}, and this is {here!r}: they "
+            "must be the same. Build the image anew."
+        )
+
+
+def _refusal(answer: FromBox) -> EnvWeaveError:
+    if isinstance(answer, Failed):
+        return _ERRORS[answer.kind](answer.text)
+    return SessionLostError("The program in the container answered what nobody asked.")
+
+
+def _end(held: _Held, line: Line) -> None:
+    line.close()
+    held.remove()
+
+
+def _drop(held: _Held, line: Line) -> None:
+    _end(held, line)
+    warnings.warn(
+        f"The container {held.name} was dropped without close(). Close the environment that it "
+        "runs the code of.",
+        ResourceWarning,
+        stacklevel=1,
+    )

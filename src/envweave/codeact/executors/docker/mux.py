@@ -1,0 +1,475 @@
+"""The host's end of a container's input and output: a thread that carries bytes, and trusts none.
+
+An engine hands on what a container prints in frames of its own. In those that are its output stand
+the frames of `docker_words`, and in some of these the bytes of a session, which go to a socket as
+if the session were at its other end: `AsyncSession` speaks with it as with any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, NoReturn, final
+
+import msgspec
+
+from envweave.codeact.executors.docker.messages import (
+    DATA_BYTES,
+    FRAME_BYTES,
+    Beyond,
+    Data,
+    Ended,
+    FromBox,
+    Interrupt,
+    Kill,
+    Look,
+    ToBox,
+)
+from envweave.errors import BranchError, SessionLostError
+from envweave.sandbox.processes.process import Death
+from envweave.sandbox.processes.watcher import Calls
+from envweave.sandbox.protocol.framing import Frames
+from envweave.sandbox.protocol.plain_values import encode
+
+_DEATH_S = 30.0
+
+
+@final
+class BoxedBody:
+    """The `Body` of a session that the program in a container made.
+
+    What is sent to its socket goes to the session, and what the session says comes from there.
+
+    Args:
+        say: Has a word sent to the program.
+
+    Attributes:
+        number: How it is called there; nobody can guess it.
+        far: The other end of its socket, which the line reads and writes; `None` once it is gone.
+        beyond: The limit that it is beyond, as far as the program told.
+    """
+
+    def __init__(self, say: Callable[[ToBox], None]) -> None:
+        self.number = secrets.randbits(62)
+        self.work: str | None = None
+        self.socket, far = socket.socketpair()
+        far.setblocking(False)  # noqa: FBT003 - the standard library's
+        self.far: socket.socket | None = far
+        self.beyond: Literal["disk", "memory"] | None = None
+        self._say = say
+        self._owner = os.getpid()
+        self._is_killed = False
+        self._death = Death("lost", why="its container did not say what became of it")
+        self._is_over = threading.Event()
+
+    # Called by whoever runs code. See `Body`.
+
+    is_stopped = False
+
+    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+        """Do nothing: the limits of its container hold while no run is open too."""
+
+    def wake(self) -> None:
+        """Do nothing: it is never stopped."""
+
+    def interrupt(self) -> None:
+        """Interrupt the code."""
+        self._say(Interrupt(self.number))
+
+    def kill(self) -> None:
+        """End it; if it is not gone soon, its container is removed."""
+        if not self._is_killed and self._owner == os.getpid():
+            self._is_killed = True
+            self._say(Kill(self.number))
+
+    def death(self) -> Death:
+        """Say why it is gone."""
+        if not self._is_over.wait(_DEATH_S):
+            self.kill()
+        return self._death
+
+    def excess(self) -> Literal["disk", "memory"] | None:
+        """Say which limit it was beyond when the program last looked, and have it look again."""
+        if self.beyond is None:
+            self._say(Look(self.number))
+        return self.beyond
+
+    def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of Body
+        """Refuse.
+
+        Raises:
+            BranchError: Always.
+        """
+        raise BranchError("A session in a container cannot be branched.")
+
+    def release(self) -> None:
+        """Kill it, and give its descriptors back."""
+        self.kill()
+        self.socket.close()
+
+    # Called by the line's own thread.
+
+    def hang_up(self) -> None:
+        """Let whoever reads know that nothing more will come."""
+        far, self.far = self.far, None
+        if far is not None:
+            with contextlib.suppress(OSError):
+                far.shutdown(socket.SHUT_RDWR)
+            far.close()
+
+    def end(self, death: Death) -> None:
+        """Take note of what became of it, and let whoever reads know."""
+        if not self._is_over.is_set():
+            self._death = death
+            self._is_over.set()
+        self.hang_up()
+
+
+KILL_S = 20.0
+"""How long a session may take to be gone after it was killed; then its container is removed."""
+
+_JOIN_S = 10.0
+_ERRORS_KEPT = 8 << 10
+_OUTPUT, _ERRORS = 1, 2
+_read: msgspec.msgpack.Decoder[FromBox] = msgspec.msgpack.Decoder(FromBox)
+
+
+class LineOver(Exception):  # noqa: N818 - it says what happened, and is no failure of ours
+    """There is nobody at the other end any more, or nobody to be trusted."""
+
+    def __init__(self, death: Death | None) -> None:
+        super().__init__(str(death))
+        self.death = death
+
+
+@final
+class Line:
+    """A line to the program in one container.
+
+    Its methods may be called by any thread; none but `ask` and `close` waits for anything.
+
+    Args:
+        attached: The container's input and output. Closed with the line.
+        look: Says why nobody answers any more, when the line was cut at the other end.
+        let_go: Called once by the line's own thread, when it is over and not by `close`.
+        kill_s: How long a session may take to be gone after it was killed.
+    """
+
+    def __init__(
+        self,
+        attached: socket.socket,
+        look: Callable[[], Death],
+        let_go: Callable[[], None],
+        kill_s: float = KILL_S,
+    ) -> None:
+        attached.setblocking(False)  # noqa: FBT003 - the standard library's
+        self._attached = attached
+        self._look = look
+        self._let_go = let_go
+        self._kill_s = kill_s
+        self._streams = Streams()
+        self._frames = Frames(FRAME_BYTES)
+        self._out: deque[memoryview] = deque()  # to the container
+        self._in: deque[memoryview] = deque()  # to the session's socket
+        self._orders: deque[ToBox | BoxedBody] = deque()  # of other threads
+        self._answers: queue.SimpleQueue[FromBox | None] = queue.SimpleQueue()
+        self._is_asked = False
+        self._asking = threading.Lock()  # held by whoever asks
+        self._body: BoxedBody | None = None
+        self._dying: dict[int, float] = {}
+        self._is_closing = False
+        self._death: Death | None = None
+        self._wakes, self._woken = socket.socketpair()
+        self._wakes.setblocking(False)  # noqa: FBT003 - the standard library's
+        self._woken.setblocking(False)  # noqa: FBT003 - the standard library's
+        self._thread = threading.Thread(target=self._carry, name="envweave-container", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be said any more."""
+        return not self._thread.is_alive() or self._death is not None
+
+    def errors(self) -> list[str]:
+        """Return the last lines of what the program told besides."""
+        lines = bytes(self._streams.errors).decode(errors="replace").splitlines()
+        return [line.rstrip() for line in lines if line.strip()]
+
+    def say(self, message: ToBox) -> None:
+        """Have something sent. Nobody answers if the line is over."""
+        self._orders.append(message)
+        self._wake()
+
+    def ask(self, message: ToBox | None, timeout_s: float) -> FromBox:
+        """Have something sent, or nothing, and wait for the answer.
+
+        Raises:
+            SessionLostError: There is none, or none in time: then the line is over.
+        """
+        with self._asking:
+            self._is_asked = True
+            if message is not None:
+                self.say(message)
+            try:
+                answer = None if self.is_over else self._answers.get(timeout=timeout_s)
+            except queue.Empty:
+                self.close()
+                raise SessionLostError(
+                    f"The program in the container did not answer within {timeout_s:g} s."
+                ) from None
+            finally:
+                self._is_asked = False
+        if answer is None:
+            raise SessionLostError(f"{self._death or 'The container was closed'}.")
+        return answer
+
+    def adopt(self, body: BoxedBody) -> None:
+        """Carry the bytes of this session from now on, and of no other."""
+        self._orders.append(body)
+        self._wake()
+
+    def close(self) -> None:
+        """Hang up. Harmless twice."""
+        self._is_closing = True
+        self._wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it has been woken before, or is gone
+            self._wakes.send(b"w")
+
+    # What follows is done by the line's own thread alone.
+
+    def _carry(self) -> None:
+        death: Death | None = None
+        try:
+            self._serve()
+        except LineOver as over:
+            death = over.death
+        except OSError:
+            death = None  # it was cut at the other end
+        except Exception as error:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
+            death = Death("closed", why=f"it sent the host what cannot be read ({_named(error)})")
+        if not self._is_closing and death is None:
+            death = self._look()
+        self._end(death or Death("lost", why="its container was closed"))
+
+    def _end(self, death: Death) -> None:
+        self._death = death
+        if self._body is not None:
+            self._body.end(death)
+        self._take_orders_in_vain(death)
+        self._answers.put(None)
+        with contextlib.suppress(OSError):
+            self._attached.shutdown(socket.SHUT_RDWR)  # a fork may have copies of it
+        self._attached.close()
+        self._wakes.close()
+        self._woken.close()
+        if not self._is_closing:
+            self._let_go()
+
+    def _take_orders_in_vain(self, death: Death) -> None:
+        while self._orders:
+            order = self._orders.popleft()
+            if isinstance(order, BoxedBody):
+                order.end(death)
+
+    def _serve(self) -> None:
+        while not self._is_closing:
+            ready = self._wait()
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            self._take_orders()
+            if self._attached in ready and not self._in:
+                self._hear()
+            self._read_on()
+            self._hear_host()
+            self._flush()
+
+    def _wait(self) -> set[socket.socket]:
+        """Wait until there is something to do.
+
+        What neither side takes is not added to: one that floods the other waits.
+        """
+        lines = {self._woken: select.POLLIN}
+        wanted = (0 if self._in else select.POLLIN) | (select.POLLOUT if self._out else 0)
+        if wanted:
+            lines[self._attached] = wanted
+        far = None if self._body is None else self._body.far
+        wanted = (0 if self._out else select.POLLIN) | (select.POLLOUT if self._in else 0)
+        if far is not None and wanted:
+            lines[far] = wanted
+        waiting = select.poll()
+        by_descriptor = {}
+        for line, wanted in lines.items():
+            waiting.register(line, wanted)
+            by_descriptor[line.fileno()] = line
+        return {by_descriptor[one] for one, _ in waiting.poll(self._patience_ms())}
+
+    def _patience_ms(self) -> float | None:
+        if not self._dying:
+            return None
+        left_s = min(self._dying.values()) - time.monotonic()
+        if left_s <= 0:
+            raise LineOver(
+                Death("closed", why=f"it was killed, and not gone in {self._kill_s:g} s")
+            )
+        return 1000 * left_s + 1
+
+    def _take_orders(self) -> None:
+        while self._orders:
+            order = self._orders.popleft()
+            if isinstance(order, BoxedBody):
+                self._leave_body(Death("unknown"))
+                self._body = order
+                continue
+            if isinstance(order, Kill):
+                body = self._body
+                if body is None or body.number != order.number:
+                    continue  # it is gone
+                self._leave_body(Death("unknown"))
+                self._dying[order.number] = time.monotonic() + self._kill_s
+            self._out.append(memoryview(encode(order)))
+
+    def _leave_body(self, death: Death) -> None:
+        body, self._body = self._body, None
+        self._in.clear()
+        if body is not None:
+            body.end(death)
+
+    def _hear(self) -> None:
+        """Take what the container sends."""
+        try:
+            data = self._attached.recv(4 * DATA_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            if self._body is not None:
+                self._body.hang_up()  # nobody need wait until it is known why
+            raise LineOver(None)
+        self._frames.feed(self._streams.output_of(data))
+
+    def _read_on(self) -> None:
+        """Do what the container says, unless its session has bytes to take first."""
+        self._feed()
+        while not self._in:
+            frame = self._frames.next()
+            if frame is None:
+                return
+            self._obey(_read.decode(frame))
+            self._feed()
+
+    def _obey(self, said: FromBox) -> None:
+        body = self._body
+        if isinstance(said, Data):
+            if body is not None and said.number == body.number:
+                self._in.append(memoryview(said.data))
+        elif isinstance(said, Ended):
+            self._dying.pop(said.number, None)
+            if body is not None and said.number == body.number:
+                self._leave_body(Death(said.kind, said.code))
+        elif isinstance(said, Beyond):
+            if body is not None and said.number == body.number:
+                body.beyond = said.limit
+        elif self._is_asked:
+            self._is_asked = False
+            self._answers.put(said)
+        else:
+            raise ValueError("an answer that nobody asked for")
+
+    def _feed(self) -> None:
+        """Hand the session's bytes to whoever reads them."""
+        far = None if self._body is None else self._body.far
+        if far is None:
+            self._in.clear()
+            return
+        try:
+            _send(far, self._in)
+        except OSError:
+            self._in.clear()  # whoever read them is gone, and has it killed
+
+    def _hear_host(self) -> None:
+        body = self._body
+        if body is None or body.far is None or self._out:
+            return
+        try:
+            data = body.far.recv(DATA_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._out.append(memoryview(encode(Data(body.number, data))))
+        else:
+            body.hang_up()
+
+    def _flush(self) -> None:
+        _send(self._attached, self._out)
+
+
+@final
+class Streams:
+    """Takes apart what an engine sends of a container's output and errors.
+
+    Attributes:
+        errors: The last of the latter.
+    """
+
+    def __init__(self) -> None:
+        self.errors = bytearray()
+        self._head = b""
+        self._left = 0
+        self._stream = 0
+
+    def output_of(self, data: bytes) -> bytes:
+        """Return what of this the container wrote to its output."""
+        output = []
+        at = 0
+        while at < len(data):
+            if not self._left:
+                taken = data[at : at + 8 - len(self._head)]
+                self._head += taken
+                at += len(taken)
+                if len(self._head) == 8:
+                    self._stream = self._head[0]
+                    self._left = int.from_bytes(self._head[4:], "big")
+                    self._head = b""
+                continue
+            part = data[at : at + self._left]
+            at += len(part)
+            self._left -= len(part)
+            if self._stream == _OUTPUT:
+                output.append(part)
+            elif self._stream == _ERRORS:
+                self.errors += part
+                del self.errors[:-_ERRORS_KEPT]
+        return b"".join(output)
+
+
+def _send(line: socket.socket, pending: deque[memoryview]) -> None:
+    """Send what can be sent at once.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    with contextlib.suppress(BlockingIOError):
+        while pending:
+            rest = pending[0][line.send(pending[0]) :]
+            if rest:
+                pending[0] = rest
+            else:
+                pending.popleft()
+
+
+def _named(error: Exception) -> str:
+    return type(error).__name__

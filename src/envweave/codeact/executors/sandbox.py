@@ -1,0 +1,336 @@
+"""Runs code in a sandbox of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import dataclasses
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import final
+
+from envweave.codeact.executors.base import Executor, Functions
+from envweave.codeact.injected.files import gates
+from envweave.codeact.injected.prelude import MODULES, prelude
+from envweave.codeact.injected.variables import look, show_code
+from envweave.codeact.models import Variable
+from envweave.errors import ClosedError, SandboxError, SessionLostError
+from envweave.sandbox.async_session import AsyncSession
+from envweave.sandbox.config import Limits, Profile, UseCgroups, WantedIsolation
+from envweave.sandbox.host.packages import Packages, calling_module, relevant_private
+from envweave.sandbox.results import ExecutionResult, ToolCall
+from envweave.sandbox.sandbox import AsyncSandbox
+
+
+class SessionSource(ABC):
+    """Where the sessions of one executor come from."""
+
+    @property
+    @abstractmethod
+    def isolation(self) -> str:
+        """The walls around them; see `Executor`."""
+
+    @abstractmethod
+    async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
+        """Return a session that nobody used before.
+
+        Raises:
+            SessionLostError: There is no sandbox any more.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free everything, when the sessions are closed. Called once."""
+
+    @abstractmethod
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """See `Executor`."""
+
+    @abstractmethod
+    def hold(self) -> Callable[[], None]:
+        """Keep what sources of this kind share, until what is returned is called."""
+
+
+@final
+class EpisodeSession:
+    """The session of the episode that runs: one at a time, of a source.
+
+    Args:
+        source: Closed with it.
+
+    Attributes:
+        current: The session; `None` before the first episode, and after the last.
+    """
+
+    def __init__(self, source: SessionSource) -> None:
+        self._source = source
+        self.current: AsyncSession | None = None
+
+    async def begin(self, *, seed: int | None, tools: Functions) -> AsyncSession:
+        """Leave the old session, and return a fresh one.
+
+        Raises:
+            SessionLostError: There is no sandbox any more.
+        """
+        await self._leave()
+        self.current = await self._source.session(seed=seed, tools=tools)
+        return self.current
+
+    async def close(self) -> None:
+        """End the session, and its sandbox if nobody else uses it."""
+        try:
+            await self._leave()
+        finally:
+            await self._source.close()
+
+    async def _leave(self) -> None:
+        session, self.current = self.current, None
+        if session is not None:
+            with contextlib.suppress(SandboxError):  # it is gone already
+                await session.close()
+
+
+class SessionExecutor(Executor):
+    """Runs code in the sessions of a source.
+
+    Args:
+        source: Closed with the executor.
+    """
+
+    def __init__(self, source: SessionSource) -> None:
+        self._source = source
+        self._episode = EpisodeSession(source)
+        self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
+        self.names: list[str] = []
+
+    @property
+    def isolation(self) -> str:
+        """The walls that stand."""
+        return self._source.isolation
+
+    @property
+    def session(self) -> AsyncSession | None:
+        """The session of the episode that runs."""
+        return self._episode.current
+
+    async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
+        """Leave the old session, and take a fresh one."""
+        functions = {**tools, **gates()} if files else dict(tools)
+        session = await self._episode.begin(seed=seed, tools=functions)
+        self._called = ()
+        self.names = list(functions)
+        made = await session.run(prelude(files=files))
+        if not made.success:
+            raise SessionLostError(f"A session could not be prepared: {made.exception_message}")
+
+    async def run(self, code: str) -> ExecutionResult:
+        """Run code in the episode's session."""
+        if self.session is None:
+            raise SessionLostError("No episode has begun.")
+        called, self._called = self._called, ()
+        result = await self.session.run(code)
+        result.tool_calls = called + result.tool_calls
+        return result
+
+    async def variables(self) -> dict[str, Variable]:
+        """Ask the session. What does not come in a second does not come."""
+        if self.session is None:
+            return {}
+        own = [*self.names, "ToolError"]
+        seen = await look(self.session, partial(show_code, own), own)
+        self._called += seen.tool_calls
+        return seen.variables
+
+    async def close(self) -> None:
+        """End the session, and its sandbox if nobody else uses it."""
+        await self._episode.close()
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Never show these."""
+        self._source.keep_private(modules)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what the source shares."""
+        return self._source.hold()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """What a sandbox is asked for: the options of `Sandbox`, but for the tools."""
+
+    limits: Limits = field(default_factory=Limits)
+    preload: tuple[str, ...] = ()
+    packages: Packages = None
+    private: tuple[str, ...] = ()
+    profile: Profile = "python"
+    isolation: WantedIsolation = "auto"
+    visible: tuple[str, ...] = ()
+    cgroups: UseCgroups = "auto"
+
+
+class _Shared:
+    """A sandbox, and how many leases there are."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held while it is started, and while it is ended
+        self.sandbox: AsyncSandbox | None = None
+        self.leases = 0
+
+
+# Protects the table and the counts. A lease that nobody gave back is released by the collector
+# of garbage, which may run while this very thread holds the lock.
+_lock = threading.RLock()
+_table: dict[tuple[int, SandboxOptions], _Shared] = {}
+
+
+@final
+class Lease:
+    """The right to make sessions in a shared sandbox, until `release`."""
+
+    def __init__(self, sandbox: AsyncSandbox, let_go: Callable[[], None]) -> None:
+        self.sandbox = sandbox
+        self._let_go = weakref.finalize(self, let_go)
+        self._let_go.atexit = False
+
+    def release(self) -> None:
+        """Give it back. Harmless twice. Blocks for as long as the last one takes to end."""
+        self._let_go()
+
+
+def take_lease(options: SandboxOptions) -> Lease:
+    """Return a lease on the sandbox with these options, which is started if there is none.
+
+    Blocks while it starts, for a fraction of a second.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+        SandboxError: It could not be started.
+    """
+    options = dataclasses.replace(
+        options,
+        private=relevant_private(
+            options.preload, options.packages, options.private, shell=options.profile == "shell"
+        ),
+    )
+    key = (os.getpid(), options)  # a forked process starts its own
+    with _lock:
+        shared = _table.setdefault(key, _Shared())
+        shared.leases += 1
+    try:
+        with shared.lock:
+            if shared.sandbox is None:
+                shared.sandbox = AsyncSandbox(
+                    limits=options.limits,
+                    preload=options.preload,
+                    packages=options.packages,
+                    private=options.private,
+                    profile=options.profile,
+                    isolation=options.isolation,
+                    visible=options.visible,
+                    cgroups=options.cgroups,
+                )
+            sandbox = shared.sandbox
+    except BaseException:
+        _release(key, shared)
+        raise
+    return Lease(sandbox, lambda: _release(key, shared))
+
+
+def _release(key: tuple[int, SandboxOptions], shared: _Shared) -> None:
+    if key[0] != os.getpid():
+        return
+    with _lock:
+        shared.leases -= 1
+        if shared.leases:
+            return
+        if _table.get(key) is shared:
+            del _table[key]
+    with shared.lock:
+        sandbox, shared.sandbox = shared.sandbox, None
+    if sandbox is not None:
+        sandbox.end()
+
+
+@atexit.register
+def _end_all() -> None:
+    with _lock:
+        left = [one for key, one in _table.items() if key[0] == os.getpid()]
+        _table.clear()
+    for shared in left:
+        if shared.sandbox is not None:
+            shared.sandbox.end()
+
+
+@final
+class SandboxSessions(SessionSource):
+    """Sessions of the sandbox that this process has for such options.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+    """
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self._options = options
+        self._lease = take_lease(options)
+
+    def keep_private(self, modules: tuple[str, ...]) -> None:
+        """Have sessions from a sandbox that shows none of these."""
+        options = self._options
+        private = tuple(sorted({*options.private, *modules}))
+        self._options = dataclasses.replace(options, private=private)
+        before, self._lease = self._lease, take_lease(self._options)
+        before.release()
+
+    @property
+    def isolation(self) -> str:
+        """The walls that this machine can put up."""
+        return self._lease.sandbox.tier.name
+
+    async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
+        """Return a session that nobody used before."""
+        try:
+            return await self._lease.sandbox.session(seed=seed, tools=tools)
+        except ClosedError:
+            raise SessionLostError("The sandbox was closed.") from None
+
+    async def close(self) -> None:
+        """End the sandbox if nobody else uses it."""
+        await asyncio.to_thread(self._lease.release)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the sandbox."""
+        return take_lease(self._options).release
+
+
+@final
+class SandboxExecutor(SessionExecutor):
+    """Runs code behind the walls of `envweave.sandbox`.
+
+    Executors with equal options share one sandbox in a process; each episode has a session of
+    its own in it, which nobody used before.
+
+    Args:
+        options: What the sandbox is asked for.
+
+    Raises:
+        IsolationError: This machine cannot put up the walls; the message says what to do.
+    """
+
+    name = "sandbox"
+
+    def __init__(self, options: SandboxOptions | None = None) -> None:
+        options = with_modules(options or SandboxOptions())
+        private = (*options.private, *calling_module())
+        super().__init__(SandboxSessions(dataclasses.replace(options, private=private)))
+
+
+def with_modules(options: SandboxOptions) -> SandboxOptions:
+    """Return the same, with the modules preloaded that code finds without an import."""
+    preload = tuple(dict.fromkeys((*options.preload, *MODULES)))
+    return dataclasses.replace(options, preload=preload)

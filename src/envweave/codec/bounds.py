@@ -1,0 +1,98 @@
+"""Bounds of numbers: in words, in JSON Schema, and where to draw between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envweave.codec.spec import Mismatch, short
+from envweave.errors import DefinitionError
+
+
+def refuse_empty(low: Any, high: Any) -> None:
+    """Refuse bounds that no number lies between; `None` is an open end.
+
+    Raises:
+        DefinitionError: There is no such number.
+    """
+    lowest = -math.inf if low is None else low
+    highest = math.inf if high is None else high
+    # Said this way round, so that NaN as a bound is refused too.
+    fits = np.all((lowest <= highest) & (lowest != math.inf) & (highest != -math.inf))
+    if not fits:
+        raise DefinitionError(f"No number is {between(low, high)}.")
+
+
+def between(low: Any, high: Any) -> str:
+    """Return "at least 0", "at most 1" or "between 0 and 1"."""
+    if low is None or high is None:
+        return f"at most {short(high)}" if low is None else f"at least {short(low)}"
+    return f"between {short(low)} and {short(high)}"
+
+
+def bounded(schema: dict[str, Any], low: Any, high: Any) -> dict[str, Any]:
+    """Return the schema with its bounds; an infinite one says nothing."""
+    if low is not None and low != -math.inf:
+        schema["minimum"] = low
+    if high is not None and high != math.inf:
+        schema["maximum"] = high
+    return schema
+
+
+def ends(low: Any, high: Any, reach: Any) -> tuple[Any, Any]:
+    """Return where to draw between: an open end lies `reach` beyond the other one, or 0."""
+    low = None if low == -math.inf else low
+    high = None if high == math.inf else high
+    if low is None:
+        return (-reach if high is None else high - reach), (reach if high is None else high)
+    return low, low + reach if high is None else high
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Limits of a length; both ends are included, and a `high` of `None` is open."""
+
+    low: int = 0
+    high: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, end in (("min_length", self.low), ("max_length", self.high)):
+            if end is not None and (type(end) is not int or end < 0):
+                raise DefinitionError(f"{name} must be a whole number of 0 or more, got {end!r}.")
+        if self.high is not None and self.high < self.low:
+            raise DefinitionError(f"No length is between {self.low} and {self.high}.")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every length is allowed."""
+        return self.low == 0 and self.high is None
+
+    def check(self, value: Sized) -> None:
+        """Raise `Mismatch` unless the value has such a length."""
+        count = len(value)
+        if count < self.low or (self.high is not None and count > self.high):
+            raise Mismatch(f"{short(value)} has a length of {count}, not {self}")
+
+    def draw(self, rng: np.random.Generator, reach: int) -> int:
+        """Draw a length; an open end lies `reach` beyond the lowest one."""
+        high = self.low + reach if self.high is None else min(self.high, self.low + reach)
+        return int(rng.integers(self.low, high, endpoint=True))
+
+    def schema(self, low: str, high: str) -> dict[str, Any]:
+        """Return the words of JSON Schema for it."""
+        said: dict[str, Any] = {} if self.low == 0 else {low: self.low}
+        return said if self.high is None else {**said, high: self.high}
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"at least {self.low}"
+        if self.low == 0:
+            return f"at most {self.high}"
+        return f"{self.low}" if self.low == self.high else f"between {self.low} and {self.high}"
+
+
+ANY_LENGTH = Length()

@@ -1,0 +1,681 @@
+"""Specs of single values: numbers, texts, choices, and instances of a class."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections.abc as abc
+import enum as enums
+import inspect
+import math
+import numbers
+import string
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, final
+
+import msgspec
+import numpy as np
+
+from envweave.codec.arrays import Array as Array
+from envweave.codec.bounds import ANY_LENGTH, Length, between, bounded, ends, refuse_empty
+from envweave.codec.spec import Bounds, Mismatch, Spec, short
+from envweave.codec.strings import FORMATS, Pattern
+from envweave.codec.to_builtins import to_plain
+from envweave.errors import DefinitionError, SpecError
+
+_pack = msgspec.msgpack.Encoder().encode
+_ATTEMPTS = 100
+_TEXT = string.ascii_letters + string.digits + " "
+
+
+@final
+class Integer(Spec):
+    """A whole number within bounds. A bool is none."""
+
+    def __init__(
+        self, low: int | None = None, high: int | None = None, *, multiple_of: int | None = None
+    ) -> None:
+        refuse_empty(low, high)
+        self.low, self.high = low, high
+        self.multiple_of = multiple_of
+        if multiple_of is not None:
+            self._refuse_no_multiple(multiple_of)
+        self._low = -math.inf if low is None else low
+        self._high = math.inf if high is None else high
+        is_open = low is None and high is None and multiple_of is None
+        self.exact = int if is_open else None
+        small = low is not None and high is not None and low >= -32 and high <= 127
+        allowed = range(low, high + 1) if small else ()  # type: ignore[arg-type, operator]
+        packed = b"".join(_pack(one) for one in allowed if not one % (multiple_of or 1))
+        self._bytes = packed if small else None
+
+    def _refuse_no_multiple(self, multiple_of: Any) -> None:
+        if type(multiple_of) is not int or multiple_of < 1:
+            raise DefinitionError(
+                f"multiple_of of an int must be a whole number of 1 or more, got {multiple_of!r}."
+            )
+        if self.low is not None and self.high is not None:
+            lowest = -(-self.low // multiple_of) * multiple_of
+            if lowest > self.high:
+                raise DefinitionError(
+                    f"No multiple of {multiple_of} is {between(self.low, self.high)}."
+                )
+
+    def read_all(self, values: Sequence[Any]) -> list[Any]:
+        """Read many values, in two passes of C where they are all plain ints of a small range."""
+        if self._bytes is not None:
+            count = len(values)
+            try:
+                # MessagePack writes an int of a small range as one byte, and nothing else as
+                # the same: for 256 of them a quarter of what sets of types and values cost.
+                packed = _pack(values)[1 if count < 16 else 3 if count < 65536 else 5 :]
+            except (TypeError, OverflowError, RecursionError):
+                return super().read_all(values)
+            if len(packed) == count and not packed.translate(None, self._bytes):
+                return list(values)
+        return super().read_all(values)
+
+    def read(self, value: Any) -> int:
+        """Take an int or a numpy integer."""
+        if type(value) is not int:
+            value = _scalar(value)
+            if not isinstance(value, np.integer | int) or isinstance(value, bool):
+                raise Mismatch(f"{short(value)} is not an int")
+            value = int(value)
+        if not self._low <= value <= self._high:
+            raise Mismatch(f"{short(value)} is not {between(self.low, self.high)}")
+        if self.multiple_of is not None and value % self.multiple_of:
+            raise Mismatch(f"{short(value)} is not a multiple of {self.multiple_of}")
+        return value  # type: ignore[no-any-return] # an int by now
+
+    def sample(self, rng: np.random.Generator) -> int:
+        """Draw evenly; an open end lies 1,000 beyond the other one, or beyond 0."""
+        unit = self.multiple_of or 1
+        low, high = (int(end) for end in ends(self.low, self.high, 1000 * unit))
+        return unit * self._draw(rng, -(-low // unit), high // unit)
+
+    def _draw(self, rng: np.random.Generator, low: int, high: int) -> int:
+        if low >= -(2**63) and high < 2**63:
+            return int(rng.integers(low, high, endpoint=True))
+        count = high - low + 1
+        bits = count.bit_length()
+        while True:
+            drawn = int.from_bytes(rng.bytes((bits + 7) // 8), "little") & ((1 << bits) - 1)
+            if drawn < count:
+                return low + drawn
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe an integer."""
+        schema = bounded({"type": "integer"}, self.low, self.high)
+        return schema if self.multiple_of is None else {**schema, "multipleOf": self.multiple_of}
+
+    def __repr__(self) -> str:
+        unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
+        return f"Integer({self.low}, {self.high}{unit})"
+
+
+@final
+class Real(Spec):
+    """A number within bounds. An int is one, a bool is none, and NaN is within no bounds."""
+
+    def __init__(
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        *,
+        multiple_of: float | None = None,
+    ) -> None:
+        refuse_empty(low, high)
+        self.low, self.high = low, high
+        self.multiple_of = multiple_of
+        self._bounded = low is not None or high is not None
+        self.exact = None if self._bounded or multiple_of is not None else float
+        if multiple_of is not None and not 0 < multiple_of < math.inf:
+            raise DefinitionError(f"multiple_of must be a number above 0, got {multiple_of!r}.")
+        if multiple_of is not None:
+            lowest, highest = ends(low, high, 1000 * multiple_of)
+            if math.ceil(lowest / multiple_of) > math.floor(highest / multiple_of):
+                raise DefinitionError(f"No multiple of {multiple_of} is {between(low, high)}.")
+
+    def read(self, value: Any) -> float:
+        """Take a float, an int or a numpy number."""
+        if type(value) is not float:
+            value = _scalar(value)
+            if isinstance(value, bool) or not isinstance(
+                value, float | int | np.floating | np.integer
+            ):
+                raise Mismatch(f"{short(value)} is not a number")
+            try:
+                value = float(value)
+            except OverflowError:
+                raise Mismatch(f"{short(value)} is too large for a float") from None
+        if self._bounded and not (
+            (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
+        ):
+            raise Mismatch(f"{value!r} is not {between(self.low, self.high)}")
+        unit = self.multiple_of
+        # 0.3 is a multiple of 0.1 to everybody but a float.
+        if unit is not None and not (
+            math.isfinite(value) and math.isclose(value, round(value / unit) * unit, abs_tol=1e-12)
+        ):
+            raise Mismatch(f"{value!r} is not a multiple of {unit}")
+        return value  # type: ignore[no-any-return] # a float by now
+
+    def sample(self, rng: np.random.Generator) -> float:
+        """Draw evenly; an open end lies 1 beyond the other one, or beyond 0."""
+        if (unit := self.multiple_of) is not None:
+            low, high = ends(self.low, self.high, 1000 * unit)
+            steps = int(rng.integers(math.ceil(low / unit), math.floor(high / unit), endpoint=True))
+            return float(min(max(steps * unit, low), high))
+        low, high = ends(self.low, self.high, 1.0)
+        share = float(rng.random())
+        # Not `low + (high - low) * share`: the width of a range may be no float.
+        return float(min(max(low * (1 - share) + high * share, low), high))
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe a number."""
+        schema = bounded({"type": "number"}, self.low, self.high)
+        return schema if self.multiple_of is None else {**schema, "multipleOf": self.multiple_of}
+
+    def __repr__(self) -> str:
+        unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
+        return f"Real({self.low}, {self.high}{unit})"
+
+
+@final
+class Boolean(Spec):
+    """True or false, and no number in their place."""
+
+    exact = bool
+
+    def read(self, value: Any) -> bool:
+        """Take a bool or a numpy bool."""
+        value = _scalar(value)
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        raise Mismatch(f"{short(value)} is not a bool")
+
+    def sample(self, rng: np.random.Generator) -> bool:
+        """Draw evenly."""
+        return bool(rng.integers(2))
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe a boolean."""
+        return {"type": "boolean"}
+
+    def __repr__(self) -> str:
+        return "Boolean()"
+
+
+@final
+class Text(Spec):
+    """A string, or with `binary` bytes, which JSON writes in base64.
+
+    Args:
+        binary: Whether it is bytes.
+        length: How long it may be.
+        pattern: What it must contain.
+        examples: Drawn from where no text can be drawn for the pattern.
+        format: One of JSON Schema's formats, such as `date`. It is drawn so, and not checked.
+        checks_pattern: Whether texts without the pattern are refused here. Where somebody else
+            refuses them, it only says what to draw.
+    """
+
+    def __init__(
+        self,
+        *,
+        binary: bool = False,
+        length: Length = ANY_LENGTH,
+        pattern: Pattern | None = None,
+        examples: Sequence[Any] = (),
+        format: str | None = None,  # noqa: A002 - JSON Schema's word
+        checks_pattern: bool = True,
+    ) -> None:
+        self.binary = binary
+        self._checks_pattern = checks_pattern
+        self.length = length
+        self.pattern = pattern
+        self._kind: type = bytes if binary else str
+        self._is_open = length.is_open and pattern is None
+        self.exact = self._kind if self._is_open else None
+        self._examples = [one for one in examples if pattern is not None and self.contains(one)]
+        self.format = format
+        self.can_sample = pattern is None or pattern.can_sample or bool(self._examples)
+        if pattern is None and format is not None:
+            self.can_sample = format in FORMATS
+
+    def read(self, value: Any) -> Any:
+        """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
+        if isinstance(value, self._kind) and self._is_open:
+            return value
+        value = self._convert(value)
+        self.length.check(value)
+        if self.pattern is None or not self._checks_pattern:
+            return value
+        if not self.pattern.is_in(value):
+            raise Mismatch(f"{short(value)} does not match the pattern {self.pattern.text!r}")
+        return value
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, self._kind):
+            return value
+        if not self.binary or not isinstance(value, str):
+            raise Mismatch(f"{short(value)} is not a {self._kind.__name__}")
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise Mismatch(f"{short(value)} is neither bytes nor base64") from None
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draw up to 16 letters, digits and blanks, or what a pattern wants.
+
+        Raises:
+            SpecError: No text that the pattern wants could be drawn.
+        """
+        if self.pattern is not None:
+            return self._draw_pattern(rng, self.pattern)
+        if self.format is not None:
+            return self._draw_format(rng, self.format)
+        size = int(rng.integers(17)) if self.length.is_open else self.length.draw(rng, 16)
+        letters = "".join(_TEXT[i] for i in rng.integers(len(_TEXT), size=size))
+        return letters.encode() if self.binary else letters
+
+    def _draw_format(self, rng: np.random.Generator, format: str) -> str:  # noqa: A002
+        if format not in FORMATS:
+            raise SpecError(f"No text could be drawn in the format {format!r}.")
+        return FORMATS[format](rng)
+
+    def _draw_pattern(self, rng: np.random.Generator, pattern: Pattern) -> Any:
+        for _ in range(_ATTEMPTS if pattern.can_sample else 0):
+            drawn = pattern.draw(rng)
+            if self.contains(drawn):
+                return drawn
+        if self._examples:
+            return self._examples[int(rng.integers(len(self._examples)))]
+        raise SpecError(
+            f"No text could be drawn for the pattern {pattern.text!r}, of a length of "
+            f"{self.length}. Name some that fit: Annotated[str, msgspec.Meta(pattern=…, "
+            "examples=[…])]; or give the field a default."
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe a string."""
+        if self.binary:
+            # JSON counts the letters of the base64; the bytes themselves go beside it.
+            said = self.length.schema("min", "max")
+            lengths = {"x-bytes": said} if said else {}
+            return {"type": "string", "contentEncoding": "base64", **lengths}
+        schema = {"type": "string", **self.length.schema("minLength", "maxLength")}
+        if self.format is not None:
+            schema["format"] = self.format
+        return schema if self.pattern is None else {**schema, "pattern": self.pattern.text}
+
+    def __repr__(self) -> str:
+        length = "" if self.length.is_open else f", length={self.length}"
+        pattern = "" if self.pattern is None else f", pattern={self.pattern.text!r}"
+        form = "" if self.format is None else f", format={self.format!r}"
+        return f"Text(binary={self.binary}{length}{pattern}{form})"
+
+
+@final
+class Choice(Spec):
+    """One of a few values: a `Literal`, an `Enum` by member or value, or `None`.
+
+    With `stands_in` the values may be those of an `Enum` elsewhere, whose members are taken too.
+    """
+
+    def __init__(
+        self, values: Iterable[Any], *, enum: type | None = None, stands_in: bool = False
+    ) -> None:
+        self.values = list(values)
+        self.stands_in = stands_in
+        if not self.values:
+            raise DefinitionError(f"{enum or 'A choice'} has no values to choose from.")
+        # 1 == True, so a choice is known by its type as well.
+        self._known: dict[tuple[type, Any], Any] = {}
+        for value in self.values:
+            self._remember(value, value)
+        for value in self.values:
+            if isinstance(value, enums.Enum):
+                self._remember(value.value, value)
+
+    def _remember(self, form: Any, value: Any) -> None:
+        try:
+            self._known.setdefault((type(form), form), value)
+        except TypeError:
+            return  # a list as an Enum's value; `read` finds it by its plain form
+
+    def read(self, value: Any) -> Any:
+        """Take exactly one of the values; for an Enum its plain value too."""
+        try:
+            return self._known[type(value), value]
+        except (KeyError, TypeError):
+            return self._look_closer(value)
+
+    def _look_closer(self, value: Any) -> Any:
+        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            return self.read(value.item())
+        if self.stands_in and isinstance(value, enums.Enum):
+            return self.read(to_plain(value))
+        if isinstance(value, list | dict):
+            for one in self.values:
+                if to_plain(one) == value:
+                    return one
+        shown = ", ".join(map(_plainly, self.values))
+        raise Mismatch(f"{short(value)} is not one of {shown}") from None
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draw evenly."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe an enumeration."""
+        return {"enum": [to_plain(value) for value in self.values]}
+
+    def __repr__(self) -> str:
+        return f"Choice({self.values!r})"
+
+
+@final
+class Instance(Spec):
+    """An object of a class the codec knows nothing more about."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.can_sample = _takes_no_arguments(cls)
+
+    def read(self, value: Any) -> Any:
+        """Take an instance of the class."""
+        if isinstance(value, self.cls):
+            return value
+        raise Mismatch(f"{short(value)} is not a {self.cls.__name__}")
+
+    def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
+        """Make one without arguments.
+
+        Raises:
+            SpecError: The class cannot be made so.
+        """
+        try:
+            return self.cls()
+        except Exception as error:
+            raise SpecError(
+                f"A {self.cls.__name__} cannot be sampled: it cannot be made without arguments "
+                f"({error}). Give the field a default, or a type with fields."
+            ) from error
+
+    def json_schema(self) -> dict[str, Any]:
+        """Describe by title alone."""
+        return {"title": self.cls.__name__}
+
+    def __repr__(self) -> str:
+        return f"Instance({self.cls.__name__})"
+
+
+def is_text(spec: Spec) -> bool:
+    """Whether every value is a `str`: any text, or one of some."""
+    if isinstance(spec, Choice):
+        return all(isinstance(value, str) for value in spec.values)
+    return isinstance(spec, Text) and not spec.binary
+
+
+def _scalar(value: Any) -> Any:
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _plainly(value: Any) -> str:
+    return repr(value.value if isinstance(value, enums.Enum) else value)
+
+
+def _takes_no_arguments(cls: type) -> bool:
+    if inspect.isabstract(cls):
+        return False
+    try:
+        inspect.signature(cls).bind()
+    except (TypeError, ValueError):  # it takes some, or is a builtin that does not say
+        return False
+    return True
+
+
+_NUMBERS = ("low", "high", "above", "below", "multiple_of")
+_LENGTHS = ("min_length", "max_length")
+_WORDS = {"low": "ge", "high": "le", "above": "gt", "below": "lt"}
+_NOTES = ("title", "description", "examples")
+_OURS = frozenset({"type", "enum", "const", "properties", "required", "items", "default"})
+"""Words of a JSON Schema that say what values are allowed, which is not for a note to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits as hints give them; `None` is an open end.
+
+    Attributes:
+        low: The lowest number that is allowed.
+        high: The highest number that is allowed.
+        above: A number that all must lie above.
+        below: A number that all must lie below.
+        multiple_of: What numbers are a multiple of.
+        shape: The shape of an array.
+        dtype: The dtype of an array.
+        min_length: How long a text, a list or a dict is at least.
+        max_length: How long it is at most.
+        pattern: A regular expression that a text contains.
+        notes: What is said of the values besides, for a JSON Schema.
+        are_ours: Whether a `Bounds` gave some, which must then mean something.
+    """
+
+    low: Any = None
+    high: Any = None
+    above: Any = None
+    below: Any = None
+    multiple_of: Any = None
+    shape: tuple[int, ...] | None = None
+    dtype: Any = None
+    min_length: Any = None
+    max_length: Any = None
+    pattern: Any = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    are_ours: bool = False
+
+    def within(self, marks: Iterable[Any]) -> Limits:
+        """Return these limits, narrowed by the marks of an `Annotated`.
+
+        Raises:
+            DefinitionError: A mark limits the values in a way that cannot be kept.
+        """
+        limits = self
+        for mark in marks:
+            if isinstance(mark, Bounds):
+                limits = replace(
+                    limits,
+                    low=_pick(max, limits.low, mark.low),
+                    high=_pick(min, limits.high, mark.high),
+                    shape=limits.shape if mark.shape is None else mark.shape,
+                    dtype=limits.dtype if mark.dtype is None else mark.dtype,
+                    are_ours=True,
+                )
+            else:
+                limits = limits.narrowed(mark)
+        return limits
+
+    def narrowed(self, mark: Any) -> Limits:
+        """Return these limits with those of a mark of msgspec, annotated_types or pydantic."""
+        refuse_unkept(mark)
+        inner = getattr(mark, "metadata", None)
+        limits = self.within(inner) if isinstance(inner, list) else self
+        # Those of `annotated_types` that stand for several give them one by one.
+        if getattr(type(mark), "__is_annotated_types_grouped_metadata__", False):
+            return limits.within(mark)
+        said = {name: _said(mark, name) for name in ("ge", "gt", "le", "lt", *_LENGTHS)}
+        units = [one for one in (limits.multiple_of, _said(mark, "multiple_of")) if one is not None]
+        patterns = [one for one in (limits.pattern, _said(mark, "pattern")) if one is not None]
+        for name, several in (("multiple_of", units), ("pattern", patterns)):
+            if len(set(several)) > 1:
+                raise DefinitionError(f"{name} is given twice: {several[0]!r} and {several[1]!r}.")
+        return replace(
+            limits,
+            low=_pick(max, limits.low, said["ge"]),
+            high=_pick(min, limits.high, said["le"]),
+            above=_pick(max, limits.above, said["gt"]),
+            below=_pick(min, limits.below, said["lt"]),
+            min_length=_pick(max, limits.min_length, said["min_length"]),
+            max_length=_pick(min, limits.max_length, said["max_length"]),
+            multiple_of=units[0] if units else None,
+            pattern=patterns[0] if patterns else None,
+            notes={**limits.notes, **_notes(mark)},
+        )
+
+    def split(self, kind: Any) -> tuple[Limits, list[str]]:
+        """Return the limits that say something of a type, and the names of the others."""
+        kept = (*_names_for(kind), "notes", "are_ours")
+        others = [
+            one.name
+            for one in fields(self)
+            if one.name not in kept and getattr(self, one.name) is not None
+        ]
+        nothing: dict[str, Any] = dict.fromkeys(others)
+        return replace(self, **nothing), others
+
+    def describe(self, names: Iterable[str]) -> str:
+        """Return some of these limits as their author wrote them."""
+        return ", ".join(f"{_WORDS.get(name, name)}={getattr(self, name)!r}" for name in names)
+
+    @property
+    def length(self) -> Length:
+        """How long a text, a list or a dict may be."""
+        return Length(0 if self.min_length is None else self.min_length, self.max_length)
+
+    def text(self, *, binary: bool) -> Text:
+        """Return the spec of texts within these limits."""
+        pattern = None if self.pattern is None else Pattern(self.pattern)
+        examples = self.notes.get("examples") or ()
+        return Text(binary=binary, length=self.length, pattern=pattern, examples=examples)
+
+    def integer(self, info: Any = None) -> Integer:
+        """Return the spec of whole numbers within these limits, and within those of a dtype."""
+        self._refuse_array()
+        low, high = self._whole()
+        if info is not None:
+            low, high = _pick(max, low, int(info.min)), _pick(min, high, int(info.max))
+        return Integer(low, high, multiple_of=self.multiple_of)
+
+    def real(self) -> Real:
+        """Return the spec of numbers within these limits."""
+        self._refuse_array()
+        return Real(*self._real(float), multiple_of=self.multiple_of)
+
+    def array(self, dtype: Any) -> Array:
+        """Return the spec of arrays within these limits; `dtype` is the hint's own."""
+        spec = Array(self.shape, dtype if self.dtype is None else self.dtype)
+        if spec.dtype is not None and spec.dtype.kind in "iu":
+            return Array(spec.shape, spec.dtype, *self._whole())
+        kind = float if spec.dtype is None or spec.dtype.kind != "f" else spec.dtype.type
+        return Array(spec.shape, spec.dtype, *self._real(kind))
+
+    def _whole(self) -> tuple[int | None, int | None]:
+        low = None if _open(self.low) else math.ceil(self.low)
+        high = None if _open(self.high) else math.floor(self.high)
+        above = None if _open(self.above) else math.floor(self.above) + 1
+        below = None if _open(self.below) else math.ceil(self.below) - 1
+        return _pick(max, low, above), _pick(min, high, below)
+
+    def _real(self, kind: Any) -> tuple[Any, Any]:
+        above = None if self.above is None else np.nextafter(kind(self.above), kind(np.inf))
+        below = None if self.below is None else np.nextafter(kind(self.below), kind(-np.inf))
+        low = _pick(max, self.low, None if above is None else above.item())
+        high = _pick(min, self.high, None if below is None else below.item())
+        return low, high
+
+    def _refuse_array(self) -> None:
+        if self.shape is not None or self.dtype is not None:
+            raise DefinitionError("Bounds of a single number have neither shape nor dtype.")
+
+
+def _open(bound: Any) -> bool:
+    return bound is None or bound in (-math.inf, math.inf)
+
+
+def _pick(choose: Any, one: Any, other: Any) -> Any:
+    return choose(one, other) if one is not None and other is not None else _first(one, other)
+
+
+def _first(one: Any, other: Any) -> Any:
+    return other if one is None else one
+
+
+def refuse_unkept(mark: Any) -> None:
+    """Refuse a mark that limits the values in a way that cannot be kept.
+
+    A mark of a kind that nobody knows is documentation.
+
+    Raises:
+        DefinitionError: It is one.
+    """
+    shown = f"{mark!r} in Annotated"
+    if isinstance(mark, numbers.Number | range | slice):
+        raise DefinitionError(f"{shown} is no limit. Write Bounds(low, high).")
+    if getattr(mark, "tz", None) is not None:
+        raise DefinitionError(f"{shown} limits time zones, which cannot be kept.")
+    names = {(one.__module__.partition(".")[0], one.__name__) for one in type(mark).__mro__}
+    if names & _UNKEPT:
+        raise DefinitionError(
+            f"{shown} runs code of its own, which can be neither sampled nor described. Check the "
+            "value in step(), and raise ActionError there."
+        )
+
+
+_UNKEPT = frozenset(
+    {("annotated_types", name) for name in ("Predicate", "Not")}
+    | {("annotated_types", "Timezone")}
+    | {("pydantic", f"{when}Validator") for when in ("Before", "After", "Plain", "Wrap")}
+)
+
+
+def _said(mark: Any, name: str) -> Any:
+    """What a mark says of this name; a method is no limit."""
+    said = getattr(mark, name, None)
+    return None if callable(said) else said
+
+
+def _notes(mark: Any) -> dict[str, Any]:
+    said = {name: getattr(mark, name, None) for name in _NOTES}
+    more = getattr(mark, "extra_json_schema", None)
+    notes = {name: one for name, one in said.items() if isinstance(one, str | list) and one}
+    if isinstance(more, dict):
+        notes |= {
+            word: one
+            for word, one in more.items()
+            if word not in _OURS and not word.startswith(("$", "x-"))
+        }
+    return notes
+
+
+def _names_for(kind: Any) -> tuple[str, ...]:
+    """The names of the limits that say something of a type."""
+    if kind in (str, typing.LiteralString):
+        return (*_LENGTHS, "pattern")
+    if kind is bytes or kind in SIZED:
+        return _LENGTHS
+    if not isinstance(kind, type) or kind is bool:
+        return ()
+    if issubclass(kind, np.ndarray):
+        return ("low", "high", "above", "below", "shape", "dtype")
+    if issubclass(kind, int | float | np.integer | np.floating):
+        return (*_NUMBERS, "shape", "dtype")  # the last two are refused by name
+    return ()
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a type is one of numbers or of arrays, which `Bounds` say something about."""
+    return "low" in _names_for(kind)
+
+
+LISTS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+SETS = {set: set, abc.Set: set, abc.MutableSet: set, frozenset: frozenset}
+DICTS = (dict, abc.Mapping, abc.MutableMapping)
+SIZED = (*LISTS, *SETS, *DICTS, tuple)
+"""Types whose values have a length."""
+
+NO_LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""Servers in Docker containers: one each, or from a warm pool."""

@@ -1,0 +1,1 @@
+"""Servers in Kubernetes pods."""

@@ -1,0 +1,175 @@
+"""`KubernetesProvider`: a server in a pod of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any, final
+
+from envweave.errors import CallOrderError, OptionError
+from envweave.providers.base import WatchedProvider
+from envweave.providers.docker.options import CONFIG, variables
+from envweave.providers.kubernetes.cleanup import sweep
+from envweave.providers.kubernetes.cluster import Cluster
+from envweave.providers.kubernetes.options import KubernetesOptions, known
+from envweave.providers.kubernetes.pod import Pod
+
+TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
+
+_CONFIG = '{"options": {"drain_s": 0}}'
+"""What a server is told where nobody says more: who stops it has no more use for its episodes."""
+
+
+@final
+class KubernetesProvider(WatchedProvider):
+    """Starts a server in a pod, with as few rights as it can do with.
+
+    By default the pod's root file system is read-only, it is not root and cannot become it, has no
+    token of the cluster's, and its memory and CPU time are limited. It is reached through the API
+    server, by a port of this machine's loopback and those who have the token; or, from inside the
+    cluster, by its own address, with `access="cluster"`.
+
+    ```python
+    from envweave.providers.kubernetes.provider import KubernetesProvider
+
+    provider = KubernetesProvider(memory="512m", namespace="envs")
+
+    def play():
+        with EchoEnv.from_docker_image("registry.example/echo-env:1.0", provider) as env:
+            return env.reset()
+    ```
+
+    A pod that ends is never started again: what ran there is lost, and whoever used it is told
+    why. It is deleted by `stop_container`, when the process ends, and, if that was killed, when
+    the next one is started on the same machine; after `ttl_s` seconds the cluster ends it in any
+    case.
+
+    Args:
+        **options: The fields of `KubernetesOptions`, such as `memory="512m"`, `cpus=1.0`,
+            `namespace="envs"` or `node_selector={"pool": "envs"}`.
+
+    Raises:
+        OptionError: There is no such option, or it cannot have this value.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = KubernetesOptions(**known(options))
+        self._cluster: Cluster | None = None
+        self._pod: Pod | None = None
+        self._unstopped: weakref.finalize[Any, Any] | None = None
+        self._token: str | None = None
+
+    @property
+    def token(self) -> str | None:
+        """What to show the server that was started."""
+        return self._token
+
+    @property
+    def pod(self) -> str | None:
+        """What the cluster calls the pod; `None` while there is none."""
+        return None if self._pod is None else self._pod.name
+
+    @property
+    def namespace(self) -> str | None:
+        """Where the pod is; `None` while there is none."""
+        return None if self._cluster is None else self._cluster.namespace
+
+    def start_container(
+        self,
+        image: str,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Start a pod, and return its base URL, where nobody need answer yet.
+
+        Args:
+            image: Its name, such as `"registry.example/echo-env:1.0"`, as the cluster finds it.
+            port: The port of loopback where callers will find it; left out, one that is free.
+            env_vars: The server's environment variables. `ENVWEAVE_TOKEN` is one that nobody
+                can guess, unless it is given.
+            **kwargs: Options for this pod alone.
+
+        Raises:
+            StartupError: The API server does not answer, or will not have such a pod. Nothing is
+                left behind.
+            OptionError: There is no such option, or it cannot have this value.
+            CallOrderError: One is running already.
+        """
+        if self._pod is not None:
+            raise CallOrderError(
+                "The provider has started a pod already. Stop it first, or use a provider of its "
+                "own for each."
+            )
+        if not isinstance(image, str) or not image.strip():
+            raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
+        options = self._options.changed(kwargs)
+        if port is not None and options.access != "forward":
+            raise OptionError(
+                f"port={port} is one of this machine, and access={options.access!r} uses none. "
+                "Leave one of them out."
+            )
+        given = {
+            CONFIG: _CONFIG,
+            TOKEN: secrets.token_urlsafe(24),
+            **options.env_vars,
+            **variables(env_vars),
+        }
+        cluster = Cluster(options.kubeconfig, options.context, options.namespace)
+        try:
+            sweep(cluster)
+            pod = Pod(cluster, image, options, port, given)
+        except BaseException:
+            cluster.close()
+            raise
+        self._cluster, self._pod, self._token = cluster, pod, given[TOKEN] or None
+        self._unstopped = weakref.finalize(self, _dropped, pod, cluster)
+        return pod.base_url
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        """Block until the server at `base_url` answers `/health`.
+
+        Raises:
+            EnvWeaveError: What it was to serve cannot be made.
+            StartupError: The pod cannot start or exited, or `timeout_s` seconds passed. The
+                message says why, and ends with the pod's last log lines if there are any.
+        """
+        if self._pod is None:
+            raise CallOrderError(f"No pod was started for {base_url!r}.")
+        self._pod.wait_until_ready(timeout_s)
+
+    def why_gone(self) -> str | None:
+        """Return why nobody will ever answer there again; `None` if somebody may."""
+        return None if self._pod is None else self._pod.why_gone()
+
+    def another(self) -> KubernetesProvider:
+        """Return one more of this kind, with the same options and no pod yet."""
+        one = KubernetesProvider()
+        one._options = self._options
+        return one
+
+    def stop_container(self) -> None:
+        """Stop the pod and delete it. May be called twice."""
+        pod, self._pod = self._pod, None
+        cluster, self._cluster = self._cluster, None
+        self._token = None
+        if pod is None or cluster is None:
+            return
+        try:
+            pod.stop()
+        finally:
+            if self._unstopped is not None:
+                self._unstopped.detach()
+            cluster.close()
+
+
+def _dropped(pod: Pod, cluster: Cluster) -> None:
+    pod.remove()
+    cluster.close()
+    warnings.warn(
+        f"The pod {pod.name} was dropped without stop_container(). Close what it was started for.",
+        ResourceWarning,
+        stacklevel=1,
+    )

@@ -1,0 +1,100 @@
+"""`pkg://module:attribute`: a class or function that can be imported."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from envweave.client.address import parse_address
+from envweave.client.openenv.environment import OpenEnvServer
+from envweave.errors import EnvIdError, OptionError
+from envweave.registry import EnvSpec, Registry
+
+
+def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+    """Return the recipe at an import path; importing waits until it is made."""
+    module, _, attribute = rest.partition(":")
+    if not module or not attribute:
+        raise EnvIdError(f"'pkg://{rest}' names no environment. Use 'pkg://module:attribute'.")
+    return EnvSpec(f"pkg://{rest}", rest)
+
+
+def resolve_local(rest: str, registry: Registry) -> EnvSpec:
+    """Return the recipe that was registered under this name."""
+    return registry.get(rest, announced=False)
+
+
+def resolve_http(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+    """Return what stands for the environments of a server.
+
+    Raises:
+        EnvIdError: It is no URL of a server.
+    """
+    return _spec(f"http://{rest}")
+
+
+def resolve_https(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001
+    """The same, behind TLS."""
+    return _spec(f"https://{rest}")
+
+
+def resolve_unix(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001
+    """The same, on a unix socket."""
+    return _spec(f"unix://{rest}")
+
+
+def _spec(url: str) -> EnvSpec:
+    address = parse_address(url)
+    return EnvSpec(
+        url,
+        partial(_refuse, url),
+        backend="http",
+        description=f"What the server at {address.url} runs",
+    )
+
+
+def _refuse(url: str, **_: object) -> None:
+    raise OptionError(f"{url!r} is made by its server, and cannot be made here.")
+
+
+def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+    """Return what stands for the environments of an image.
+
+    Raises:
+        EnvIdError: It names no image.
+    """
+    image = rest.strip()
+    if not image or any(character.isspace() for character in image):
+        raise EnvIdError(
+            f"'docker://{rest}' names no image. Use one such as 'docker://echo-env:latest'."
+        )
+    return EnvSpec(
+        f"docker://{image}",
+        partial(_refuse_image, image),
+        backend="docker_http",
+        description=f"What a container of {image} runs",
+    )
+
+
+def _refuse_image(image: str, **_: object) -> None:
+    raise OptionError(f"'docker://{image}' is made in a container, and cannot be made here.")
+
+
+def resolve_openenv(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
+    """Return the recipe of an OpenEnv server's environments.
+
+    Raises:
+        EnvIdError: It is no address of a server.
+    """
+    url = rest if "://" in rest else f"http://{rest}"
+    address = parse_address(url)
+    if address.socket_path is not None:
+        raise EnvIdError(
+            f"'openenv://{rest}' is no address of an OpenEnv server. Use 'openenv://host:port', or "
+            "'openenv://https://host'."
+        )
+    return EnvSpec(
+        f"openenv://{rest}",
+        OpenEnvServer(url),
+        description=f"What the OpenEnv server at {address.url} runs",
+        takes_token=True,
+    )

@@ -1,0 +1,418 @@
+"""`Pool`: environments of one kind that take turns at whole episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, Self, final
+
+from envweave.api.options import (
+    Transforms,
+    backend_module,
+    choose_backend,
+    constructor_keywords,
+    explains_collisions,
+    recipe,
+    refuse_one_object,
+    seconds,
+    waiting_time,
+    whole_number,
+    with_registered_place,
+)
+from envweave.api.packages import prepare_packages
+from envweave.codec import Spec
+from envweave.environment import Interface
+from envweave.errors import (
+    CallOrderError,
+    CapacityError,
+    ClosedError,
+    EnvironmentFailure,
+    OptionError,
+    SeedError,
+    SpecError,
+    TaskError,
+    ToolCallOpenError,
+)
+from envweave.registry import Options, Registry, Remote
+from envweave.session import PrivateLoop
+from envweave.types import ResetResult, StepResult, Tasks
+from envweave.vector.transport import AsyncTransport
+
+logger = logging.getLogger(__name__)
+
+REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, CapacityError)
+"""What the caller did wrong, such as a pool larger than its server. Another try, or another
+environment, would not help."""
+
+
+class Tenant(Protocol):
+    """What runs in a pool, and must be over before the pool can be closed."""
+
+    async def stop(self, why: Exception) -> None:
+        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        ...
+
+
+@final
+class Line:
+    """A line to one environment, laid anew where it went dead.
+
+    Args:
+        transport: The first.
+        connect: Lays another; `None` where the first goes on by itself after a failed reset.
+    """
+
+    def __init__(
+        self, transport: AsyncTransport, connect: Callable[[], AsyncTransport] | None
+    ) -> None:
+        self._connect = connect
+        self._transport: AsyncTransport | None = transport
+
+    async def reset(self, **wanted: Any) -> ResetResult[Any]:
+        """Begin an episode, over a new line if the last one was given up.
+
+        Raises:
+            EnvWeaveError: The reset was refused or failed, or there is no environment.
+        """
+        if self._transport is None:
+            assert self._connect is not None
+            self._transport = self._connect()
+        try:
+            return await self._transport.reset(**wanted)
+        except (*REFUSALS, EnvironmentFailure):
+            raise  # an environment that fails is replaced by who runs it
+        except Exception:
+            if self._connect is not None:
+                await self._give_up()
+            raise
+
+    async def step(self, action: Any) -> StepResult[Any]:
+        """Act once, in the episode that `reset` began."""
+        assert self._transport is not None
+        return await self._transport.step(action)
+
+    async def _give_up(self) -> None:
+        given_up, self._transport = self._transport, None
+        assert given_up is not None
+        try:
+            await given_up.close()
+        except Exception:
+            logger.warning("closing an environment that was given up failed", exc_info=True)
+
+    async def close(self) -> None:
+        """Close the environment, if there is one."""
+        if self._transport is not None:
+            await self._transport.close()
+
+
+@final
+class Pool:
+    """Environments of one kind that take turns at whole episodes: `rollout(pool, agent, …)`.
+
+    Use it in an `async with` block, or `await close()`; in a program without an event loop, in
+    a `with` block. Several rollouts may share it at the same time, on one event loop.
+
+    Attributes:
+        id: What it was made from.
+        size: How many environments there are.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        transports: Sequence[AsyncTransport],
+        connect: Callable[[], AsyncTransport] | None,
+    ) -> None:
+        self.id = env_id
+        self.size = len(transports)
+        self._interface = transports[0].interface
+        self._tasks = transports[0].tasks
+        self._lines = [Line(transport, connect) for transport in transports]
+        self._free = deque(self._lines)
+        self._waiting: deque[asyncio.Future[Line]] = deque()
+        self._tenants: set[Tenant] = set()
+        self._loop: PrivateLoop | None = None
+        self._is_closed = False
+        self._unclosed = weakref.finalize(self, _dropped, env_id, self.size)
+        self._unclosed.atexit = False  # everything ends then anyway
+
+    @property
+    def interface(self) -> Interface:
+        """How to talk to its environments."""
+        return self._interface
+
+    @property
+    def action_spec(self) -> Spec:
+        """What actions they take; by agent where there are several."""
+        return self._interface.action_spec
+
+    @property
+    def observation_spec(self) -> Spec:
+        """What they show; by agent where there are several."""
+        return self._interface.observation_spec
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about: `pool.tasks("train")` goes through a split."""
+        return self._tasks
+
+    @property
+    def possible_agents(self) -> tuple[str, ...] | None:
+        """All that may ever take part; `None` for one agent without a name."""
+        return self._interface.possible_agents
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, task and actions give the same episode."""
+        return self._interface.deterministic
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Line]:
+        """Hold a line to an environment. Who came first gets the one that was free for longest."""
+        line = await self._take()
+        try:
+            yield line
+        finally:
+            self._give(line)
+
+    async def _take(self) -> Line:
+        self.check_open()
+        if self._free:
+            return self._free.popleft()
+        waiter: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            return await waiter
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter.cancelled():
+                self._give(waiter.result())  # it came as we were cancelled
+            raise
+
+    def _give(self, line: Line) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(line)
+                return
+        self._free.append(line)
+
+    def check_open(self) -> None:
+        """Refuse if it is closed."""
+        if self._is_closed:
+            raise ClosedError(f"The pool of {self.id!r} is closed. Make a new one.")
+
+    def admit(self, tenant: Tenant) -> None:
+        """Note that something runs in it, which `close` must end."""
+        self.check_open()
+        self._tenants.add(tenant)
+
+    def dismiss(self, tenant: Tenant) -> None:
+        """Note that it is over."""
+        self._tenants.discard(tenant)
+
+    async def close(self) -> None:
+        """End the rollouts that run in it and close every environment. May be called twice.
+
+        The first failure is raised when all are closed.
+        """
+        self._is_closed = True
+        why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
+        for tenant in list(self._tenants):
+            await tenant.stop(why)
+        closed = await asyncio.gather(
+            *(line.close() for line in self._lines), return_exceptions=True
+        )
+        self._unclosed.detach()
+        for outcome in closed:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def __aenter__(self) -> Self:
+        self.check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        self._refuse_running_loop()
+        self._loop = PrivateLoop()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = self.loop()
+        try:
+            loop.run(self.close())
+        finally:
+            loop.close()
+            self._loop = None
+
+    def loop(self) -> PrivateLoop:
+        """Return the loop on which a caller without one runs everything.
+
+        Raises:
+            CallOrderError: The caller has a loop, or is not in a `with` block.
+        """
+        self._refuse_running_loop()
+        if self._loop is None:
+            raise CallOrderError(
+                f"The pool of {self.id!r} was used without `await` and without a `with` block. "
+                "Write `with ew.pool(…) as pool:` around it."
+            )
+        return self._loop
+
+    def _refuse_running_loop(self) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise CallOrderError(
+            f"The pool of {self.id!r} was used without `await` inside a running event loop. "
+            "There, write `async with ew.pool(…) as pool:`, and await the rollout."
+        )
+
+    def __repr__(self) -> str:
+        return f"Pool({self.id!r}, size={self.size})"
+
+
+def _dropped(env_id: str, size: int) -> None:
+    warnings.warn(
+        f"A pool of {size} environments of {env_id!r} was dropped without close(). Use it in an "
+        "`async with` block, or await its close().",
+        ResourceWarning,
+        stacklevel=1,
+    )
+
+
+@explains_collisions
+def pool(
+    env: Any,
+    *,
+    size: int,
+    backend: str | None = None,
+    workers: int | None = None,
+    timeout_s: float | None = None,
+    max_episode_steps: int | None = None,
+    transform: Transforms | None = None,
+    registry: Registry | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    encoding: str = "msgpack",
+    wait_s: float | None = None,
+    provider: Any = None,
+    docker_image: str | None = None,
+    isolation: str | None = None,
+    install: str = "never",
+    venv: str | os.PathLike[str] | None = None,
+    requirements: Sequence[str] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> Pool:
+    """Make `size` environments of one kind that take turns at whole episodes.
+
+    All of them are made at once, so one that cannot be made is told of here. In-process, an
+    environment written with plain functions runs on the event loop's own thread.
+
+    Args:
+        env: An ID, a class, or a function that makes one.
+        size: How many, and so how many episodes run at the same time.
+        backend: Where they run; see `make`. At a server, all of them share one connection.
+        workers: With `backend="process"`, how many processes share them; left out, one for
+            each core.
+        timeout_s: How long one call may take, on backends that can end a call.
+        max_episode_steps: Truncate every episode after so many steps.
+        transform: Applied to every observation.
+        registry: Where to look up the ID; a table of this process by default.
+        base_url: A server that runs already; what `env` names then only tells the author's
+            classes.
+        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
+        wait_s: How many seconds to wait for a session where the server is full; left out, a
+            full server is a `CapacityError` in the first
+            episodes, at once.
+        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
+            and for containers a `LocalDockerProvider`.
+        docker_image: The image whose container serves them; see `make`.
+        isolation: With containers, `"container"` gives each environment one of its own; left
+            out, one container has them all.
+        install: Whether packages may be installed; see `make`.
+        venv: The virtual environment whose Python runs them; see `make`.
+        requirements: What `venv="auto"` holds; see `make`.
+        kwargs: Keywords for each environment's constructor, also those that have the name of
+            an option.
+        **keywords: Passed to each environment's constructor too.
+
+    Raises:
+        EnvNotFoundError: Nobody answers to the ID.
+        BackendNotFoundError: No backend has this name.
+        OptionError: A keyword that neither `pool` nor the environment knows.
+        DefinitionError: An environment could not be made. Those that were are closed.
+    """
+    count = whole_number("size", size)
+    refuse_one_object(env, count)
+    timeout_s = seconds("timeout_s", timeout_s)
+    given = constructor_keywords(kwargs, keywords)
+    spec = recipe(env, registry, max_episode_steps, transform, given)
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+    )
+    remote = with_registered_place(spec, backend, remote)
+    backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
+    chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    module = backend_module(chosen)
+    one = Options(timeout_s=timeout_s, remote=remote)
+    connect = partial(module.connect_async, spec, given, one)
+    if workers is not None:
+        workers = whole_number("workers", workers)
+    connect_pool = getattr(module, "connect_pool", None)
+    if connect_pool is None:
+        transports = _connect_each(connect, count)
+    else:
+        options = Options(timeout_s=timeout_s, workers=workers, remote=remote)
+        transports = connect_pool(spec, given, options, count)
+    return Pool(spec.id, transports, None if getattr(module, "GOES_ON", False) else connect)
+
+
+def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:
+    transports: list[AsyncTransport] = []
+    try:
+        for _ in range(size):
+            transports.append(connect())  # noqa: PERF401 - those made so far are closed below
+    except BaseException:
+        loop = PrivateLoop()
+        try:
+            loop.run(_close(transports))
+        finally:
+            loop.close()
+        raise
+    return transports
+
+
+async def _close(transports: list[AsyncTransport]) -> None:
+    """Close what nobody will use; what led to this is raised, not a failure here."""
+    for transport in transports:
+        try:
+            await transport.close()
+        except Exception:
+            logger.warning("closing an unused environment failed", exc_info=True)

@@ -1,0 +1,388 @@
+"""`Rollout`: whole episodes, many at a time, as they finish or all together.
+
+A crew of workers plays the episodes. A worker takes a line to an environment of the pool, then
+a job, plays it, gives the line back and delivers the episode. A conductor waits for the workers:
+the first error ends them all. Whoever leaves, by `break`, by an error or by being cancelled, ends
+the conductor first, so nothing is ever left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, final, get_args
+
+from envweave.api.options import flag, whole_number
+from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
+from envweave.rollouts.episode import Agent, Attempt, play
+from envweave.rollouts.faults import Fault, FaultBook, OnFault
+from envweave.rollouts.pool import Line, Pool
+from envweave.rollouts.progress import Figures, Show, show_progress
+from envweave.rollouts.schedule import Job, Plan, plan
+from envweave.types import Episode, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How the episodes are to be played.
+
+    Attributes:
+        concurrency: How many at the same time.
+        max_steps: Truncate each after so many steps.
+        on_fault: What is done about one that fails.
+        attempts: How often an episode is played before it is given up.
+        max_faults: How many faults are replaced in all.
+        progress: Whether progress is shown; `None` where there is a terminal for it.
+    """
+
+    concurrency: int
+    max_steps: int | None
+    on_fault: OnFault
+    attempts: int
+    max_faults: int | None
+    progress: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An episode to be played again, over another line."""
+
+    job: Job
+    attempts: int
+    line: Line
+
+
+@final
+class Rollout:
+    """Whole episodes, many at a time. It runs once, and begins when it is asked for the first.
+
+    - `await rollout` returns all episodes, in the order of their tasks, groups together.
+    - `async for episode in rollout` yields each when it is finished. At most twice as many as
+      run at the same time are held for who is slow to take them; then no more are begun.
+    - In a program without an event loop, `rollout.run()` and `for episode in rollout` do the same.
+
+    Attributes:
+        seed: What the seed of every episode is derived from, given or drawn; `None` if the
+            environment takes none.
+        total: How many episodes there will be, if that is known.
+    """
+
+    def __init__(self, pool: Pool, agent: Agent, plan: Plan, manner: Manner) -> None:
+        self._pool = pool
+        self._agent = agent
+        self._manner = manner
+        self.seed = plan.seed
+        self.total = plan.total()
+        self._jobs = plan.jobs(pool.tasks)
+        self._again: deque[_Again] = deque()
+        self._book = FaultBook(
+            pool.id, manner.on_fault, manner.attempts, manner.max_faults, manner.concurrency
+        )
+        self._name = secrets.token_hex(6)
+        self._finished: deque[Episode] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Semaphore(2 * manner.concurrency)
+        self._conductor: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._has_begun = False
+        self._is_over = False
+        self._unused = weakref.finalize(self, _unused, pool.id)
+        self._unused.atexit = False
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The episodes that failed, and not by the agent: the last 1,000, with their causes."""
+        return list(self._book.recent)
+
+    @property
+    def fault_counts(self) -> dict[str, int]:
+        """How many episodes failed, and not by the agent, by reason."""
+        return dict(self._book.counts)
+
+    # For callers with an event loop
+
+    def __await__(self) -> Generator[Any, None, list[Episode]]:
+        self._unused.detach()
+        return self._all().__await__()
+
+    async def _all(self) -> list[Episode]:
+        async with aclosing(self._episodes()) as stream:
+            episodes = [episode async for episode in stream]
+        return sorted(episodes, key=lambda episode: (episode.group, episode.member))
+
+    def __aiter__(self) -> AsyncGenerator[Episode, None]:
+        self._unused.detach()
+        return self._episodes()
+
+    async def _episodes(self) -> AsyncGenerator[Episode, None]:
+        self._begin()
+        if not self._is_over:
+            with show_progress(self.total, wanted=self._manner.progress) as show:
+                self._conductor = asyncio.create_task(self._conduct(show))
+                self._conductor.add_done_callback(lambda _: self._news.set())
+                try:
+                    while (episode := await self._receive(self._conductor)) is not None:
+                        yield episode
+                finally:
+                    await self._end()
+        if self._error is not None:
+            raise self._error
+
+    async def _receive(self, conductor: asyncio.Task[None]) -> Episode | None:
+        while not self._finished and not conductor.done():
+            self._news.clear()
+            await self._news.wait()
+        if not self._finished:
+            return None
+        self._room.release()
+        return self._finished.popleft()
+
+    def _begin(self) -> None:
+        if self._has_begun:
+            raise CallOrderError(
+                "This rollout has been awaited or gone through already. Begin another one with "
+                "rollout(), with the same seed for the same episodes."
+            )
+        self._has_begun = True
+        if not self._is_over:
+            self._pool.admit(self)
+
+    async def cancel(self) -> None:
+        """End it, and wait until nothing of it runs. May be called twice.
+
+        Whoever awaits it gets the episodes that were finished. The pool can be used again.
+        """
+        self._unused.detach()
+        await self._end()
+
+    async def stop(self, why: Exception) -> None:
+        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        if not self._is_over:
+            self._error = why
+        await self.cancel()
+
+    async def _end(self) -> None:
+        conductor = self._conductor
+        if conductor is not None and not conductor.done():
+            if not self._is_over:
+                conductor.cancel()
+            self._is_over = True
+            await asyncio.wait([conductor])
+        self._is_over = True
+        self._pool.dismiss(self)
+
+    # For callers without one
+
+    def run(self) -> list[Episode]:
+        """Play all episodes and return them as `await` does, in a program without a loop.
+
+        Raises:
+            CallOrderError: There is a running event loop, where it is to be awaited; or the pool
+                is in no `with` block.
+        """
+        self._unused.detach()
+        return self._pool.loop().run(self._all())
+
+    def __iter__(self) -> Iterator[Episode]:
+        self._unused.detach()
+        loop = self._pool.loop()
+        stream = self._episodes()
+        try:
+            while (episode := loop.run(_next(stream))) is not None:
+                yield episode
+        finally:
+            if not loop.is_closed:
+                loop.run(stream.aclose())
+
+    # The crew
+
+    async def _conduct(self, show: Show) -> None:
+        """Let the workers play until all is played, or one of them raises. It raises nothing."""
+        figures = Figures(self.total, time.perf_counter())
+        count = self._manner.concurrency
+        if self.total is not None:
+            count = min(count, self.total)
+        crew = [asyncio.create_task(self._work(figures, show)) for _ in range(count)]
+        try:
+            if crew:
+                await asyncio.wait(crew, return_when=asyncio.FIRST_EXCEPTION)
+            self._note(crew)
+        finally:
+            for worker in crew:
+                worker.cancel()
+            await asyncio.gather(*crew, return_exceptions=True)
+            self._note(crew)
+        if self._error is None:
+            try:
+                self._book.check()
+            except RolloutFailedError as error:
+                self._error = error
+
+    def _note(self, crew: list[asyncio.Task[None]]) -> None:
+        """Keep the first error that a worker raised, if there is one."""
+        for worker in crew:
+            if self._error is None and worker.done() and not worker.cancelled():
+                self._error = worker.exception()
+
+    async def _work(self, figures: Figures, show: Show) -> None:
+        while not self._is_over:
+            await self._room.acquire()
+            async with self._pool.line() as line:
+                wanted = self._next(line)
+                if wanted is None:
+                    self._room.release()
+                    return
+                attempts = wanted.attempts + 1
+                episode = await self._play(line, wanted.job, attempts)
+            if self._book.judge(episode):
+                self._again.append(_Again(wanted.job, attempts, line))
+                self._room.release()
+            else:
+                self._finished.append(episode)
+                self._news.set()
+                figures.add(episode)
+            figures.faults = self._book.counts.total()
+            show(figures)
+
+    def _next(self, line: Line) -> _Again | None:
+        """Return what to play over this line; what failed over another one comes first."""
+        crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
+        for i, again in enumerate(self._again):
+            if crowded or again.line is not line:
+                del self._again[i]
+                return again
+        job = next(self._jobs, None)
+        if job is not None:
+            return _Again(job, 0, line)
+        return self._again.popleft() if self._again else None
+
+    async def _play(self, line: Line, job: Job, number: int) -> Episode:
+        again = "" if number == 1 else f"-{number}"
+        attempt = Attempt(
+            job=job,
+            episode_id=f"{self._name}-{job.group}-{job.member}{again}",
+            number=number,
+            agents=self._pool.possible_agents,
+            max_steps=self._manner.max_steps,
+        )
+        return await play(line, self._agent, attempt)
+
+
+async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
+    return await anext(stream, None)
+
+
+def _unused(env_id: str) -> None:
+    warnings.warn(
+        f"A rollout of {env_id!r} was never awaited, so nothing was played.",
+        RuntimeWarning,
+        stacklevel=1,
+    )
+
+
+def rollout(
+    pool: Pool,
+    agent: Agent,
+    *,
+    tasks: Iterable[Task | str] | None = None,
+    episodes: int | None = None,
+    group_size: int = 1,
+    seed: int | None = None,
+    share_seed: bool = False,
+    max_concurrency: int | None = None,
+    max_steps: int | None = None,
+    on_fault: OnFault = "replace",
+    attempts: int = 3,
+    max_faults: int | None = None,
+    progress: bool | None = None,
+) -> Rollout:
+    """Play whole episodes, many at a time, and return them as they finish or all together.
+
+    Await what it returns for a list of `Episode`s, or go through it with `async for`; in a
+    program without an event loop, call its `run()`, or go through it with `for`. With the same
+    `seed`, and an agent and an environment that leave nothing else to chance, the episodes are
+    the same, however many run at the same time and whichever finishes first.
+
+    An error that the agent raises, and an action that is refused, end the rollout and are
+    raised; a note on the error names the episode.
+
+    Args:
+        pool: Where to play.
+        agent: Takes the last result and returns the next action, at once or as a coroutine. With
+            several agents, it returns a dict with an action for exactly those in
+            `result.needs`; while a tool call is open, its `ToolResult`. It may return a
+            `Decision`, to have something kept beside the action. A plain function runs on the
+            loop's thread, so while it thinks nobody else does. The episodes keep the results
+            it is given, so it must not change them.
+        tasks: What the episodes are about: tasks or their ids, taken one by one as they are
+            needed. Left out, one is drawn for each group, if the environment has tasks.
+        episodes: How many episodes at most; needed where `tasks` is left out or endless.
+        group_size: How many episodes share a task, as GRPO wants it.
+        seed: What the seed of every episode is derived from; drawn from the system if left out.
+        share_seed: Whether those who share a task share a seed too.
+        max_concurrency: How many episodes run at the same time, if less than the pool's size.
+        max_steps: Truncate every episode after so many steps.
+        on_fault: What is done about an episode that fails, and not by the agent: `"replace"`
+            plays the same task and seed again, in another environment where one is free, and
+            after so many `attempts` returns it as not usable; `"keep"` returns it as not
+            usable; `"raise"` ends the rollout.
+        attempts: How often an episode is played before it is given up.
+        max_faults: How many faults are replaced in all; without a limit if left out.
+        progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
+
+    Raises:
+        OptionError: An option cannot be honoured, or nobody says how many episodes to play.
+        SeedError: The environment takes no seed.
+        TaskError: The environment takes no task.
+        ClosedError: The pool is closed.
+        RolloutFailedError: Not one episode could be used, or `on_fault="raise"` and one failed.
+            Raised where the rollout is awaited.
+    """
+    if not isinstance(pool, Pool):
+        raise OptionError(f"rollout() plays in a pool, and {pool!r} is none. Make one with pool().")
+    if not callable(agent):
+        raise OptionError(f"agent={agent!r} cannot be called. Pass a function of the last result.")
+    if on_fault not in get_args(OnFault):
+        known = get_args(OnFault)
+        raise OptionError(
+            f"on_fault={on_fault!r} is none of {', '.join(map(repr, known))}."
+            f"{suggest(str(on_fault), known)}"
+        )
+    if progress is not None:
+        flag("progress", progress)
+    pool.check_open()
+    concurrency = pool.size
+    if max_concurrency is not None:
+        concurrency = min(concurrency, whole_number("max_concurrency", max_concurrency))
+    manner = Manner(
+        concurrency=concurrency,
+        max_steps=_count("max_steps", max_steps),
+        on_fault=on_fault,
+        attempts=whole_number("attempts", attempts),
+        max_faults=_faults(max_faults),
+        progress=progress,
+    )
+    wanted = plan(
+        pool.interface,
+        tasks=tasks,
+        episodes=_count("episodes", episodes),
+        group_size=whole_number("group_size", group_size),
+        seed=seed,
+        share_seed=flag("share_seed", share_seed),
+    )
+    return Rollout(pool, agent, wanted, manner)
+
+
+def _faults(value: Any) -> int | None:
+    return 0 if value == 0 and not isinstance(value, bool) else _count("max_faults", value)
+
+
+def _count(name: str, value: Any) -> int | None:
+    return None if value is None else whole_number(name, value)

@@ -1,0 +1,199 @@
+"""What a rollout plays: which task, which seed, in which group."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from envweave.environment import Interface
+from envweave.errors import OptionError, SeedError, TaskError
+from envweave.session.episodes import draw_seed, episode_seed, read_seed
+from envweave.types import Task, Tasks
+from envweave.types.tasks import SplitIterator, TaskReader
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """A task that a server has.
+
+    Attributes:
+        fetch: Gets it. It may fail, and be called again.
+    """
+
+    fetch: Callable[[], Awaitable[Task]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One episode to play.
+
+    Attributes:
+        group: Which group it belongs to, from 0.
+        member: Which one of its group it is, from 0.
+        task: What it is about, if anything.
+        seed: For its reset, if the environment takes one.
+    """
+
+    group: int
+    member: int
+    task: Task | RemoteTask | None
+    seed: int | None
+
+    def describe(self) -> str:
+        """Name it in a message."""
+        said = [f"group {self.group}, member {self.member}"]
+        if isinstance(self.task, Task):
+            said.append(f"task {self.task.id!r}")
+        if self.seed is not None:
+            said.append(f"seed {self.seed}")
+        return ", ".join(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a caller wants played, as it was given.
+
+    Attributes:
+        tasks: Tasks or their ids; `None` lets one be drawn for each group.
+        episodes: How many at most.
+        group_size: How many episodes share a task.
+        seed: What every episode's seed is derived from; `None` if the environment takes none.
+        share_seed: Whether those who share a task share a seed.
+    """
+
+    tasks: Iterable[Task | str] | None
+    episodes: int | None
+    group_size: int
+    seed: int | None
+    share_seed: bool
+
+    def total(self) -> int | None:
+        """Return how many episodes there will be, if that is known."""
+        if self.tasks is None or is_endless(self.tasks):
+            return self.episodes
+        try:
+            groups = len(self.tasks)  # type: ignore[arg-type] # what has no length says so
+        except TypeError:
+            groups = operator.length_hint(self.tasks, -1)
+        if groups < 0:
+            return None
+        listed = groups * self.group_size
+        return listed if self.episodes is None else min(listed, self.episodes)
+
+    def jobs(self, known: Tasks | None) -> Iterator[Job]:
+        """Go through the jobs in order. A task is asked for when its group's turn comes.
+
+        One that a server has is fetched by who plays the job, so that nothing here blocks, and
+        a server that is away costs an episode that is played again.
+
+        The seed of an episode follows from the rollout's seed, its group and its place in it:
+        never from who plays it, or when.
+        """
+        groups = None if self.episodes is None else self.episodes // self.group_size
+        for group, one in enumerate(itertools.islice(self._given(), groups)):
+            base = None if self.seed is None else episode_seed(self.seed, group + 1)
+            task = _find(one, base, known, is_given=self.tasks is not None)
+            for member in range(self.group_size):
+                own = base if base is None or self.share_seed else episode_seed(base, member + 1)
+                yield Job(group, member, task, own)
+
+    def _given(self) -> Iterable[Any]:
+        """Return the tasks that were asked for; none of a server's is fetched."""
+        tasks = self.tasks
+        if tasks is None:
+            return itertools.repeat(None)
+        if isinstance(tasks, SplitIterator) and tasks.tasks.reader is not None:
+            return _remote_tasks(tasks, tasks.tasks.reader)
+        return tasks
+
+
+def plan(
+    interface: Interface,
+    *,
+    tasks: Any,
+    episodes: int | None,
+    group_size: int,
+    seed: Any,
+    share_seed: bool,
+) -> Plan:
+    """Read what a caller wants played, and refuse what cannot be.
+
+    Raises:
+        OptionError: Nobody says how many episodes, or groups would not be whole.
+        TaskError: The environment takes no task, or `tasks` are none.
+        SeedError: The environment takes no seed.
+    """
+    if episodes is not None and episodes % group_size:
+        raise OptionError(
+            f"episodes={episodes} is no multiple of group_size={group_size}, so a group would not "
+            f"be whole. Use episodes={episodes - episodes % group_size + group_size}."
+        )
+    if tasks is None and episodes is None:
+        raise OptionError(
+            "rollout() does not know how many episodes to play. Pass episodes=…, or tasks=…."
+        )
+    if tasks is not None:
+        _check_tasks(interface, tasks)
+        if episodes is None and is_endless(tasks):
+            raise OptionError(
+                "These tasks have no end, so the rollout would have none. Pass episodes=… too."
+            )
+    if "seed" in interface.reset_takes:
+        seed = draw_seed() if seed is None else read_seed(seed)
+    elif seed is not None or share_seed:
+        asked = f"seed={seed!r}" if seed is not None else "share_seed=True"
+        raise SeedError(
+            f"{asked} cannot be honoured: {interface.name}.reset() takes no seed. Leave it out, "
+            "or let its reset() take `seed`."
+        )
+    return Plan(
+        tasks=tasks, episodes=episodes, group_size=group_size, seed=seed, share_seed=share_seed
+    )
+
+
+def is_endless(tasks: Any) -> bool:
+    """Whether it is known that these tasks have no end."""
+    if isinstance(tasks, itertools.repeat):
+        return operator.length_hint(tasks, -1) < 0
+    if isinstance(tasks, SplitIterator):
+        return tasks.is_endless
+    return isinstance(tasks, itertools.cycle | itertools.count)
+
+
+def _remote_tasks(tasks: SplitIterator, reader: TaskReader) -> Iterator[RemoteTask]:
+    while not tasks.is_over:
+        index, tasks.index = tasks.index, tasks.index + 1
+        yield RemoteTask(partial(reader.at, tasks.split, index))
+
+
+def _check_tasks(interface: Interface, tasks: Any) -> None:
+    if "task" not in interface.reset_takes:
+        raise TaskError(
+            f"{interface.name}.reset() takes no task. Leave tasks out, and pass episodes=…."
+        )
+    if isinstance(tasks, str | Task | Tasks) or not isinstance(tasks, Iterable):
+        raise TaskError(
+            f"tasks={tasks!r} are no tasks to go through. Pass a list of tasks or ids, or a "
+            "split, such as pool.tasks('train')."
+        )
+
+
+def _find(
+    one: Any, seed: int | None, known: Tasks | None, *, is_given: bool
+) -> Task | RemoteTask | None:
+    reader = None if known is None else known.reader
+    if not is_given:
+        if known is None:
+            return None
+        return known.draw(seed) if reader is None else RemoteTask(partial(reader.draw, seed))
+    if isinstance(one, Task | RemoteTask):
+        return one
+    if not isinstance(one, str):
+        raise TaskError(f"tasks: {one!r} is neither a Task nor the id of one.")
+    if known is None:
+        raise TaskError(f"The environment lists no tasks, so {one!r} cannot be found. Pass a Task.")
+    return known.get(one) if reader is None else RemoteTask(partial(reader.get, one))

@@ -1,0 +1,1 @@
+"""What this machine can enforce, and what to do where it cannot."""

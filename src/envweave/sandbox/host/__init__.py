@@ -1,0 +1,1 @@
+"""What the host sets up around sessions: cgroups, users, work directories, installed packages."""

@@ -1,0 +1,264 @@
+"""How a session becomes two: it forks, and the copy moves into a work folder of its own.
+
+The walls refuse both steps, `fork` and the new namespace, but for the one moment in which the
+host, asked by the kernel, lets this process do each once.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import os
+import resource
+import select
+import socket
+import stat
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from envweave.sandbox.inside.seeding import reseed
+from envweave.sandbox.inside.spawn import Walls, take_user
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Answer, Branch, Failure, Ready, Replied
+from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, Down
+from envweave.sandbox.walls import capabilities, kernel, mounts
+
+if TYPE_CHECKING:
+    from envweave.sandbox.inside.runner import Runner
+
+
+class Branching:
+    """Answers `Branch` messages for a runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __call__(self, message: Branch) -> None:
+        """Fork. The parent goes on as before; the copy returns into its own loop."""
+        runner = self._runner
+        runner.send(Replied(message.id, None, None))
+        line = socket.socket(fileno=os.dup(DESCRIPTOR))
+        try:
+            _, ancillary, _, _ = line.recvmsg(1, socket.CMSG_SPACE(4))
+        finally:
+            line.close()
+        if not ancillary:
+            return
+        descriptor = array.array("i", ancillary[0][2][:4])[0]
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(descriptor)
+            failure = Failure("OSError", f"fork: {error.strerror}", "")
+            runner.send(Replied(message.id, failure, None))
+            return
+        if child == 0:
+            try:
+                self._settle(message, descriptor)
+            except Exception as error:  # noqa: BLE001 - told to the host; this process ends
+                told = Failure(type(error).__name__, str(error), "")
+                runner.send(Replied(message.id, told, None))
+                os._exit(1)
+        else:
+            os.close(descriptor)
+            runner.send(Replied(message.id, None, None))
+
+    def _settle(self, message: Branch, descriptor: int) -> None:
+        """Make this process, which was just forked, a session of its own."""
+        runner = self._runner
+        os.dup2(descriptor, DESCRIPTOR, inheritable=False)
+        os.close(descriptor)
+        runner.start_over()
+        here = os.getcwd()
+        files = _open_files(here)
+        runner.send(Replied(message.id, None, sorted({inode for inode, _ in files})))
+        go = os.read(DESCRIPTOR, 1)
+        if go != b"g":
+            os._exit(1)
+        kernel.unshare(kernel.NEW_USERS | kernel.NEW_MOUNTS)
+        capabilities.drop_effective()
+        runner.send(Replied(message.id, None, None))
+        answer = runner.receive()
+        if not isinstance(answer, Answer) or not answer.ok:
+            os._exit(1)
+        _move(here, files, dict(answer.value))
+        reseed(message.seed)
+        runner.send(Ready())
+
+
+def _open_files(work: str) -> list[tuple[int, int]]:
+    """Return inode and descriptor of each regular file of the work folder that is open here."""
+    device = os.stat(work).st_dev
+    found = []
+    # One call for all, instead of one each: a regular file can always be read from.
+    looking = select.poll()
+    for descriptor in range(DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX")):
+        looking.register(descriptor, select.POLLIN)
+    for descriptor, event in looking.poll(0):
+        if event & select.POLLNVAL:
+            continue
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_dev == device:
+            found.append((status.st_ino, descriptor))
+    return found
+
+
+def _move(here: str, files: list[tuple[int, int]], paths: dict[int, str]) -> None:
+    """Leave the parent's work folder and files for the copies of them."""
+    import fcntl
+
+    from envweave.sandbox.walls.mounts import WORK
+
+    os.chdir(WORK)
+    with contextlib.suppress(OSError):
+        os.chdir(here)
+    for inode, descriptor in files:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+        inherited = os.get_inheritable(descriptor)
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        path = paths.get(inode)
+        if path is None:
+            opened = _copy_nameless(descriptor, WORK)
+        else:
+            opened = os.open(f"{WORK}/{path}", flags)
+        os.lseek(opened, position, os.SEEK_SET)
+        os.dup2(opened, descriptor, inheritable=inherited)
+        os.close(opened)
+
+
+def _copy_nameless(descriptor: int, folder: str) -> int:
+    """Return a copy of an open file that has no name any more, as temporary files have none."""
+    copy = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    at = 0
+    try:
+        while data := os.pread(descriptor, 1 << 20, at):
+            at += os.pwrite(copy, data, at)
+    except OSError:  # opened for writing alone: what was written is nobody's to read
+        pass
+    return copy
+
+
+_LONGEST_PATH = 1000
+_CHUNK_BYTES = 1 << 20
+
+
+def copy_and_exit(
+    order: CopyFiles, branch: int, parent: int, walls: Walls, telling: int
+) -> NoReturn:
+    """Copy, tell through `telling` what came of it, and end this process."""
+    try:
+        report: Copied | Down = Copied(_copy_for(order, branch, parent, walls))
+    except OSError as error:
+        report = Down("branch", error.errno or 0, f"its files could not be copied: {error}")
+    data = msgspec.msgpack.encode(report)
+    os.write(telling, data if len(data) <= MESSAGE_BYTES else b"")
+    os.close(telling)  # before this process is taken apart, which takes longer than all the rest
+    os._exit(0)
+
+
+def _copy_for(order: CopyFiles, branch: int, parent: int, walls: Walls) -> dict[int, str]:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _map_user(order, parent, walls.processes)
+    kernel.call("setns", branch, kernel.NEW_MOUNTS)
+    source = os.open(mounts.WORK, os.O_RDONLY | os.O_DIRECTORY)
+    options = mounts.work_options(walls.limits.disk_bytes, walls.limits.files, order.user)
+    mounts.mount_work(options, shell=walls.plan.shell)
+    target = os.open(mounts.WORK, os.O_RDONLY | os.O_DIRECTORY)
+    copier = _Copier(order.user, set(order.inodes))
+    copier.copy_folder(source, target)
+    return copier.paths
+
+
+def _map_user(order: CopyFiles, parent: int, processes: int) -> None:
+    """Map the branch's user id to itself, from its parent's namespace, which alone may.
+
+    Without the map it could not be branched in turn.
+    """
+    try:
+        kernel.call("setns", parent, kernel.NEW_USERS)
+        if os.getuid() != order.user:  # nobody there: files could not be made
+            take_user(order.user)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the parent is in this very namespace
+            raise
+    for name in ("gid_map", "uid_map"):
+        descriptor = os.open(f"{order.pid}/{name}", os.O_WRONLY, dir_fd=processes)
+        os.write(descriptor, f"{order.user} {order.user} 1".encode())
+        os.close(descriptor)
+
+
+def _is_text(path: str) -> bool:
+    """Say whether a path can be told. A file with another is copied as if it had no name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Copier:
+    """Copies one tree. Files with several names keep them."""
+
+    def __init__(self, user: int, wanted: set[int]) -> None:
+        self._user = user
+        self._wanted = wanted
+        self._several: dict[int, str] = {}
+        self._root = -1
+        self.paths: dict[int, str] = {}
+
+    def copy_folder(self, source: int, target: int) -> None:
+        """Copy what is in one open folder into another, iteratively: depth is the agent's choice.
+
+        Folders get their modes and times last, for one without the right to write may have
+        something in it.
+        """
+        self._root = target
+        folders = [(source, target, "")]
+        finished: list[tuple[int, os.stat_result]] = []
+        while folders:
+            here, there, path = folders.pop()
+            finished.append((there, os.fstat(here)))
+            for entry in os.listdir(here):
+                below = f"{path}/{entry}" if path else entry
+                found = os.stat(entry, dir_fd=here, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    os.mkdir(entry, 0o700, dir_fd=there)
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                    inner = os.open(entry, flags, dir_fd=here)
+                    folders.append((inner, os.open(entry, flags, dir_fd=there), below))
+                elif stat.S_ISLNK(found.st_mode):
+                    os.symlink(os.readlink(entry, dir_fd=here), entry, dir_fd=there)
+                    os.chown(entry, self._user, self._user, dir_fd=there, follow_symlinks=False)
+                elif stat.S_ISREG(found.st_mode):
+                    self._copy_file(here, there, entry, below, found)
+            os.close(here)
+        for folder, found in reversed(finished):
+            os.fchown(folder, self._user, self._user)
+            os.fchmod(folder, stat.S_IMODE(found.st_mode))
+            os.utime(folder, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.close(folder)
+
+    def _copy_file(
+        self, here: int, there: int, entry: str, path: str, found: os.stat_result
+    ) -> None:
+        if found.st_ino in self._wanted and len(path) <= _LONGEST_PATH and _is_text(path):
+            self.paths[found.st_ino] = path
+        if found.st_nlink > 1:
+            first = self._several.setdefault(found.st_ino, path)
+            if first != path:
+                os.link(first, entry, src_dir_fd=self._root, dst_dir_fd=there)
+                return
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        source = os.open(entry, flags, dir_fd=here)
+        target = os.open(entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)
+        while data := os.read(source, _CHUNK_BYTES):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(target, view) :]
+        os.fchown(target, self._user, self._user)
+        os.fchmod(target, stat.S_IMODE(found.st_mode))
+        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+        os.close(target)
+        os.close(source)

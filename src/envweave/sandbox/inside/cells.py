@@ -1,0 +1,233 @@
+"""Cells of code: how they are compiled, kept, and run in one namespace."""
+
+from __future__ import annotations
+import __future__
+
+import _thread
+import ast
+import builtins
+import functools
+import inspect
+import linecache
+import re
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from envweave.sandbox.protocol.encoding import OWN
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+__builtins__ = OWN
+
+CELL = "<cell "
+"""What the name of a cell begins with, in place of a file's."""
+
+_KEPT = 1000
+_cache = linecache.cache
+_get_file = inspect.getfile
+
+
+@final
+class Sources:
+    """Keeps the source of the last cells under the names that their code objects carry."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._names: list[str] = []
+        inspect.getfile = find_file
+        threading.excepthook = threading.__excepthook__ = show_thread_failure
+
+    def add(self, code: str) -> str:
+        """Return the name of a new cell."""
+        self._count += 1
+        name = f"{CELL}{self._count}>"
+        lines = code.splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        # Without a time of change nobody looks for a file of this name.
+        _cache[name] = (len(code), None, lines, name)
+        self._names.append(name)
+        if len(self._names) > _KEPT:
+            _cache.pop(self._names.pop(0), None)
+        return name
+
+    def forget(self) -> None:
+        """Forget all cells; the next is the first."""
+        for name in self._names:
+            _cache.pop(name, None)
+        self._count = 0
+        self._names.clear()
+
+
+@functools.wraps(_get_file)
+def find_file(object: Any) -> str:  # noqa: A002 - named as in `inspect`
+    """Return what `inspect.getfile` does, and the cell of a class: it has no file, only a text."""
+    try:
+        return _get_file(object)
+    except (OSError, TypeError):
+        if isinstance(object, type) and getattr(object, "__module__", None) == "__main__":
+            cell = _cell_of_a_method(object) or _cell_that_defines(object.__name__)
+            if cell is not None:
+                return cell
+        raise
+
+
+def _cell_of_a_method(kind: type) -> str | None:
+    for member in vars(kind).values():
+        method = getattr(member, "__func__", member)
+        if isinstance(method, FunctionType) and method.__qualname__.startswith(kind.__qualname__):
+            name = method.__code__.co_filename
+            if name.startswith(CELL):  # a dataclass has methods that stand in no cell
+                return name
+    return None
+
+
+def _cell_that_defines(name: str) -> str | None:
+    statement = re.compile(rf"\s*class\s+{re.escape(name)}\b")
+    for cell in reversed(list(_cache)):
+        if cell.startswith(CELL) and any(map(statement.match, linecache.getlines(cell))):
+            return cell
+    return None
+
+
+@functools.wraps(threading.excepthook)
+def show_thread_failure(told: Any) -> None:
+    """Do what `threading.excepthook` does, which is C and looks for the lines in files alone."""
+    stderr = sys.stderr
+    if told.exc_type is SystemExit or stderr is None:
+        return
+    name = told.thread.name if told.thread is not None else _thread.get_ident()
+    print(f"Exception in thread {name}:", file=stderr, flush=True)
+    traceback.print_exception(told.exc_type, told.exc_value, told.exc_traceback, file=stderr)
+    stderr.flush()
+
+
+_CELLS = 256
+_CELL_CHARACTERS = 1 << 16
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_TREE = ast.PyCF_ONLY_AST | _AWAIT
+_FUTURES = 0
+for _feature in __future__.all_feature_names:
+    _FUTURES |= getattr(__future__, _feature).compiler_flag
+_IS_COROUTINE = 0x80  # inspect.CO_COROUTINE, without its import
+_Expression = ast.Expression
+_ExpressionStatement = ast.Expr
+_modules = sys.modules
+
+
+class _Cell(NamedTuple):
+    """Compiled code: what stands before its last expression, and that expression."""
+
+    body: CodeType | None
+    last: CodeType | None
+    awaits: bool
+
+
+@final
+class Cells:
+    """Runs cells as the lines of one program, `__main__`."""
+
+    def __init__(self) -> None:
+        main = ModuleType("__main__")
+        _modules["__main__"] = main
+        self.namespace: dict[str, Any] = main.__dict__
+        self.namespace["__builtins__"] = builtins
+        self._compiled: OrderedDict[tuple[str, int], _Cell] = OrderedDict()
+        self._futures = 0
+        self._sources = Sources()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left: list[asyncio.AbstractEventLoop] = []
+
+    def run(self, code: str) -> Any:
+        """Run a cell and return the value of its last expression, or `None`."""
+        key = (code, self._futures)
+        cell = self._compiled.get(key)
+        if cell is None:
+            cell = self._compile(code)
+        else:
+            self._compiled.move_to_end(key)
+        namespace = self.namespace
+        if "__builtins__" not in namespace:
+            namespace["__builtins__"] = builtins
+        if cell.awaits:
+            return self._run_async(cell)
+        if cell.body is not None:
+            exec(cell.body, namespace)  # noqa: S102 - what this is for
+        if cell.last is not None:
+            return eval(cell.last, namespace)  # noqa: S307 - what this is for
+        return None
+
+    def forget(self) -> None:
+        """Forget every cell that was run, and what it left."""
+        self._compiled.clear()
+        self._sources.forget()
+        self.namespace.pop("_", None)
+
+    def start_over(self) -> None:
+        """Leave the event loop, which this process shares with the one it is a copy of."""
+        if self._loop is not None:
+            # Not closed: that would take the original's descriptors out of its selector.
+            self._left.append(self._loop)
+            self._loop = None
+
+    def _compile(self, code: str) -> _Cell:
+        name = self._sources.add(code)
+        flags = self._futures
+        tree = compile(code, name, "exec", _TREE | flags, dont_inherit=True)
+        last_statement = None
+        if tree.body and type(tree.body[-1]) is _ExpressionStatement:
+            last_statement = tree.body.pop()
+        body = last = None
+        if tree.body:
+            body = compile(tree, name, "exec", _AWAIT | flags, dont_inherit=True)
+            flags |= body.co_flags & _FUTURES
+        if last_statement is not None:
+            expression = _Expression(last_statement.value)
+            last = compile(expression, name, "eval", _AWAIT | flags, dont_inherit=True)
+        awaits = any(part and part.co_flags & _IS_COROUTINE for part in (body, last))
+        cell = _Cell(body, last, awaits)
+        if len(code) <= _CELL_CHARACTERS:
+            self._compiled[code, self._futures] = cell
+            if len(self._compiled) > _CELLS:
+                self._compiled.popitem(last=False)
+        # As at a prompt: what one cell imports from the future holds for all that follow.
+        self._futures = flags
+        return cell
+
+    def _run_async(self, cell: _Cell) -> Any:
+        import asyncio
+
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop = self._loop = asyncio.new_event_loop()
+        task = loop.create_task(self._await(cell))
+        try:
+            return loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                # Interrupted in the loop itself: neither it nor the task can go on.
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - or it complains for ever
+                self._loop = None
+                with suppress(Exception):
+                    loop.close()
+            elif not task.cancelled():
+                task.exception()  # taken, or it complains that nobody did
+            raise
+
+    async def _await(self, cell: _Cell) -> Any:
+        """Run both parts of the cell in the loop, whichever of them awaits."""
+        value = None
+        for code in (cell.body, cell.last):
+            if code is None:
+                continue
+            value = eval(code, self.namespace)  # noqa: S307 - what this is for
+            if code.co_flags & _IS_COROUTINE:
+                value = await value
+        return value if cell.last is not None else None

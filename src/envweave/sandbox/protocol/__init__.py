@@ -1,0 +1,1 @@
+"""How host and session talk: messages, framing, encoding, and the exchange without I/O."""

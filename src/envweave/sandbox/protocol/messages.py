@@ -1,0 +1,186 @@
+"""What host and session say to each other: MessagePack arrays in frames with a length before.
+
+Both ends import this module. The session's end runs beside hostile code, so the host takes each
+message for that code's word, and decodes it into these classes and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from envweave.sandbox.protocol.encoding import Packed
+
+HEADER_BYTES = 4
+"""A frame is its length, little-endian, then the message."""
+
+DESCRIPTOR = 3
+"""The session's end of its socket."""
+
+INTERRUPT = 64
+"""The signal that ends a run softly: the last of the real-time ones. Those that programs handle
+themselves, SIGINT first, mean in a session what they mean elsewhere."""
+
+
+class ToolFace(msgspec.Struct, array_like=True, frozen=True):
+    """A tool as the code sees it.
+
+    Attributes:
+        name: The function's name.
+        signature: As `help` shows it: `(query: str, limit: int = 10) -> list[str]`.
+        doc: Its docstring.
+    """
+
+    name: str
+    signature: str
+    doc: str
+
+
+class Run(msgspec.Struct, array_like=True, tag=0, frozen=True):
+    """Run this code."""
+
+    id: int
+    code: str
+
+
+class Answer(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """What a tool returned, or why it failed."""
+
+    call: int
+    ok: bool
+    value: Packed
+
+
+class Branch(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Make a copy of yourself. A byte follows that carries the copy's socket."""
+
+    id: int
+    seed: int | None
+
+
+class Get(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """Send the value of this name."""
+
+    id: int
+    name: str
+
+
+class Put(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """Bind this name."""
+
+    id: int
+    name: str
+    value: Packed
+
+
+class ReadFile(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """Send the content of this file, whose path is relative to the work folder."""
+
+    id: int
+    path: str
+
+
+class WriteFile(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """Write this file, and the folders above it."""
+
+    id: int
+    path: str
+    content: bytes
+
+
+class ListFiles(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """Send the relative paths of the files below this folder, sorted."""
+
+    id: int
+    path: str
+
+
+class Begin(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """Start over with this seed and these tools: somebody takes the session, who may have tools.
+
+    It has no answer; what follows it finds it done.
+    """
+
+    seed: int | None
+    tools: list[ToolFace]
+
+
+ToSession = Run | Answer | Branch | Get | Put | ReadFile | WriteFile | ListFiles | Begin
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """An exception as text."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class Finished(msgspec.Struct, array_like=True, tag=0, frozen=True):
+    """The code is done.
+
+    Attributes:
+        value: Of the last expression, where `plain`; else `None`.
+        shown: Its `repr`; `None` where there is no value.
+        cut: Whether stdout or stderr lost something.
+        interrupted: Whether the time limit interrupted it.
+    """
+
+    id: int
+    stdout: str
+    stderr: str
+    value: Packed
+    plain: bool
+    shown: str | None
+    failure: Failure | None
+    cut: bool
+    interrupted: bool
+
+
+class Called(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The code calls a tool and waits."""
+
+    call: int
+    name: str
+    args: list[Packed]
+    kwargs: dict[str, Packed]
+
+
+class Replied(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """The answer to everything but `Run`: a value, or why there is none."""
+
+    id: int
+    failure: Failure | None
+    value: Packed
+
+
+class Unwalled(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """The session could not put up its walls, and is gone: which one, and what the kernel said."""
+
+    wall: str
+    errno: int
+    text: str
+
+
+class Ready(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """The walls stand. This is the first message of a session."""
+
+
+FromSession = Finished | Called | Replied | Unwalled | Ready
+
+
+class Birth(msgspec.Struct, array_like=True, frozen=True):
+    """What a new session is told before its walls go up. It holds no secret.
+
+    Attributes:
+        seed: Of `random` and numpy; `None` draws from the system.
+        output_bytes: How much of stdout and of stderr is kept.
+        message_bytes: The largest frame.
+        work: Its work folder, as it sees it.
+        user: The user id it takes, in the template's own namespace; `None` keeps the template's.
+    """
+
+    seed: int | None
+    output_bytes: int
+    message_bytes: int
+    work: str
+    user: int | None

@@ -1,0 +1,345 @@
+"""The tools by which an MCP client plays an environment.
+
+`reset` begins an episode, and `step` takes the fields of an action. Where an action is one of
+several classes, each class is a tool of its own; with several agents, `step` takes an action by
+agent. `state` looks at the state.
+
+A client whose protocol has sessions (`Mcp-Session-Id`) drives one session. One without them,
+since 2026-07-28, names it in each call: `reset` returns a `session_id`, and `close` frees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from envweave.codec.spec import short
+from envweave.errors import ActionError, OptionError, ResetNeededError, SessionGoneError, suggest
+from envweave.server.http.sessions import HTTPSession, HTTPSessions
+from envweave.server.service import Service
+from envweave.server.session import CANNOT_WAIT
+from envweave.wire.description import Description
+from envweave.wire.encoding import PLAIN_JSON
+from envweave.wire.openenv import is_bare
+from envweave.wire.results import Wired, read_wired, spelled_out
+
+SESSION = "session_id"
+"""The argument that names a session, where the protocol has none."""
+
+_RESET_PARAMETERS: dict[str, dict[str, Any]] = {
+    "seed": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "The same seed and actions give the same episode.",
+    },
+    "task": {"type": "string", "description": "The id of the task to work on."},
+    "options": {"type": "object", "description": "Options of the environment's own."},
+}
+_RESULT = (
+    "The result has the observation, the reward, and whether the episode is over: done, which is "
+    "terminated or truncated."
+)
+_FEW = 64  # MCP sessions that are not looked through for those that are gone
+
+
+@dataclass(frozen=True, slots=True)
+class EnvTool:
+    """A tool as an MCP client sees it.
+
+    Attributes:
+        name: What it is called by.
+        description: What it does.
+        schema: The JSON Schema of its arguments.
+        holds_action: Whether the action is its argument `action`, rather than all of them.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    holds_action: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What came of a tool call.
+
+    Attributes:
+        content: A result by field, or `{"error": {"code", "message"}}`.
+        is_error: Whether the call was refused. The episode is as it was.
+    """
+
+    content: dict[str, Any]
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The content as JSON."""
+        return PLAIN_JSON.encode(self.content).decode()
+
+
+@final
+@dataclass(slots=True)
+class _Owner:
+    """An MCP session, and the session that it drives; it opens one at a time."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session: HTTPSession | None = None
+
+
+@final
+class McpTools:
+    """Lists an environment's tools, and carries out their calls on the server's sessions."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._sessions = HTTPSessions(service)
+        self._owners: dict[str, _Owner] = {}
+        self._many = _FEW
+
+    async def describe(self) -> Description:
+        """Return what is served.
+
+        Raises:
+            EnvWeaveError: The environment cannot be made.
+        """
+        await self._service.start()
+        return self._service.place.description
+
+    async def list_tools(self, mcp_session: str | None) -> list[EnvTool]:
+        """Return the tools, as a client with or without a session calls them."""
+        tools = _tools_of(await self.describe())
+        if mcp_session is not None:
+            return list(tools.values())
+        named = [_with_session(tool) for tool in tools.values()]
+        closing = EnvTool("close", "End the session and free its place.", _object({}))
+        return [*named, _with_session(closing)]
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], mcp_session: str | None
+    ) -> ToolOutcome:
+        """Carry out a tool call. What is refused is told in the outcome."""
+        try:
+            told = await self._call(name, dict(arguments), mcp_session)
+            # What an author's code returned becomes plain data here, and only once.
+            return ToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
+        except Exception as error:  # noqa: BLE001 - told to the caller
+            fault = self._service.table.told(name, error)
+            problem = {"error": {"code": fault.code, "message": fault.message}}
+            return ToolOutcome(problem, is_error=True)
+
+    async def forget(self, mcp_session: str) -> None:
+        """Close the session of an MCP session that has ended."""
+        owner = self._owners.pop(mcp_session, None)
+        if owner is None:
+            return
+        async with owner.lock:
+            if owner.session is not None:
+                with contextlib.suppress(SessionGoneError):  # its time was up
+                    await self._sessions.close(owner.session.id)
+
+    async def _call(self, name: str, arguments: dict[str, Any], mcp_session: str | None) -> Any:
+        tools = _tools_of(await self.describe())
+        names = [*tools, *([] if mcp_session else ["close"])]
+        if name not in names:
+            raise OptionError(
+                f"There is no tool {name[:80]!r}.{suggest(name, names)} There are: "
+                f"{', '.join(names)}."
+            )
+        session_id = None
+        if mcp_session is None:
+            session_id = arguments.pop(SESSION, None)
+            if session_id is not None and not isinstance(session_id, str):
+                raise OptionError(f"{SESSION}={short(session_id)} is no text.")
+        if name == "reset":
+            _refuse_others(tools[name], arguments, OptionError)
+            return await self._reset(arguments, mcp_session, session_id)
+        session = self._find(mcp_session, session_id)
+        if name == "close":
+            await self._sessions.close(session.id)
+            return {"closed": True}
+        if name == "state":
+            _refuse_others(tools[name], arguments, OptionError)
+            return await session.call("state", {})
+        tool = tools[name]
+        if tool.holds_action or name != "step":
+            # The environment sees no tool's name, so that another tool's fields would fit.
+            _refuse_others(tool, arguments, ActionError)
+        if tool.holds_action and "action" not in arguments:
+            raise ActionError(f"{name} needs the argument 'action'.")
+        action = arguments["action"] if tool.holds_action else arguments
+        return _spelled(await session.call("step", {"action": action}))
+
+    async def _reset(
+        self, arguments: dict[str, Any], mcp_session: str | None, session_id: str | None
+    ) -> dict[str, Any]:
+        if mcp_session is not None:
+            owner = self._own(mcp_session)
+            async with owner.lock:
+                if owner.session is None or not owner.session.is_there:
+                    owner.session = await self._sessions.open(dict(CANNOT_WAIT))
+            return _spelled(await owner.session.call("reset", arguments))
+        if session_id is not None:
+            session = self._sessions.find(session_id)
+            return {SESSION: session.id, **_spelled(await session.call("reset", arguments))}
+        session = await self._sessions.open(dict(CANNOT_WAIT))
+        try:
+            told = _spelled(await session.call("reset", arguments))
+        except BaseException:
+            await self._sessions.close(session.id)  # nobody knows its id
+            raise
+        return {SESSION: session.id, **told}
+
+    def _own(self, mcp_session: str) -> _Owner:
+        if len(self._owners) >= self._many:
+            self._owners = {
+                name: one
+                for name, one in self._owners.items()
+                if one.lock.locked() or (one.session is not None and one.session.is_there)
+            }
+            self._many = max(_FEW, 2 * len(self._owners))
+        return self._owners.setdefault(mcp_session, _Owner())
+
+    def _find(self, mcp_session: str | None, session_id: str | None) -> HTTPSession:
+        """Return the session that a call is meant for.
+
+        Raises:
+            ResetNeededError, SessionGoneError: There is none, or not any more.
+        """
+        if mcp_session is None:
+            if session_id is None:
+                raise OptionError(f"Call reset first, and pass the {SESSION} that it returns.")
+            return self._sessions.find(session_id)
+        owner = self._owners.get(mcp_session)
+        if owner is None or owner.session is None:
+            raise ResetNeededError("No episode is running. Call reset first.")
+        if not owner.session.is_there:
+            raise SessionGoneError(
+                "The session is gone: it was closed, or nobody called it for too long. Call reset "
+                "to begin another."
+            )
+        return owner.session
+
+
+def _spelled(result: Any) -> dict[str, Any]:
+    return spelled_out(result if isinstance(result, Wired) else read_wired(result))
+
+
+def _refuse_others(
+    tool: EnvTool, arguments: Mapping[str, Any], error: type[OptionError | ActionError]
+) -> None:
+    known = tool.schema["properties"]
+    for name in arguments:
+        if name not in known:
+            takes = f"It takes: {', '.join(known)}." if known else "It takes none."
+            raise error(f"{tool.name} takes no {name[:80]!r}.{suggest(name, known)} {takes}")
+
+
+def _tools_of(about: Description) -> dict[str, EnvTool]:
+    """Return the tools of an environment by name, in the order of their use."""
+    does = about.description or about.name
+    reset = _object(
+        {name: one for name, one in _RESET_PARAMETERS.items() if name in about.reset_takes}
+    )
+    tools = [
+        EnvTool("reset", f"{does} Begin an episode. {_RESULT}", reset),
+        *_action_tools(about, does),
+        EnvTool("state", "Look at the state of the episode. It takes no step.", _object({})),
+    ]
+    return {tool.name: tool for tool in tools}
+
+
+def _action_tools(about: Description, does: str) -> Iterator[EnvTool]:
+    schema = about.action
+    members = [_resolved(one, schema) for one in schema.get("anyOf", [])]
+    names = [_tool_name(one) for one in members]
+    if members and _are_distinct(members, names):
+        for name, member in zip(names, members, strict=True):
+            yield EnvTool(
+                name, f"{does} Take one step: {member['title']}. {_RESULT}", _plain(member)
+            )
+        return
+    resolved = _resolved(schema, schema)
+    if about.possible_agents is not None:
+        words = f"{does} Take one step, with an action for each agent whose turn it is. {_RESULT}"
+        properties = {name: _plain(one) for name, one in resolved["properties"].items()}
+        yield EnvTool("step", words, {**resolved, "properties": properties})
+    elif resolved.get("type") == "object" and not is_bare(resolved):
+        yield EnvTool("step", f"{does} Take one step. {_RESULT}", _plain(resolved))
+    else:
+        # Beside the reference that it may hold, and not below.
+        definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+        action = {name: one for name, one in schema.items() if name != "$defs"}
+        whole = {**_object({"action": action}, ["action"]), **definitions}
+        yield EnvTool("step", f"{does} Take one step. {_RESULT}", whole, holds_action=True)
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required or [],
+        "additionalProperties": False,
+    }
+
+
+def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that is no mere reference, with the definitions that it may refer to."""
+    definitions = root.get("$defs", {})
+    reference = str(schema.get("$ref", ""))
+    if reference:
+        schema = definitions.get(reference.removeprefix("#/$defs/"), {})
+    return {**schema, **({"$defs": definitions} if definitions else {})}
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an action's schema without the `metadata` that every action may carry."""
+    if schema.get("type") != "object" or "metadata" in schema.get("required", []):
+        return schema
+    properties = {k: one for k, one in schema.get("properties", {}).items() if k != "metadata"}
+    return {**schema, "properties": properties}
+
+
+def _tool_name(schema: dict[str, Any]) -> str:
+    """Return what a class of actions is called as a tool: `MoveAction` is `move`."""
+    title = re.sub(r"Action$", "", str(schema.get("title", "")))
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).lower()
+
+
+def _are_distinct(members: list[dict[str, Any]], names: list[str]) -> bool:
+    """Whether the fields of an action tell which member it is: the environment sees no name."""
+    if not all(names) or len(set(names)) < len(names) or {"reset", "state", "close"} & set(names):
+        return False
+    if not all(one.get("type") == "object" and "properties" in one for one in members):
+        return False
+    return not any(_overlap(a, b) for a, b in itertools.combinations(members, 2))
+
+
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether some values are an action of both."""
+    needed = set(one.get("required", [])), set(other.get("required", []))
+    if not (needed[0] <= other["properties"].keys() and needed[1] <= one["properties"].keys()):
+        return False
+    for name in needed[0] & needed[1]:
+        choices = [side["properties"][name].get("enum") for side in (one, other)]
+        if choices[0] and choices[1] and not any(value in choices[1] for value in choices[0]):
+            return False
+    return True
+
+
+def _with_session(tool: EnvTool) -> EnvTool:
+    """Return a tool as it is called where the protocol has no sessions."""
+    is_reset = tool.name == "reset"
+    words = (
+        "The session to begin an episode in; without it, another session is opened."
+        if is_reset
+        else f"The {SESSION} that reset returned."
+    )
+    properties = {**tool.schema["properties"], SESSION: {"type": "string", "description": words}}
+    required = [*tool.schema.get("required", []), *([] if is_reset else [SESSION])]
+    schema = {**tool.schema, "properties": properties, "required": required}
+    return EnvTool(tool.name, tool.description, schema, tool.holds_action)

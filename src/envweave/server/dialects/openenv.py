@@ -1,0 +1,250 @@
+"""`/ws` as OpenEnv speaks it: JSON texts, one session a connection, one reply a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from typing import Any, final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from envweave.errors import EnvWeaveError, SessionGoneError, WireError
+from envweave.server.dialects.openenv_mcp import Mcp
+from envweave.server.service import Service
+from envweave.server.session import CANNOT_WAIT
+from envweave.wire.encoding import PLAIN_JSON
+from envweave.wire.faults import kind_named, kind_of
+from envweave.wire.messages import Call, Fault
+from envweave.wire.openenv import VALUE, as_openenv, fields_of, is_bare
+from envweave.wire.results import Wired, read_wired
+
+logger = logging.getLogger("envweave.server")
+
+MAX_WAITING = 8
+"""How many requests of one connection may wait before no more are read."""
+
+ASKED = ("seed", "episode_id", "task", "options")
+KEYS = frozenset({"type", "data"})
+FATAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR"})
+"""What is told once, and ends the connection: there will be no session."""
+
+
+@final
+class OpenEnv:
+    """The door of a server for OpenEnv's own clients."""
+
+    def __init__(self, service: Service, mcp: Mcp) -> None:
+        self._service = service
+        self._mcp = mcp
+
+    async def speak(self, websocket: WebSocket) -> None:
+        """Answer a client until it is gone; then its session is closed, for it cannot come back.
+
+        With `?session_id=…` the session is one that was opened by `POST /mcp`. It is not closed.
+        """
+        await websocket.accept()
+        wanted = websocket.query_params.get("session_id")
+        line = _Line(websocket, self._service, self._mcp, wanted)
+        try:
+            await self._service.start()
+        except EnvWeaveError as error:
+            await line.refuse(kind_of(error).openenv, str(error))
+            return
+        if wanted is None:
+            await line.serve()
+        elif refusal := self._mcp.refuse_attaching(wanted):
+            await line.refuse("SESSION_ERROR", refusal)
+        else:
+            self._mcp.attached.add(wanted)
+            try:
+                await line.serve()
+            finally:
+                self._mcp.attached.discard(wanted)
+
+
+class _Refused(Exception):  # noqa: N818 - it never leaves this module
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Closed(Exception):  # noqa: N818 - it never leaves this module
+    """The client asked for the end."""
+
+
+@final
+class _Line:
+    """One connection, and the session behind it."""
+
+    def __init__(
+        self, websocket: WebSocket, service: Service, mcp: Mcp, attached: str | None
+    ) -> None:
+        self._websocket = websocket
+        self._service = service
+        self._mcp = mcp
+        self._session = attached
+        self._is_owner = attached is None
+        self._is_gone = False
+        self._requests: asyncio.Queue[Any] = asyncio.Queue(MAX_WAITING)
+
+    async def serve(self) -> None:
+        """Answer requests in their order, until either end is tired of it."""
+        # Read while a step runs, too: a client that goes away then must be noticed.
+        listening = asyncio.ensure_future(self._listen())
+        answering = asyncio.ensure_future(self._answer_all())
+        try:
+            await asyncio.wait((listening, answering), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_gone = True
+            listening.cancel()
+            with contextlib.suppress(asyncio.QueueFull):
+                self._requests.put_nowait(None)
+            self._service.table.disconnect(self)  # who waits for a place waits no more
+            # A step that runs cannot be stopped, and holds its place till it is over.
+            await asyncio.wait((answering,))
+            if self._is_owner and self._session is not None:
+                with contextlib.suppress(_Refused):  # it is closed already
+                    await self._call("close", {})
+        await answering  # it raises only what is a fault of ours
+
+    async def refuse(self, code: str, message: str) -> None:
+        """Say why there is no session, and close."""
+        await self._send(_error(code, message))
+        await self._hang_up()
+
+    async def _listen(self) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            await self._requests.put(message)
+
+    async def _answer_all(self) -> None:
+        while not self._is_gone:
+            message = await self._requests.get()
+            if message is None:
+                return
+            reply = await self._answer(message)
+            if reply is not None:
+                await self._send(reply)
+            if reply is None or (reply["type"] == "error" and reply["data"]["code"] in FATAL):
+                await self._hang_up()
+                return
+
+    async def _answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the one reply to a frame; `None` to a request to close."""
+        try:
+            kind, data = self._read(message)
+            return None if kind == "close" else await self._do(kind, data)
+        except _Refused as refused:
+            return _error(refused.code, str(refused))
+        except Exception:
+            logger.exception("a request of OpenEnv's dialect failed at the server")
+            return _error("EXECUTION_ERROR", "The server failed. Its log says how.")
+
+    def _read(self, message: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+        text = message.get("text")
+        if text is None:
+            raise _Refused("INVALID_JSON", "A binary frame came; send JSON as text.")
+        try:
+            request = PLAIN_JSON.decode(text)
+        except WireError as error:
+            raise _Refused("INVALID_JSON", str(error)) from None
+        if not isinstance(request, dict):
+            raise _Refused("VALIDATION_ERROR", 'A request is an object such as {"type": "reset"}.')
+        kind, data = request.get("type", ""), request.get("data")
+        if kind not in ("reset", "step", "state", "close", "mcp"):
+            raise _Refused(
+                "UNKNOWN_TYPE",
+                f"There is no request of type {str(kind)[:80]!r}. Known: reset, step, state, "
+                "close, mcp.",
+            )
+        unknown = request.keys() - KEYS
+        if unknown:
+            raise _Refused("VALIDATION_ERROR", f"A request has no {sorted(unknown)[0][:80]!r}.")
+        if not isinstance(data, dict) and (data is not None or kind in ("step", "mcp")):
+            raise _Refused(
+                "VALIDATION_ERROR", f"A request of type {kind!r} needs its data: an object."
+            )
+        return kind, data
+
+    async def _do(self, kind: str, data: dict[str, Any] | None) -> dict[str, Any]:
+        if kind == "mcp":
+            return {"type": "mcp", "data": await self._mcp.answer(data) or {}}
+        if kind == "state":
+            return {"type": "state", "data": fields_of(await self._call("state", {})) or {}}
+        assert data is not None or kind == "reset"
+        if kind == "reset":
+            told = await self._call("reset", self._read_reset(data or {}))
+        else:
+            action = self._service.place.description.action
+            told = self._mcp.answer_step(data or {}, action)
+            if told is not None:
+                return {"type": "observation", "data": told}
+            told = await self._call("step", {"action": _read_action(data or {}, action)})
+        sent = told if isinstance(told, Wired) else read_wired(told)
+        known = self._service.place.description.openenv_fields
+        return {"type": "observation", "data": as_openenv(sent, known)}
+
+    def _read_reset(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return what `reset` is given. What is not asked for by name is an option, if any is."""
+        params = {name: data[name] for name in ASKED if data.get(name) is not None}
+        others = {name: one for name, one in data.items() if name not in ASKED}
+        if others and "options" in self._service.place.description.reset_takes:
+            options = params.get("options", {})
+            params["options"] = {**others, **options} if isinstance(options, dict) else options
+        return params
+
+    async def _call(self, method: str, params: dict[str, Any]) -> Any:
+        """Make a call on the session, which is opened when it is needed.
+
+        Raises:
+            _Refused: It was not carried out.
+        """
+        if self._session is None:
+            name = secrets.token_urlsafe(16)
+            call = Call(id=1, method="open", session=name, params=dict(CANNOT_WAIT))
+            reply = await self._service.call(call, self)
+            if reply.fault is not None:
+                raise _of_fault(reply.fault)
+            self._session = name
+        try:
+            number = self._service.table.number_next(self._session)
+        except SessionGoneError as error:
+            # A reset may begin anew, with another session; a step there is refused.
+            self._session = None if self._is_owner else self._session
+            raise _Refused("SESSION_ERROR", str(error)) from None
+        call = Call(id=number, method=method, session=self._session, params=params)
+        reply = await self._service.call(call, None if self._is_gone else self)
+        if reply.fault is not None:
+            raise _of_fault(reply.fault)
+        return reply.result
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it is gone
+            await self._websocket.send_text(PLAIN_JSON.encode(message).decode())
+
+    async def _hang_up(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it is gone
+            await self._websocket.close(1000)
+
+
+def _read_action(data: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """Return the action in the data of a step, as the environment takes it."""
+    if data.keys() == {VALUE} and is_bare(schema):
+        return data[VALUE]
+    # Every action of OpenEnv's has metadata; one of ours has them if its class says so.
+    closed = schema.get("additionalProperties") is False
+    if closed and "metadata" in data and "metadata" not in schema.get("properties", {}):
+        return {name: one for name, one in data.items() if name != "metadata"}
+    return data
+
+
+def _of_fault(fault: Fault) -> _Refused:
+    return _Refused(kind_named(fault.code).openenv, fault.message)
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code}}

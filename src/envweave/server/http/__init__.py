@@ -1,0 +1,1 @@
+"""The HTTP side: routes, bodies, health probes, OpenAPI."""

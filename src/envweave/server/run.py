@@ -1,0 +1,218 @@
+"""A server process: from its socket to its last session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, final
+
+import uvicorn
+
+from envweave.server.app import Site, build_plain_app
+from envweave.server.dialects.uvicorn_fast_path import ShortWayProtocol
+from envweave.server.listen import Listener
+from envweave.server.security import HeadLimited
+
+logger = logging.getLogger("envweave.server")
+
+LEAVE_S = 5.0
+"""How long connections may take to end when all sessions are closed."""
+
+
+@final
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which leaves signals to us, and tells when it takes calls."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+@final
+class Serving:
+    """Serves a site on a listener, until it is told to stop.
+
+    The first SIGTERM or SIGINT lets nobody in any more; episodes that run may go on for
+    `drain_s`. The second ends everything at once; so does the end of whoever holds the other
+    end of the lifeline, if there is one.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        listener: Listener,
+        on_ready: Callable[[str], None],
+        lifeline_fd: int | None = None,
+    ) -> None:
+        self._site = site
+        self._listener = listener
+        self._lifeline_fd = lifeline_fd
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signals = 0
+        self._told = asyncio.Event()
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                build_plain_app(site),
+                loop="none",
+                http=partial(  # type: ignore[arg-type] # it calls what it is given
+                    HeadLimited, head_timeout_s=site.service.options.head_timeout_s
+                ),
+                ws=ShortWayProtocol,
+                ws_max_size=site.service.options.max_message_bytes,
+                # A blocking client that waits for a model cannot answer a ping.
+                ws_ping_interval=None,
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=int(LEAVE_S),
+                backlog=2048,
+            ),
+            lambda: on_ready(listener.url),
+        )
+
+    def run(self) -> int:
+        """Serve until it is over, and return the exit code: 0 when it came to its end in order.
+
+        Raises:
+            EnvWeaveError: The environment cannot be made.
+        """
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self._serve())
+
+    def stop(self) -> None:
+        """Begin to stop, as a signal does. May be called from any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is over already
+                loop.call_soon_threadsafe(self._on_signal)
+
+    async def _serve(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._site.home.settle()
+        service = self._site.service
+        with _handled(self._loop, self._on_signal):
+            try:
+                if self._lifeline_fd is not None:
+                    self._loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
+                await self._until_told(service.start())
+                if not self._signals:
+                    await self._server.serve(sockets=[self._listener.socket])
+                return 0 if self._signals < 2 else 128 + signal.SIGTERM
+            finally:
+                await self._finish()
+                self._listener.close()
+
+    async def _until_told(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Wait for the start, or until a signal says that it is not wanted any more."""
+        started, told = asyncio.ensure_future(starting), asyncio.ensure_future(self._told.wait())
+        try:
+            await asyncio.wait({started, told}, return_when="FIRST_COMPLETED")
+            if started.done():
+                started.result()
+        finally:
+            started.cancel()
+            told.cancel()
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._told.set()
+        if self._signals == 1:
+            logger.info("stopping: %d episodes run", self._site.service.table.live)
+            self._stopping = asyncio.ensure_future(self._drain())
+            return
+        self._server.force_exit = True
+        self._server.should_exit = True
+        if self._stopping is not None:
+            self._stopping.cancel()
+
+    def _on_lifeline(self, fd: int) -> None:
+        if not os.read(fd, 1024):
+            assert self._loop is not None
+            self._loop.remove_reader(fd)
+            self._on_signal()
+            self._on_signal()
+
+    async def _drain(self) -> None:
+        service = self._site.service
+        try:
+            await service.stop(service.options.drain_s)
+        finally:
+            self._server.should_exit = True
+
+    async def _finish(self) -> None:
+        service = self._site.service
+        if self._stopping is not None:
+            await asyncio.wait({self._stopping})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await service.stop()
+                await service.table.close()
+                await service.place.close()
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # no wheel for this platform
+        return None
+    return uvloop.new_event_loop
+
+
+@contextlib.contextmanager
+def _handled(loop: asyncio.AbstractEventLoop, handle: Callable[[], None]) -> Iterator[None]:
+    """Have a function called for SIGTERM and SIGINT, where this is the main thread."""
+    names = (signal.SIGTERM, signal.SIGINT)
+    try:
+        for name in names:
+            loop.add_signal_handler(name, handle)
+    except (ValueError, RuntimeError):  # another thread, whose owner says when to stop
+        yield
+        return
+    try:
+        yield
+    finally:
+        for name in names:
+            loop.remove_signal_handler(name)
+
+
+def tell(fd: int, line: bytes) -> None:
+    """Write a line to who waits at the other end of a file descriptor, and close it."""
+    with contextlib.suppress(OSError), os.fdopen(fd, "wb") as file:
+        file.write(line + b"\n")
+
+
+def leave(code: int) -> int:
+    """Return the exit code, if nothing holds the process up.
+
+    A plain function past its deadline cannot be stopped. Its thread would keep the process
+    alive for as long as it runs, so the process ends without it.
+    """
+    import threading
+
+    alive = [one for one in threading.enumerate() if one is not threading.main_thread()]
+    if any(not one.daemon for one in alive):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

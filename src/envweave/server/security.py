@@ -1,0 +1,353 @@
+"""Who may call: token, Host, Origin, and how large a body may be.
+
+A server on this machine can be reached by every web page that its user opens. A page of another
+origin says so in `Origin`; one that had its own name resolved to this machine (DNS rebinding)
+says so in `Host`. Neither can read a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from envweave.server.http.bodies import refusal, unreadable
+from envweave.wire.faults import kind_named
+from envweave.wire.messages import Fault
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from envweave.server.options import ServerOptions
+
+
+logger = logging.getLogger("envweave.server")
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""What needs no token: a load balancer has none."""
+
+OWN_DIALECT = "envweave."
+"""What the subprotocols of our own dialect begin with."""
+
+_TEST_CLIENT = "testclient"
+"""What Starlette's `TestClient`, which has no network, has for an address."""
+
+_TWO_HOSTS = "The request has more than one Host header. Send one."
+
+_PATIENCE_S = 10.0
+"""How long a refused caller of OpenEnv's dialect may take for its first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a caller is turned away."""
+
+    status: int
+    fault: Fault
+    headers: Mapping[str, str]
+
+
+def _no(status: int, message: str, **headers: str) -> Refused:
+    return Refused(status, Fault(code="access_refused", message=message), headers)
+
+
+@final
+class Guard:
+    """Stands before an application, as pure ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+        self.app = app
+        self._token = None if options.token is None else options.token.encode()
+        self._hosts = frozenset(host.lower() for host in options.allowed_hosts)
+        self._origins = frozenset(one.lower().rstrip("/") for one in options.allowed_origins)
+        self._limit = options.max_message_bytes
+        self._is_private = options.token is None and not options.insecure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, or refuse it."""
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            # Whoever stands in front may have looked at the other one.
+            refused: Refused | None = Refused(400, unreadable(_TWO_HOSTS), {})
+        else:
+            refused = self._look(scope, headers)
+        if refused is not None:
+            extra = {"status": refused.status, "client": scope.get("client")}
+            logger.info("caller refused", extra=extra)
+        if kind == "websocket":
+            if refused is None:
+                await self.app(scope, receive, send)
+            else:
+                await refuse_socket(refused, scope, receive, send)
+            return
+        if refused is None:
+            refused = self._look_at_length(headers)
+        if refused is None:
+            await self.app(scope, self._counted(receive), send)
+        else:
+            await refusal(refused.fault, refused.status, refused.headers)(scope, receive, send)
+
+    def _look(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Refused | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not self._is_own_host(host, scope):
+            return _no(
+                421,
+                f"The Host header says {host!r}, which is no name of this server. An operator "
+                f"allows it with --allow-host {_name_in(host)}.",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_own_origin(origin.decode("latin-1"), host):
+            return _no(
+                403,
+                f"A web page of {origin.decode('latin-1')!r} may not call this server. An operator "
+                "allows it with --allow-origin.",
+            )
+        if _path_in(scope) in OPEN_PATHS:
+            return None
+        if self._token is None:
+            return _beyond(scope) if self._is_private else None
+        return self._look_at_token(headers.get(b"authorization"))
+
+    def _look_at_token(self, shown: bytes | None) -> Refused | None:
+        assert self._token is not None
+        if shown is None:
+            asked = "This server asks for a token: send the header 'Authorization: Bearer TOKEN'."
+            return Refused(
+                401, Fault(code="access_refused", message=asked), {"WWW-Authenticate": "Bearer"}
+            )
+        scheme, _, token = shown.partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            wrong = "The token is not the one that this server was started with."
+            return Refused(
+                401, Fault(code="access_refused", message=wrong), {"WWW-Authenticate": "Bearer"}
+            )
+        return None
+
+    def _is_own_host(self, host: str, scope: Scope) -> bool:
+        server = scope.get("server")
+        if server is None or server[1] is None or "*" in self._hosts:
+            return True  # a unix socket, which no web page can reach
+        if not host:
+            return True  # HTTP/1.0 without one; browsers always send it
+        name = _name_in(host)
+        # An address needs no resolving, so nobody can have it resolved to this machine.
+        return (
+            name == "localhost"
+            or name.endswith(".localhost")
+            or name in self._hosts
+            or name == str(server[0]).lower()
+            or _is_address(name)
+        )
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        origin = origin.lower()
+        if "*" in self._origins or origin in self._origins:
+            return True
+        return bool(host) and origin.partition("://")[2] == host.lower()
+
+    def _look_at_length(self, headers: Mapping[bytes, bytes]) -> Refused | None:
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and len(length) < 20 and int(length) <= self._limit:
+            return None
+        return Refused(413, unreadable(self._too_large()), {"Connection": "close"})
+
+    def _too_large(self) -> str:
+        return (
+            f"The body is larger than {self._limit} bytes. An operator allows more with "
+            "--max-message-bytes."
+        )
+
+    def _counted(self, receive: Receive) -> Receive:
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                # Only what was announced in no header comes so far; the rest stays unread.
+                raise HTTPException(413, self._too_large(), {"Connection": "close"})
+            return message
+
+        return counted
+
+
+async def refuse_socket(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket as its dialect wants it.
+
+    Ours by the status of the upgrade. OpenEnv's clients understand only a connection that is
+    accepted, a first call that is answered by an error, and then an ordinary end.
+    """
+    if any(one.startswith(OWN_DIALECT) for one in scope.get("subprotocols", ())):
+        if "websocket.http.response" in scope.get("extensions", {}):
+            response = refusal(refused.fault, refused.status, refused.headers)
+            await response(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": "access_refused"})
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            message = await receive()
+    except TimeoutError:
+        message = {}
+    if message.get("type") == "websocket.disconnect":
+        return
+    kind = kind_named(refused.fault.code)
+    told = {"message": refused.fault.message, "code": kind.openenv}
+    text = msgspec.json.encode({"type": "error", "data": told}).decode()
+    await send({"type": "websocket.send", "text": text})
+    await send({"type": "websocket.close", "code": 1000})
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or an address is this machine's own, and nobody else can reach it."""
+    if name.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _beyond(scope: Scope) -> Refused | None:
+    """Refuse a caller on another machine, however the server was bound."""
+    client, server = scope.get("client"), scope.get("server")
+    if client is None:
+        # A unix socket; or a caller that hung up before anybody asked for its address.
+        is_here = server is None or server[1] is None or is_loopback(str(server[0]))
+    else:
+        is_here = client[0] in ("", _TEST_CLIENT) or is_loopback(str(client[0]))
+    if is_here:
+        return None
+    return _no(
+        403,
+        "This server asks for no token, and takes calls from its own machine only. An operator "
+        "sets ENVWEAVE_TOKEN (or token=) for it, or insecure=True if anybody may call.",
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _name_in(host: str) -> str:
+    """The name in a `Host` header, without its port."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].rstrip(".")
+
+
+def _path_in(scope: Scope) -> str:
+    """The path as this application sees it, wherever it is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path
+
+
+MAX_HEAD_BYTES = 64 * 1024
+"""How many bytes may come before a head is whole, or between two parts of a body."""
+
+
+@final
+class HeadLimited(HttpToolsProtocol):
+    """One connection, with limits for the size of a head and for the time that it takes.
+
+    Args:
+        *args: As uvicorn has them.
+        head_timeout_s: How long a head may take, and a caller that connects and says nothing.
+        **kwargs: As uvicorn has them.
+    """
+
+    _began: asyncio.TimerHandle | None = None
+    _fruitless = 0  # bytes since the last head, or the last part of a body
+
+    def __init__(self, *args: Any, head_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timeout_s = head_timeout_s
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """Called by the loop."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        self._fruitless += len(data)
+        super().data_received(data)
+        if self._fruitless > MAX_HEAD_BYTES and not self.transport.is_closing():
+            size = f"{MAX_HEAD_BYTES} bytes"
+            self._refuse("431 Request Header Fields Too Large", f"The head has more than {size}.")
+        elif self._fruitless and self._is_idle:  # blank lines, which may stand before a head
+            self._expect_head()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._fruitless = 0
+        self._forget()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._fruitless = 0
+        super().on_body(body)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether every call so far is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        if self._began is None:
+            self._began = self.loop.call_later(self._head_timeout_s, self._give_up)
+
+    def _forget(self) -> None:
+        began, self._began = self._began, None
+        if began is not None:
+            began.cancel()
+
+    def _give_up(self) -> None:
+        self._began = None
+        self._refuse(
+            "408 Request Timeout", f"The head did not come within {self._head_timeout_s:g} s."
+        )
+
+    def _refuse(self, status: str, message: str) -> None:
+        if self._is_idle:  # else it would be taken for another
+            body = _told(unreadable(message))
+            head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+def _told(fault: Fault) -> bytes:
+    return msgspec.json.encode({"error": fault})

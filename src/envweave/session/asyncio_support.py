@@ -1,0 +1,301 @@
+"""How long an author's coroutine may take, and what becomes of one that takes longer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar, final
+
+from envweave.errors import BusyError, CallOrderError, DeadlineError
+
+logger = logging.getLogger("envweave.session")
+
+GRACE_S = 0.5
+"""How long a coroutine that was cancelled may take to end. After that nobody waits for it."""
+
+
+@final
+class Deadline:
+    """Runs the coroutines of one environment, each for at most `timeout_s` seconds.
+
+    Without `timeout_s` they run in the caller's own task, and take as long as they take. With
+    it each runs in a task of its own. One that is late is cancelled; if it does not end even
+    then, it is left to itself: what comes of it is dropped, and `has_strays` says that it runs.
+
+    The clock starts with the author's first line. While the loop stands still (`idle_s` counts
+    those seconds) so does the clock, for the author's code stands still too.
+
+    Attributes:
+        missed: What the last late call was told; an author may raise a `DeadlineError` too.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float | None,
+        idle_s: Callable[[], float] = lambda: 0.0,
+        all_strays: set[asyncio.Task[Any]] | None = None,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._all_strays = all_strays
+        self._idle_s = idle_s
+        self.missed: DeadlineError | None = None
+        self._strays: set[asyncio.Task[Any]] = set()
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether a call that was cancelled is still running."""
+        return bool(self._strays)
+
+    async def run(self, name: str, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Run one call to its end, or to its deadline.
+
+        Raises:
+            DeadlineError: It took too long. Whatever the call itself raises passes as it is.
+        """
+        if self.timeout_s is None:
+            return await own(start())
+        clock = _Clock(self.timeout_s, self._idle_s)
+        task = clock.loop.create_task(_outcome(start, clock))
+        task.add_done_callback(clock.stop)
+        try:
+            await clock.stopped
+        except asyncio.CancelledError:
+            await self._stop(name, task)
+            raise
+        if task.done():
+            outcome, error = task.result()
+            if error is not None:
+                raise error
+            return outcome
+        await self._stop(name, task)
+        self.missed = DeadlineError(f"{name}() took longer than timeout_s={self.timeout_s:g}")
+        raise self.missed
+
+    async def _stop(self, name: str, task: asyncio.Task[Any]) -> None:
+        """Cancel a call and wait for its end, but not for ever."""
+        task.cancel()
+        try:
+            await asyncio.wait((task,), timeout=GRACE_S)
+        finally:
+            if not task.done():
+                logger.warning("%s() was cancelled and goes on; nobody waits for it", name)
+                for known in (self._strays, self._all_strays):
+                    if known is not None:
+                        known.add(task)
+                        task.add_done_callback(known.discard)
+
+
+@final
+class _Clock:
+    """Counts the seconds of one call; `stopped` is done with the call, or when they are used up."""
+
+    def __init__(self, allowed_s: float, idle_s: Callable[[], float]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[None] = self.loop.create_future()
+        self._allowed_s = allowed_s
+        self._idle_s = idle_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._ends_s = self._now_s() + self._allowed_s
+        self._look()
+
+    def _now_s(self) -> float:
+        return self.loop.time() - self._idle_s()
+
+    def _look(self) -> None:
+        left_s = self._ends_s - self._now_s()
+        if left_s > 0:
+            self._timer = self.loop.call_later(left_s, self._look)
+        else:
+            self.stop()
+
+    def stop(self, _: object = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+
+
+async def _outcome(
+    start: Callable[[], Awaitable[Any]], clock: _Clock
+) -> tuple[Any, BaseException | None]:
+    """Run a call and return what came of it, so that nothing is raised out of its task."""
+    clock.start()
+    try:
+        return await own(start()), None
+    except BaseException as error:  # noqa: BLE001 - raised again where the call was made
+        return None, error
+
+
+async def own(call: Awaitable[Any]) -> Any:
+    """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() == 0:
+            raise RuntimeError("something that the environment awaits was cancelled") from error
+        raise
+
+
+T = TypeVar("T")
+
+
+@final
+class PrivateLoop:
+    """An event loop that nobody else runs on.
+
+    It runs in the caller's thread. Where the caller is itself inside a running loop (a
+    notebook), which allows no second one in the same thread, it runs in one owned thread,
+    which `close` joins.
+
+    Args:
+        is_patient: Whether `close` waits for tasks and threads that environments left running
+            until they end. Otherwise it waits a moment, and leaves them to themselves.
+    """
+
+    def __init__(self, *, is_patient: bool = True) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread: ThreadPoolExecutor | None = None
+        self._workers: ThreadPoolExecutor | None = None  # of a loop that may not wait for them
+        if not is_patient:
+            self._workers = ThreadPoolExecutor(thread_name_prefix="envweave-worker")
+            self._loop.set_default_executor(self._workers)
+        self._idle_s = 0.0
+        self._stopped_s = time.monotonic()
+        self._owner = os.getpid()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it was made before this process was forked, and belongs to the parent."""
+        return self._owner != os.getpid()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._loop.is_closed()
+
+    def idle_s(self) -> float:
+        """Return how many seconds the loop has stood still, up to its last start."""
+        return self._idle_s
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end and return what it returns. An interrupt cancels it first.
+
+        Raises:
+            CallOrderError: See `refuse_misuse`.
+        """
+        try:
+            self.refuse_misuse()
+        except CallOrderError:
+            work.close()
+            raise
+        self._idle_s += time.monotonic() - self._stopped_s
+        try:
+            return self._run_here_or_apart(self._loop.create_task(work))
+        finally:
+            self._stopped_s = time.monotonic()
+
+    def refuse_misuse(self) -> None:
+        """Refuse callers who must not use it now.
+
+        Raises:
+            BusyError: Another thread runs something on it.
+            CallOrderError: It belongs to the process that this one was forked from.
+        """
+        if self.is_inherited:  # what its loop waits on, both processes would
+            raise CallOrderError(
+                "This environment was made before this process was forked, and belongs to its "
+                "parent. Make one in this process."
+            )
+        if self._loop.is_running():
+            raise BusyError("Another thread is in a call on the same environment. Wait for it.")
+
+    def _run_here_or_apart(self, task: asyncio.Task[T]) -> T:
+        if not _is_loop_running():
+            return self._complete(task)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="envweave-loop")
+        running = self._thread.submit(self._complete, task)
+        try:
+            return running.result()
+        except BaseException:
+            if not running.done():
+                self._loop.call_soon_threadsafe(task.cancel)
+                wait([running])
+            raise
+
+    def _complete(self, task: asyncio.Task[T]) -> T:
+        try:
+            return self._run_on(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                self._run_on(self._loop.create_task(asyncio.wait([task])))
+            raise
+
+    def _run_on(self, task: asyncio.Task[T]) -> T:
+        while True:
+            try:
+                return self._loop.run_until_complete(task)
+            except RuntimeError:
+                if task.done() or self._loop.is_closed() or self._loop.is_running():
+                    raise
+                # A stop was left over from a run that was interrupted; go on.
+
+    def close(self) -> None:
+        """Cancel what still runs, close the loop and join the thread.
+
+        Raises:
+            CallOrderError: See `refuse_misuse`; it stays open.
+        """
+        self.refuse_misuse()
+        try:
+            self.run(self._wind_up())
+            if self._workers is not None:
+                _dismiss(self._workers)
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True)
+            self._loop.close()
+
+    async def _wind_up(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        everybody = asyncio.gather(*left, return_exceptions=True)
+        if self._workers is None:
+            await everybody
+        else:
+            await asyncio.wait((everybody,), timeout=GRACE_S)
+            if not everybody.done():
+                logger.warning(
+                    "%d tasks were cancelled and go on; nobody waits for them", len(left)
+                )
+        await self._loop.shutdown_asyncgens()
+        if self._workers is None:
+            await self._loop.shutdown_default_executor()
+
+
+def _is_loop_running() -> bool:
+    """Whether the caller is itself inside a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _dismiss(workers: ThreadPoolExecutor) -> None:
+    """Wait a moment for threads to end. A thread cannot be interrupted."""
+    waiting = threading.Thread(target=workers.shutdown, daemon=True)
+    waiting.start()
+    waiting.join(GRACE_S)
+    if waiting.is_alive():
+        logger.warning("threads that an environment started are still running")

@@ -1,0 +1,148 @@
+"""An environment with a session inside, for callers who use it without `make`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from envweave.environment import Environment, Interface
+from envweave.errors import OptionError
+from envweave.session.driver import LoopDriver, SyncDriver
+from envweave.session.session import Phase, Session
+from envweave.types import (
+    EpisodeEnd,
+    LogEvent,
+    Observation,
+    State,
+    Task,
+    ToolCallRequest,
+    ToolResult,
+)
+
+
+@final
+class DirectEnvironment(Environment):
+    """Runs an environment under its episode rules, and returns bare observations.
+
+    The rules are those of `make`: a step before the first reset is refused (unless
+    `reset_on_first_step`), bad actions are refused by field, the transform is applied once.
+    `make`, `register` and `create_fastapi_app` take it apart, and put a session of their own
+    around what is inside.
+
+    ```python
+    env = create_codeact_env()
+    env.transform = create_math_env_transform(expected_answer=42)
+    env.step(CodeAction(code="6 * 7")).reward
+    env.close()
+    ```
+
+    Args:
+        environment: What is used. It is closed with this one.
+        reset_on_first_step: Whether a `step` before the first `reset` starts the first episode.
+            With tasks it never does, since the agent has not seen its task. Every later episode
+            needs a `reset`.
+    """
+
+    def __init__(self, environment: Environment, *, reset_on_first_step: bool = False) -> None:
+        self.environment = environment.take_apart()
+        self.deterministic = self.environment.deterministic
+        self.tasks = self.environment.tasks
+        self._session = Session(self.environment)
+        self._reset_on_first_step = reset_on_first_step and self.tasks is None
+        self._made: LoopDriver | SyncDriver | None = None
+        self._is_apart = False
+
+    @property
+    def _driver(self) -> LoopDriver | SyncDriver:
+        """Who runs it; made when it is first used, since it may be for somebody else to use."""
+        if self._made is None:
+            is_async = self._session.interface.is_async
+            self._made = LoopDriver(self._session) if is_async else SyncDriver(self._session)
+        return self._made
+
+    @property
+    def transform(self) -> Callable[[Observation], Observation] | None:
+        """Applied to every observation from now on."""
+        return self.environment.transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Observation], Observation] | None) -> None:
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform={transform!r} cannot be called with an observation.")
+        self.environment.transform = transform
+        self._session.reread_transform()
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        task: Task | str | None = None,
+        options: dict[str, Any] | None = None,
+        episode_id: str | None = None,
+    ) -> Any:
+        """Begin an episode and return its first observation. See `Env.reset`."""
+        return self._shown(
+            self._driver.reset(seed=seed, task=task, options=options, episode_id=episode_id)
+        )
+
+    def step(self, action: Any) -> Any:
+        """Let the agent act once, and return what there is to see.
+
+        Its `reward` and `done` are those of the result that `make` would have returned, also
+        where a failure ended the episode: then `metadata["end"]` says why.
+        """
+        if self._reset_on_first_step and self._session.phase is Phase.FRESH:
+            self._driver.reset()
+        return self._shown(self._driver.step(action))
+
+    def answer(self, result: ToolResult) -> Any:
+        """Answer a tool call of the environment's."""
+        return self._shown(self._driver.step(result))
+
+    def _shown(self, result: Any) -> Any:
+        observation = result.observation
+        if not isinstance(observation, Observation):
+            return observation
+        if result.end is not None:
+            observation.done = bool(result.terminated)
+            observation.truncated = bool(result.truncated)
+            observation.reward = result.reward
+            end = result.end
+            told = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
+            observation.metadata = {**observation.metadata, "end": told}
+        return observation
+
+    @property
+    def state(self) -> State:
+        """The state of the environment inside."""
+        return self._driver.state()
+
+    def close(self) -> None:
+        """Close the environment inside, once; what `make` has taken apart, `make` closes."""
+        if self._made is not None or not self._is_apart:
+            self._driver.close()
+
+    def __enter__(self) -> DirectEnvironment:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def take_apart(self) -> Environment:
+        """Return the environment inside, for another session."""
+        made, self._made, self._is_apart = self._made, None, True
+        if isinstance(made, LoopDriver):
+            made.leave()
+        return self.environment
+
+    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+        """Connect the environment inside."""
+        self.environment.connect(outbox)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep what environments like the one inside share."""
+        return self.environment.hold()
+
+    def describe(self) -> Interface:
+        """Describe the environment inside."""
+        return self.environment.describe()

@@ -1,0 +1,214 @@
+"""Which episode comes next: its seed, its task, its id."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import secrets
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
+
+from envweave.codec import to_plain
+from envweave.environment import Interface
+from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, in_words
+from envweave.session.env_slot import Seat
+from envweave.types import Task, Tasks
+from envweave.types.results import same
+from envweave.types.tasks import WITHHELD
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def episode_seed(base: int, k: int) -> int:
+    """Return the seed of the k-th episode of the stream that begins with `base`.
+
+    It keeps no state, so a replacement environment needs `(base, k)` and no generator.
+    """
+    if k == 0:
+        return base
+    z = (base * 0x9E3779B97F4A7C15 + k * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (z ^ (z >> 31)) & 0x7FFFFFFF
+
+
+def draw_seed() -> int:
+    """Draw the base of a stream from the system, never from the global generators."""
+    return secrets.randbits(31)
+
+
+def read_seed(seed: Any) -> int:
+    """Return a caller's seed as an int.
+
+    Raises:
+        SeedError: It is no whole number of 0 or more.
+    """
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        value = -1
+    if value < 0 or isinstance(seed, bool):
+        raise SeedError(f"seed={seed!r} is not a whole number of 0 or more.")
+    return value
+
+
+class Position(NamedTuple):
+    """How far a stream of episodes has come: all that it takes to go on with it elsewhere.
+
+    Attributes:
+        base: The seed that the stream began with; `None` before the first episode, and where
+            no seed is taken.
+        k: Which episode of the stream was the last one.
+        begun: Which episode of the session was the last one.
+        prefix: What the ids of the session's episodes begin with.
+    """
+
+    base: int | None
+    k: int
+    begun: int
+    prefix: str
+
+
+@final
+class EpisodePlan:
+    """The stream of a session's episodes.
+
+    A caller's seed begins a stream. Each later episode, whether the caller resets or an
+    autoreset does, takes the stream's next seed. Without a caller's seed, the stream begins
+    with one drawn from the system.
+    """
+
+    def __init__(self, seat: Seat, interface: Interface) -> None:
+        self._name = interface.name
+        self._seat = seat
+        self._takes = interface.reset_takes
+        if seat.tasks is not None and "task" not in self._takes:
+            raise DefinitionError(f"{self._name} offers tasks, so its reset() must take `task`.")
+        self._prefix = secrets.token_hex(6)
+        self._base: int | None = None
+        self._k = -1
+        self._begun = -1
+        self.seed: int | None = None
+        self.task_id: str | None = None
+        self.episode_id: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """How far the stream has come."""
+        return Position(self._base, self._k, self._begun, self._prefix)
+
+    def go_on_from(self, position: Position) -> None:
+        """Go on where another plan stood: the next episode's seed and id are what its were."""
+        self._base, self._k, self._begun, self._prefix = position
+
+    def check(self, *, seed: Any = None, task: Any = None, options: Any = None) -> None:
+        """Refuse what the environment cannot honour; nothing changes.
+
+        Raises:
+            SeedError: The seed cannot be honoured.
+            TaskError: The task is unknown, or none is taken.
+            OptionError: Options are not taken.
+        """
+        if seed is not None:
+            if "seed" not in self._takes:
+                raise SeedError(
+                    f"seed={seed!r} cannot be honoured: {self._name}.reset() takes no seed. "
+                    "Reset without one, or let its reset() take `seed`."
+                )
+            read_seed(seed)
+        if options is not None and "options" not in self._takes:
+            raise OptionError(
+                f"options={options!r} cannot be honoured: {self._name}.reset() takes no options."
+            )
+        self._find(task)
+
+    def _find(self, task: Any) -> Task | None:
+        if task is None:
+            return None
+        if "task" not in self._takes:
+            raise TaskError(f"{self._name}.reset() takes no task, but was given {task!r}.")
+        if isinstance(task, str):
+            if self._seat.tasks is None:
+                raise TaskError(
+                    f"{self._name} lists no tasks, so {task!r} cannot be found. Pass a Task."
+                )
+            return self._get(task, self._seat.tasks)
+        if not isinstance(task, Task):
+            raise TaskError(f"{task!r} is neither a Task nor the id of one.")
+        return self._with_private(task)
+
+    def _get(self, task_id: str, tasks: Tasks) -> Task:
+        try:
+            return tasks.get(task_id)
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(f"Task {task_id!r} cannot be made: {in_words(error)}") from error
+
+    def _with_private(self, task: Task) -> Task:
+        """Return the environment's own task, if a caller has given it without its private part."""
+        is_withheld = task.private == WITHHELD
+        if task.private and not is_withheld:
+            return task
+        own = None
+        if self._seat.tasks is not None:
+            with contextlib.suppress(TaskError):
+                own = self._get(task.id, self._seat.tasks)
+        if own is None and is_withheld:
+            raise TaskError(
+                f"Task {task.id!r} has a private part that did not come with it, and {self._name} "
+                "has no task of that id. What is private does not cross a network: define the task "
+                "among the environment's own tasks, and pass its id."
+            )
+        if own is None or not (own.private or is_withheld):
+            return task
+        if task.data is own.data or same(_public_part(task), _public_part(own)):
+            return own
+        raise TaskError(
+            f"Task {task.id!r} of {self._name} has a private part, and the given task of that id "
+            f"has other data. Pass task={task.id!r}, or give your own task another id."
+        )
+
+    def choose(
+        self, seed: Any, task: Any, options: Mapping[str, Any] | None, episode_id: Any
+    ) -> dict[str, Any]:
+        """Return the keywords for the author's `reset`; without wishes, of the next episode.
+
+        Raises:
+            TaskError: No task can be drawn; nothing has changed.
+            OptionError: The episode's id is no text.
+        """
+        if episode_id is not None and not isinstance(episode_id, str):
+            raise OptionError(f"episode_id={episode_id!r} is no text.")
+        base, k = (self._base, self._k + 1) if seed is None else (read_seed(seed), 0)
+        seeded = None
+        if "seed" in self._takes:
+            base = draw_seed() if base is None else base
+            seeded = episode_seed(base, k)
+        chosen = self._draw(seeded) if task is None else self._find(task)
+        self._base, self._k, self.seed = base, k, seeded
+        self._begun += 1
+        self.task_id = None if chosen is None else chosen.id
+        self.episode_id = f"{self._prefix}-{self._begun}" if episode_id is None else episode_id
+        values = {
+            "task": chosen,
+            "seed": seeded,
+            "options": options,
+            "episode_id": self.episode_id,
+        }
+        return {name: values[name] for name in self._takes}
+
+    def _draw(self, seed: int | None) -> Task | None:
+        if self._seat.tasks is None:
+            return None
+        try:
+            return self._seat.tasks.draw(seed)
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(f"{self._name} could not draw a task: {in_words(error)}") from error
+
+
+def _public_part(task: Task) -> Any:
+    """What callers see of a task, in the form that it has after a network as well."""
+    return to_plain([task.split, task.data, task.image, task.limits])

@@ -1,0 +1,493 @@
+"""The rules of an episode: one environment, one state machine, no I/O.
+
+A driver asks the session for leave, runs the author's code, and tells the session how it went:
+
+    begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
+                  (by another environment in its `seat`, if this one has failed)
+    admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
+                  (or `refuse(error)`, if the author's step raised an `ActionError`)
+
+With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
+`begin_next() → joined(result, outcome) | join_failed(result, error)`, so that the end and the
+new episode's start travel in one result.
+
+    FRESH ──started──▶ LIVE ◀──answer──▶ TOOL      any ──close──▶ CLOSED
+                         └──end──▶ ENDED ──started──▶ LIVE
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from sys import getrefcount
+from typing import Any, final
+
+import numpy as np
+
+from envweave.codec import Mismatch
+from envweave.environment import Environment
+from envweave.errors import (
+    ActionError,
+    ClosedError,
+    EnvironmentLostError,
+    EnvWeaveError,
+    ResetFailedError,
+    ResetNeededError,
+    StateFailedError,
+    in_words,
+)
+from envweave.session import results
+from envweave.session.agents import AgentLedger
+from envweave.session.env_slot import Seat
+from envweave.session.episodes import EpisodePlan, Position
+from envweave.session.events import Outbox
+from envweave.session.results import (
+    Parts,
+    Start,
+    compose,
+    end_of,
+    read_agents,
+    read_agents_start,
+    read_parts,
+    read_start,
+)
+from envweave.session.snapshot import HELD_ALONE, is_flat, keep, keep_info, keep_state
+from envweave.types import (
+    AGENT,
+    AutoResetReady,
+    Blame,
+    EpisodeEnd,
+    Event,
+    NeedAction,
+    Observation,
+    Reason,
+    ResetResult,
+    State,
+    StepResult,
+    Tasks,
+    ToolCallRequest,
+    ToolResult,
+)
+
+
+class Phase(enum.Enum):
+    """Where a session stands."""
+
+    FRESH = "fresh"
+    LIVE = "live"
+    TOOL = "tool"
+    ENDED = "ended"
+    CLOSED = "closed"
+
+
+def refusal(phase: Phase, name: str, broken: str | None, *, autoreset: bool) -> EnvWeaveError:
+    """Return the error for a step where no episode is running.
+
+    Args:
+        phase: Where the session stands.
+        name: What to call the environment.
+        broken: Why the last episode is gone, or the next one could not begin.
+        autoreset: Whether the session resets by itself.
+    """
+    if phase is Phase.CLOSED:
+        return ClosedError(f"step() on {name}, which is closed. Make a new environment.")
+    if phase is Phase.FRESH:
+        return ResetNeededError(f"step() on {name} before its first episode. Call reset() first.")
+    if broken is not None:
+        return ResetNeededError(
+            f"step() on {name} with no episode running: {broken}. Call reset() again."
+        )
+    ways = "" if autoreset else ", or make the environment with autoreset=True"
+    return ResetNeededError(
+        f"step() on {name} after the end of its episode. Call reset() first{ways}."
+    )
+
+
+@contextmanager
+def looking(session: Session) -> Iterator[None]:
+    """Read an author's state; what the environment says meanwhile has no result to be said in.
+
+    Raises:
+        ClosedError: The session is closed.
+        StateFailedError: The author's code raised.
+    """
+    name = session.interface.name
+    if session.phase is Phase.CLOSED:
+        raise ClosedError(f"state() on {name}, which is closed.")
+    before = len(session.said)
+    try:
+        yield
+    except Exception as error:
+        raise StateFailedError(f"{name}.state failed: {in_words(error)}") from error
+    finally:
+        del session.said[before:]
+
+
+logger = logging.getLogger("envweave.session")
+
+_FRESH, _LIVE, _TOOL, _ENDED, _CLOSED = Phase
+_make, _ndarray = object.__new__, np.ndarray
+
+
+@final
+class Session:
+    """One environment instance with its episode rules.
+
+    Attributes:
+        phase: Where the session stands.
+        reset_due: Whether the driver owes an autoreset.
+        step_index: How many steps the episode has taken.
+        last: The last good observation.
+        info: The info of the episode's start; whoever makes rows of results sets that of the
+            last one, since an ordinary step has no time for it.
+        said: What the environment emits goes here.
+        fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
+        seat: Who is under these rules, and whether it is still trusted.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        autoreset: bool = False,
+        transform: Callable[[Observation], Observation] | None = None,
+    ) -> None:
+        self.interface = interface = environment.describe()
+        self.autoreset = autoreset
+        self.phase = _FRESH
+        self.reset_due = False
+        self.step_index = 0
+        self.episode_id: str | None = None
+        self.task_id: str | None = None
+        self.last: Any = None
+        self.fits: Callable[[Any], None] | None = None
+        self.transform = self._callers_transform = transform
+        self._read_action = interface.action_spec.read
+        self._name = interface.name
+        self._outbox = Outbox()
+        self.said = self._outbox.said
+        self.seat = Seat(environment, self.said)
+        self._plan = EpisodePlan(self.seat, interface)
+        self.info: dict[str, Any] = {}
+        self._owed: float | None = None  # earned since the agent acted, while tools were called
+        self._broken: str | None = None  # why no episode is running
+        agents = interface.possible_agents
+        self._ledger = None if agents is None else AgentLedger(agents, interface.action_spec)
+
+    @property
+    def environment(self) -> Environment:
+        """The author's side; another one after a replacement."""
+        return self.seat.environment
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about, as callers may see it: without the private parts."""
+        tasks = self.environment.tasks
+        return None if tasks is None else tasks.public()
+
+    def _move(self, phase: Phase) -> None:
+        """Go to another phase; from CLOSED there is no way back."""
+        if self.phase is not _CLOSED:
+            self.phase = phase
+
+    # Beginning an episode
+
+    def check_reset(self, **wanted: Any) -> None:
+        """Refuse what `begin` would refuse; nothing changes."""
+        if self.phase is _CLOSED:
+            raise ClosedError(f"reset() on {self._name}, which is closed. Make a new environment.")
+        self._plan.check(**wanted)
+
+    def begin(
+        self, *, seed: Any = None, task: Any = None, options: Any = None, episode_id: Any = None
+    ) -> dict[str, Any]:
+        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
+        self.check_reset(seed=seed, task=task, options=options)
+        return self._clear(self._plan.choose(seed, task, options, episode_id))
+
+    def begin_next(self) -> dict[str, Any]:
+        """Return the keywords for the `reset` that an autoreset owes."""
+        self.reset_due = False
+        return self._clear(self._plan.choose(None, None, None, None))
+
+    def _clear(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        self._move(_ENDED)  # if reset fails there is no episode to step
+        self.reset_due = False
+        self._broken = self._owed = None
+        self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
+        self._outbox.clear()
+        return keywords
+
+    def started(self, outcome: Any) -> ResetResult[Any]:
+        """Take the outcome of the author's `reset`; the episode is live."""
+        return results.make_start(*self._start(outcome))
+
+    def _start(self, outcome: Any) -> Start:
+        if self.phase is _CLOSED:
+            raise ClosedError(f"{self._name} was closed while its reset() ran.")
+        self.reread_transform()
+        if self._ledger is None:
+            shown, info = read_start(outcome, self.transform)
+            if self.fits is not None:
+                self.fits(shown)
+            observation = self.last = keep(shown)
+        else:
+            read = read_agents_start(outcome, self.transform, self.fits)
+            self._ledger.clear()
+            info = read.info
+            observation = self._ledger.observe(read.observation, info)
+            self.last = self._ledger.seen
+        if isinstance(outcome, StepResult):
+            self._outbox.overhear(outcome)
+        events = self._outbox.read_start()
+        asked: tuple[NeedAction[Any], ...] | None = None
+        if self._outbox.open_calls:
+            asked = ()
+        elif self._ledger is not None:
+            asked = self._ledger.ask(self.seat.to_act())
+        self.step_index = 0
+        self.phase = _TOOL if self._outbox.open_calls else _LIVE
+        info = self.info = keep_info(info)
+        if self._plan.seed is not None:
+            info["seed"] = self._plan.seed
+        return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events
+
+    def reset_failed(self, error: Exception) -> Exception:
+        """Return what to raise for an author's `reset` that failed."""
+        self._move(_ENDED)
+        self.seat.is_spent = True
+        self._broken = f"its last reset() failed: {in_words(error)}"
+        kind = EnvironmentLostError if isinstance(error, EnvironmentLostError) else ResetFailedError
+        return kind(f"{self._name}.reset() failed: {in_words(error)}")
+
+    def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
+        """Put the start of the new episode into the result that ended the last one."""
+        try:
+            return results.join_start(result, *self._start(outcome))
+        except Exception as error:  # noqa: BLE001 - what the author's reset returned
+            return self.join_failed(result, error)
+
+    def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
+        """Tell in the result that the new episode could not begin; a reset is needed."""
+        self._move(_ENDED)
+        if self.episode_id != result.episode_id:  # else no task was found, and no reset ran
+            self.seat.is_spent = True
+        self._broken = f"its last reset() failed: {in_words(error)}"
+        logger.warning("the autoreset of %s failed", self._name, exc_info=error)
+        result.info = {**result.info, "reset_error": in_words(error)}
+        return result
+
+    # One step
+
+    def admit(self, action: Any) -> Any:
+        """Return the action as the author's `step` wants it, or refuse; nothing changes."""
+        if self.phase is not _LIVE:
+            if self.phase is _TOOL:
+                return self._outbox.admit(action, self._name)
+            raise refusal(self.phase, self._name, self._broken, autoreset=self.autoreset)
+        if type(action) is ToolResult:
+            raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
+        if self._ledger is not None:
+            return self._ledger.read_actions(action)
+        try:
+            return self._read_action(action)
+        except Mismatch as mismatch:
+            raise ActionError(mismatch.describe("action")) from None
+
+    def conclude(self, outcome: Any) -> StepResult[Any]:
+        """Take the outcome of the author's `step`."""
+        try:
+            if self._ledger is not None:
+                return self._conclude_agents(self._ledger, outcome)
+            if self.transform is not None:
+                return self._conclude_rare(outcome)
+            if type(outcome) is tuple:
+                try:
+                    observation, reward, terminated, truncated, info = outcome
+                except ValueError:
+                    return self._conclude_rare(outcome)
+            elif isinstance(outcome, Observation):
+                observation, reward, info = outcome, outcome.reward, outcome.metadata
+                terminated, truncated = outcome.done, outcome.truncated
+            else:
+                return self._conclude_rare(outcome)
+            if (
+                type(reward) is not float
+                or reward != reward  # NaN, in the cheapest way
+                or (terminated is not False and terminated is not True)
+                or (truncated is not False and truncated is not True)
+                or self.said
+                or self.phase is _TOOL
+                or (info and (type(info) is not dict or "reward_parts" in info))
+            ):
+                return self._conclude_rare(outcome)
+            if self.fits is not None:
+                self.fits(observation)
+            # What an author may go on writing to is handed out as a copy. To find out whether
+            # that can be takes as long as to copy an array, but not as long as a dataclass.
+            kind, is_bare = type(observation), observation is outcome  # in no tuple of an author's
+            if kind is _ndarray:
+                observation = observation.copy()
+            elif not is_bare or info or getrefcount(observation) > HELD_ALONE or not is_flat(kind):
+                observation = keep(observation)
+            info = keep_info(info) if info else {}
+        except Exception as error:  # noqa: BLE001 - what the author returned
+            return self.fail(error)
+        self.last = observation
+        self.step_index = index = self.step_index + 1
+        # The hot path: what the constructor does, without its questions.
+        result: StepResult[Any] = _make(StepResult)
+        result.observation = observation
+        result.reward = reward
+        result.terminated = terminated
+        result.truncated = truncated
+        result.info = info
+        result.end = None
+        result.ready = None
+        result.episode_id = self.episode_id
+        result.step_index = index
+        result.task_id = self.task_id
+        result._asked = None  # noqa: SLF001 - the session makes results
+        result._events = result._later = ()  # noqa: SLF001
+        if terminated or truncated:
+            result.end = end_of(terminated)
+            self._end()
+        return result
+
+    def _end(self) -> None:
+        self._owed = None
+        self._move(_ENDED)
+        self.reset_due = self.autoreset and self.phase is not _CLOSED
+
+    def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
+        """Conclude a step that says more, or says it in another form."""
+        if isinstance(outcome, StepResult):
+            self._outbox.overhear(outcome)
+        observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
+        if self.fits is not None:
+            self.fits(observation)
+        kept = keep(observation)
+        answers = self._outbox.answering is not None
+        end, events = self._outbox.read()
+        end, terminated, truncated = results.settle_end(end, terminated, truncated)
+        self.last = kept
+        self.step_index += not answers
+        if not answers:
+            self._owed = None
+        asked = None
+        if end is None:
+            self._owed = results.total(self._owed, reward)
+            if answers and not self._outbox.open_calls:
+                asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
+        parts = (kept, reward, terminated, truncated, keep_info(info))
+        return self._result(parts, end, events, asked)
+
+    def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
+        read = read_agents(outcome, self.transform, self.fits)
+        self._outbox.overhear(read)
+        answers = self._outbox.answering is not None
+        declared, events = self._outbox.read()
+        settled = ledger.settle(read, declared)
+        asked: tuple[NeedAction[Any], ...] = ()
+        if settled.end is None and not self._outbox.open_calls:
+            asked = ledger.ask(self.seat.to_act())
+        self.last = settled.parts[0] if settled.end is not None else ledger.seen
+        self.step_index += not answers
+        events = (*events, *settled.agent_ends)
+        info = {agent: keep_info(one) if one else {} for agent, one in read.info.items()}
+        return self._result((*settled.parts, info), settled.end, events, asked)
+
+    def _result(
+        self,
+        parts: Parts,
+        end: EpisodeEnd | None,
+        events: tuple[Event, ...],
+        asked: tuple[NeedAction[Any], ...] | None = None,
+    ) -> StepResult[Any]:
+        """Make the result of a step that was not an ordinary one, and move on."""
+        if end is not None:
+            if not end.valid:
+                parts, end = results.unpaid(parts, end)
+                self.seat.is_spent = True
+            events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
+            self._outbox.clear()
+            self._end()
+        else:
+            waiting = self._outbox.open_calls
+            events += tuple(call for call in waiting.values() if call not in events)
+            asked = () if waiting else asked
+            self._move(_TOOL if waiting else _LIVE)
+        return results.make_result(parts, end, events, asked, self)
+
+    def fail(
+        self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
+    ) -> StepResult[Any]:
+        """End the episode by a failure: no reward, the last good observation, an owner."""
+        logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
+        self.step_index += self._outbox.answering is None
+        end = EpisodeEnd(reason, blame, in_words(error))
+        last, events = keep(self.last), self._outbox.logs()
+        if self._ledger is None:
+            return self._result((last, None, False, True, {}), end, events)
+        self._ledger.clear()
+        return self._result((last, *results.cut_short(last), {}), end, events, ())
+
+    def refuse(self, error: ActionError) -> ActionError:
+        """Return what to raise for an action that the author's `step` refused.
+
+        The episode stands where it stood before: the same agents are asked, and no step was taken.
+        """
+        self._outbox.take_back()
+        # Not the author's own error: elsewhere its class may be unknown, and all raise the same.
+        return ActionError(str(error) or f"action: {self._name} refuses it")
+
+    def refused(self, error: ActionError) -> StepResult[Any]:
+        """Return a refused action as the row of a batch, whose other rows were stepped."""
+        last, waiting = keep(self.last), tuple(self._outbox.open_calls.values())
+        if self._ledger is not None:
+            asked = self._ledger.ask_again()
+        else:
+            asked = (NeedAction(last, keep(self.info.get("action_mask"))),)
+        several = self._ledger is not None
+        return results.refused_row(error, last, asked, waiting, self, several_agents=several)
+
+    def abandon(self) -> None:
+        """Forget the episode: the author's code was interrupted, and nobody knows where."""
+        self._move(_ENDED)
+        self.reset_due = False
+        self._broken = "the last call was interrupted"
+
+    @property
+    def agents(self) -> list[str]:
+        """Who takes part now."""
+        return [AGENT] if self._ledger is None else self._ledger.living
+
+    def state(self) -> State:
+        """Return a copy of the author's state, with what it leaves open filled in."""
+        with looking(self):
+            return self.read_state(self.environment.state)
+
+    def read_state(self, state: Any) -> State:
+        """Return a copy of what an author's `state` gave."""
+        return keep_state(state, self.episode_id, self.step_index)
+
+    def reread_transform(self) -> None:
+        """Apply the environment's `transform` as it is now, from the next observation on."""
+        self.transform = compose(self.environment.transform, self._callers_transform)
+
+    @property
+    def position(self) -> Position:
+        """How far the stream of episodes has come, for another session to go on with it."""
+        return self._plan.position
+
+    def go_on_from(self, position: Position) -> None:
+        """Go on with the seeds and episode ids of a session that stood there."""
+        self._plan.go_on_from(position)
+
+    def close(self) -> bool:
+        """Close; return whether the author's `close` is still to be run."""
+        was_open = self.phase is not _CLOSED
+        self.phase = _CLOSED
+        return was_open

@@ -1,0 +1,147 @@
+"""Private copies of what an author may go on writing to."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+
+from envweave.codec import Spec, spec_from_hint
+from envweave.codec.containers import Either
+from envweave.codec.records import Record
+from envweave.codec.scalars import Boolean, Choice, Integer, Real, Text
+from envweave.codec.spaces import shown_fields
+from envweave.errors import BadReturnError, DefinitionError
+from envweave.types import State
+
+IMMUTABLE: frozenset[type] = frozenset((str, bytes, int, float, bool, complex, type(None)))
+
+# What was found out about a class, once.
+_FLAT: dict[Any, bool] = dict.fromkeys(IMMUTABLE, True)
+_NAMES: dict[Any, tuple[str, ...]] = {}
+_PLAIN: dict[Any, bool] = {}
+
+
+def keep(value: Any) -> Any:
+    """Return a copy of an observation that no later call can change.
+
+    Raises:
+        BadReturnError: It holds something that cannot be copied.
+    """
+    try:
+        return _keep(value)
+    except RecursionError:
+        raise BadReturnError(
+            f"An observation of type {type(value).__name__} holds itself, or is nested too deep."
+        ) from None
+
+
+def _keep(value: Any) -> Any:
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    if kind is np.ndarray:
+        return value.copy()
+    if kind is dict:
+        return {key: _keep(one) for key, one in value.items()}
+    if kind is list:
+        return [_keep(one) for one in value]
+    if kind is tuple:
+        return tuple([_keep(one) for one in value])
+    if dataclasses.is_dataclass(value):
+        twin = _twin(value, kind)
+        for name in _field_names(kind):
+            one = getattr(value, name, None)
+            if type(one) not in IMMUTABLE:
+                object.__setattr__(twin, name, _keep(one))  # also into a frozen one
+        return twin
+    try:
+        return copy.deepcopy(value)
+    except RecursionError:
+        raise
+    except Exception as error:
+        raise BadReturnError(
+            f"An observation of type {kind.__name__} cannot be copied ({error}). Observations "
+            "are data: arrays, text, dataclasses, dicts, lists."
+        ) from error
+
+
+def _twin(value: Any, cls: Any) -> Any:
+    """Return what `copy.copy` returns, in a third of the time where the class says nothing."""
+    plain = _PLAIN.get(cls)
+    if plain is None:
+        plain = _PLAIN[cls] = _copies_plainly(cls)
+    if not plain:
+        return copy.copy(value)
+    twin = object.__new__(cls)
+    twin.__dict__.update(value.__dict__)
+    return twin
+
+
+def _copies_plainly(cls: Any) -> bool:
+    own = ("__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
+    return not any(name in vars(base) for base in cls.__mro__[:-1] for name in own)
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return names
+
+
+def keep_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an info: its own dict, and its own action mask."""
+    kept = info.copy()
+    if "action_mask" in kept:
+        kept["action_mask"] = keep(kept["action_mask"])
+    return kept
+
+
+def keep_state(state: Any, episode_id: str | None, step_count: int) -> State:
+    """Return a copy of an author's state, with what it leaves open filled in."""
+    kept: State = keep(state)
+    if isinstance(kept, State) and kept.episode_id is None:
+        object.__setattr__(kept, "episode_id", episode_id)
+        object.__setattr__(kept, "step_count", kept.step_count or step_count)
+    return kept
+
+
+def _references(outcome: Any) -> int:
+    observation = outcome
+    return sys.getrefcount(observation)
+
+
+HELD_ALONE = _references(object())
+"""How often an object is referred to under two names of a function that it was passed to, while
+nobody else holds it: then nobody else can write to it."""
+
+
+def is_flat(cls: Any) -> bool:
+    """Whether nothing inside an object of this class can be changed, only the object itself.
+
+    So it is for numbers, texts, and dataclasses of such. `metadata` is looked at apart.
+    """
+    known = _FLAT.get(cls)
+    if known is None:
+        known = _FLAT[cls] = _look(cls)
+    return known
+
+
+def _look(cls: Any) -> bool:
+    if not dataclasses.is_dataclass(cls):
+        return False
+    try:
+        spec = spec_from_hint(cls)
+    except DefinitionError:
+        return False
+    return isinstance(spec, Record) and all(map(_is_immutable, shown_fields(spec).values()))
+
+
+def _is_immutable(spec: Spec) -> bool:
+    if isinstance(spec, Either):
+        return all(map(_is_immutable, spec.options))
+    return isinstance(spec, Boolean | Choice | Integer | Real | Text)

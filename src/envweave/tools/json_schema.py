@@ -1,0 +1,259 @@
+"""JSON Schema for the arguments of a function, from their type hints."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from envweave.codec import AnySpec, Spec, spec_from_hint, to_plain
+from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Model, Record
+from envweave.codec.scalars import Instance
+from envweave.codec.spec import gathered
+from envweave.errors import DefinitionError
+from envweave.tools.arguments import EMPTY, Argument, Arguments, Parameter, is_usable
+
+_TYPES = {str: "string", int: "integer", bool: "boolean"}
+
+
+def checked_by_hint(argument: Argument) -> Argument:
+    """Return an argument with the schema and the check that its hint asks for.
+
+    A hint that says nothing which plain data could fulfil leaves it without both.
+    """
+    if argument.hint is EMPTY:
+        return argument
+    try:
+        spec = spec_from_hint(argument.hint)
+    except (DefinitionError, RecursionError):
+        return dataclasses.replace(argument, hint=EMPTY)
+    hint = argument.hint
+    if argument.default is None and not spec.contains(None):
+        hint = typing.Optional[hint]  # noqa: UP045 - the hint is a value
+        spec = spec_from_hint(hint)
+    if isinstance(spec, AnySpec) or not _can_be_plain(spec):
+        return dataclasses.replace(argument, hint=hint)
+    return dataclasses.replace(argument, hint=hint, spec=spec, schema=_schema(spec))
+
+
+def object_schema(arguments: Arguments) -> dict[str, Any]:
+    """Return the JSON Schema of the object that names all arguments of a call."""
+    if not arguments.known:
+        return {"type": "object", "properties": {}, "additionalProperties": True}
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    others: Any = False
+    for one in arguments.each:
+        if one.kind is Parameter.VAR_KEYWORD:
+            others = dict(one.schema) or True
+        elif one.kind is not Parameter.VAR_POSITIONAL:
+            properties[one.name] = _property(one)
+            required += [one.name] if one.is_required else []
+    return gathered(
+        {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": others,
+        }
+    )
+
+
+def _schema(spec: Spec) -> dict[str, Any]:
+    schema: dict[str, Any] = _with_types(spec.json_schema())
+    try:
+        json.dumps(schema)
+    except (TypeError, ValueError):  # a choice of bytes, say
+        return {}
+    return schema
+
+
+def _with_types(schema: Any) -> Any:
+    """Say the type of a choice, too. Some models want it, though its values say it already."""
+    if isinstance(schema, list):
+        return [_with_types(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    values = schema.get("enum")
+    if not isinstance(values, list):
+        return {word: _with_types(one) for word, one in schema.items()}
+    kinds = {_TYPES.get(type(value)) for value in values}
+    if values == [None]:
+        return {"type": "null"}
+    return schema if len(kinds) > 1 or None in kinds else {"type": kinds.pop(), **schema}
+
+
+def _property(argument: Argument) -> dict[str, Any]:
+    schema = dict(argument.schema)
+    if argument.description:
+        schema["description"] = argument.description
+    if not argument.is_required and _has_json(argument):
+        schema["default"] = to_plain(argument.default)
+    return schema
+
+
+def _has_json(argument: Argument) -> bool:
+    """Whether the default fits its own hint, and JSON has a word for it."""
+    if argument.spec is not None and not argument.spec.contains(argument.default):
+        return False
+    plain = to_plain(argument.default)
+    if isinstance(plain, str) and not isinstance(argument.default, str):
+        return plain != repr(argument.default)
+    try:
+        json.dumps(plain, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _can_be_plain(spec: Spec) -> bool:
+    """Whether plain data can fit: nobody can write down an object of an unknown class."""
+    match spec:
+        case Instance():
+            return False
+        case Listing(item=item):
+            return _can_be_plain(item)
+        case Fixed(items=items):
+            return all(map(_can_be_plain, items))
+        case Dictionary(fields=None, item=item):
+            return _can_be_plain(item)
+        case Dictionary(fields=fields) if fields is not None:
+            needed = [one for name, one in fields.items() if name not in spec.optional]
+            return all(map(_can_be_plain, needed))
+        case Either(options=options):
+            return any(map(_can_be_plain, options))
+        case Record() | Model():
+            taken = {**spec.fields, **spec.init_only}
+            needed = [one for name, one in taken.items() if name not in spec.optional]
+            return all(map(_can_be_plain, needed))
+        case _:
+            return True
+
+
+_DEEPEST = 12
+_CHOICES = (str, int, bool, type(None))
+_SIMPLE: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": int | float,  # a float alone would make a float of every int
+    "boolean": bool,
+    "null": type(None),
+    "object": dict,
+}
+
+
+def arguments_from_schema(tool: str, schema: Mapping[str, Any]) -> Arguments:
+    """Return what a tool takes whose arguments a schema describes.
+
+    Those that are required come first, and then the others, in the schema's order. A name that
+    Python could not use can be given by `**` alone.
+    """
+    properties = _mapping(schema.get("properties"))
+    required = _listed(schema.get("required"))
+    arguments = [
+        _argument(str(name), _mapping(one), schema, is_required=name in required)
+        for name, one in properties.items()
+    ]
+    # In a signature what has a default comes later, and what goes by keyword last.
+    arguments.sort(key=lambda one: (one.kind, not one.is_required))
+    others = schema.get("additionalProperties", False)
+    if others is True or isinstance(others, Mapping):
+        arguments.append(
+            checked_by_hint(
+                Argument(
+                    name=_free("others", properties),
+                    kind=Parameter.VAR_KEYWORD,
+                    hint=_hint(others, schema, 0),
+                )
+            )
+        )
+    return Arguments(tool, arguments)
+
+
+def _argument(
+    name: str, schema: Mapping[str, Any], root: Mapping[str, Any], *, is_required: bool
+) -> Argument:
+    hint = _hint(schema, root, 0)
+    default = EMPTY if is_required else schema.get("default")
+    takes_none = hint is Any or hint is type(None) or type(None) in typing.get_args(hint)
+    none_is_absent = default is None and not takes_none
+    text = schema.get("description")
+    return checked_by_hint(
+        Argument(
+            name=name,
+            kind=Parameter.POSITIONAL_OR_KEYWORD if is_usable(name) else Parameter.KEYWORD_ONLY,
+            hint=typing.Optional[hint] if none_is_absent else hint,  # noqa: UP045 - a value
+            default=default,
+            description=text if isinstance(text, str) else "",
+            none_is_absent=none_is_absent,
+        )
+    )
+
+
+def _hint(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
+    """The type hint nearest to a schema; `Any` where there is none."""
+    schema = _mapping(schema)
+    if depth > _DEEPEST:
+        return Any
+    if "$ref" in schema:
+        return _hint(_referred(schema["$ref"], root), root, depth + 1)
+    if "const" in schema:
+        return _choice([schema["const"]])
+    if "enum" in schema:
+        return _choice(_listed(schema["enum"]))
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return _union([_hint(one, root, depth + 1) for one in _listed(schema[word])])
+    every = _listed(schema.get("allOf"))
+    if len(every) == 1:
+        return _hint(every[0], root, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _union([_hint({**schema, "type": one}, root, depth + 1) for one in kind])
+    if kind == "array":
+        item = _hint(schema.get("items"), root, depth + 1)
+        return list if item is Any or "prefixItems" in schema else types.GenericAlias(list, (item,))
+    if kind == "object" and "properties" not in schema:
+        item = _hint(schema.get("additionalProperties"), root, depth + 1)
+        return dict if item is Any else types.GenericAlias(dict, (str, item))
+    return _SIMPLE.get(kind, Any) if isinstance(kind, str) else Any
+
+
+def _union(hints: list[Any]) -> Any:
+    if not hints or Any in hints:
+        return Any
+    return functools.reduce(operator.or_, hints)
+
+
+def _choice(values: list[Any]) -> Any:
+    if not values or not all(type(one) in _CHOICES for one in values):
+        return Any
+    return typing.Literal[tuple(values)]
+
+
+def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return {}
+    found: Any = root
+    for step in reference[2:].split("/"):
+        found = _mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
+    return found
+
+
+def _free(wanted: str, taken: Mapping[str, Any]) -> str:
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []

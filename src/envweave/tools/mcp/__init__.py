@@ -1,0 +1,5 @@
+"""Tools of MCP servers, over stdio and HTTP."""
+
+from envweave.tools.mcp.servers import McpServers
+
+__all__ = ["McpServers"]

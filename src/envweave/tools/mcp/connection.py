@@ -1,0 +1,233 @@
+"""The connection to one MCP server: opened, used, found broken, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, final
+
+from envweave.errors import EnvWeaveError, StartupError
+from envweave.tools.mcp import sdk
+from envweave.tools.mcp.config import CommandServer, UrlServer
+from envweave.tools.mcp.process import END_S, ServerProcess
+from envweave.tools.mcp.sdk import Answer, ListedTool, McpError, Peer, PeerLostError
+
+logger = logging.getLogger("envweave.tools")
+
+_NEWS_S = 5.0
+"""How long it may take until it is known why a connection broke."""
+
+
+@final
+class Connection:
+    """A connection, held by one task of its own: the library wants it left where it was entered.
+
+    It belongs to the event loop it is used on, and is opened once.
+
+    Args:
+        server: What to connect to.
+        timeout_s: How long it may take to start, and to answer, unless its configuration says.
+    """
+
+    def __init__(self, server: CommandServer | UrlServer, timeout_s: float) -> None:
+        self.server = server
+        self._timeout_s = timeout_s if server.timeout_s is None else server.timeout_s
+        self._process: ServerProcess | None = None
+        self._peer: Peer | None = None
+        loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._over: asyncio.Future[str] = loop.create_future()  # why it is over
+        self._unwanted = asyncio.Event()
+        self._holder: asyncio.Task[None] | None = None
+
+    @property
+    def protocol(self) -> str:
+        """The revision of the protocol that is spoken."""
+        return "" if self._peer is None else self._peer.protocol
+
+    async def open(self) -> list[ListedTool]:
+        """Start or reach the server, and return its tools.
+
+        Raises:
+            StartupError: It cannot be done; the message says which server, and why.
+        """
+        self._holder = asyncio.create_task(self._hold())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await _first(self._opened, self._over)
+                if not self._over.done():
+                    return await self._list()
+                why = self._over.result()
+        except TimeoutError:
+            why = f"it did not answer within {self._timeout_s:g} s"
+        except (McpError, PeerLostError) as error:
+            why = await self._news() or str(error)
+        except BaseException:
+            await self.close()
+            raise
+        await self.close()
+        raise StartupError(
+            f"The MCP server {self.server.name!r} ({self.server.where}) could not be started: "
+            f"{why}.{self._last_lines()}"
+        )
+
+    async def tools(self) -> list[ListedTool] | None:
+        """Return the tools that there are now; `None` if the server does not answer any more."""
+        if self._over.done():
+            return None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._list()
+        except (TimeoutError, McpError, PeerLostError):
+            return None
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """Call a tool, by the server's own name for it.
+
+        Raises:
+            McpError: The server refuses the call, is gone, or takes too long.
+        """
+        if self._over.done() or self._peer is None:
+            raise self._gone()
+        calling = asyncio.create_task(self._peer.call_tool(tool, arguments))
+        calling.add_done_callback(_forget)
+        try:
+            await _first(calling, self._over, timeout_s=self._timeout_s)
+            if calling.done():
+                return calling.result()
+        except PeerLostError as error:
+            if not await self._news():
+                raise McpError(str(error)) from None
+        finally:
+            calling.cancel()
+        if self._over.done():
+            raise self._gone()
+        raise McpError(
+            f"The MCP server {self.server.name!r} did not answer {tool!r} within "
+            f"{self._timeout_s:g} s."
+        )
+
+    async def close(self) -> None:
+        """End the connection, and the server if it was started here. Harmless twice."""
+        holder = self._holder
+        if holder is None:
+            return
+        self._unwanted.set()
+        if self._opened.done():
+            await asyncio.wait({holder}, timeout=END_S)
+        holder.cancel()
+        await asyncio.wait({holder}, timeout=END_S)
+
+    async def _list(self) -> list[ListedTool]:
+        """List the tools; not longer than the connection stands."""
+        assert self._peer is not None
+        listing = asyncio.create_task(self._peer.list_tools())
+        listing.add_done_callback(_forget)
+        try:
+            await _first(listing, self._over)
+            if not listing.done():
+                raise PeerLostError(self._over.result())
+            return listing.result()
+        finally:
+            listing.cancel()
+
+    async def _hold(self) -> None:
+        """Enter the connection, stay until it is not wanted or breaks, and leave it."""
+        try:
+            why = await self._stay(is_old=False)
+            if why and self._was_offended():
+                why = await self._stay(is_old=True)
+            self._end_with(why or "it was closed")
+        finally:
+            self._end_with("it was closed")
+
+    async def _stay(self, *, is_old: bool) -> str:
+        """Enter the connection, and leave it. Return why it could not be entered, or broke."""
+        try:
+            async with AsyncExitStack() as stack:
+                self._peer = await self._connect(stack, is_old=is_old)
+                self._opened.set_result(None)
+                await self._until_over()
+        except Exception as error:  # noqa: BLE001 - whatever a library and a server come up with
+            return await self._why(error)
+        return ""
+
+    def _was_offended(self) -> bool:
+        """Whether the server left instead of answering what it was asked first.
+
+        Some that begin with a handshake do, when anything else comes before it.
+        """
+        has_left = self._process is not None and self._process.silent.is_set()
+        return has_left and not self._opened.done() and sdk.asks_before_handshake()
+
+    async def _connect(self, stack: AsyncExitStack, *, is_old: bool) -> Peer:
+        server = self.server
+        if isinstance(server, UrlServer):
+            return await stack.enter_async_context(sdk.connect_to_url(server))
+        env = {**sdk.default_environment(), **server.env}
+        self._process = await ServerProcess.start(server, env)
+        stack.push_async_callback(self._process.end)
+        connected = sdk.connect_to_process(self._process, is_old=is_old)
+        return await stack.enter_async_context(connected)
+
+    async def _until_over(self) -> None:
+        unwanted = asyncio.create_task(self._unwanted.wait())
+        silent = asyncio.create_task(
+            self._unwanted.wait() if self._process is None else self._process.silent.wait()
+        )
+        try:
+            await _first(unwanted, silent)
+        finally:
+            unwanted.cancel()
+            silent.cancel()
+        if not self._unwanted.is_set():
+            assert self._process is not None
+            self._end_with(await self._process.why_silent())
+
+    def _end_with(self, why: str) -> None:
+        if self._over.done():
+            return
+        self._over.set_result(why)
+        if self._opened.done() and not self._unwanted.is_set():
+            logger.warning(
+                "The MCP server %r is gone: %s.%s", self.server.name, why, self._last_lines()
+            )
+
+    async def _why(self, error: BaseException) -> str:
+        """Return in words why a connection could not be made, or broke."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, EnvWeaveError):
+            return str(error).rstrip(".")
+        if self._process is not None and self._process.silent.is_set():
+            return await self._process.why_silent()
+        return f"{type(error).__name__}: {error}".rstrip(".: ")
+
+    async def _news(self) -> str:
+        """Return why the connection is over, as soon as that is known; nothing if it is not."""
+        await asyncio.wait({self._over}, timeout=_NEWS_S)
+        return self._over.result() if self._over.done() else ""
+
+    def _gone(self) -> McpError:
+        # What it printed is for whoever runs it: the code that called is the agent's.
+        why = self._over.result() if self._over.done() else "it was never started"
+        return McpError(
+            f"The MCP server {self.server.name!r} is gone: {why}. The next episode starts it again."
+        )
+
+    def _last_lines(self) -> str:
+        lines = "" if self._process is None else self._process.last_lines()
+        return f" Its last lines:\n{lines}" if lines else ""
+
+
+async def _first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until one of them is done, or the time is over."""
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Look at what a task raised that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,190 @@
+"""Where the agents of many environments stand: who is in, who is asked, and what each sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave.codec import AgentsSpec
+from envweave.types import AgentEnd, ResetResult, StepResult
+from envweave.vector.agents.batch import AgentStepBatch, Moved, Needs, Slots
+from envweave.vector.agents.columns import ByAgent, blank, layout_by_agent, put, take
+from envweave.vector.batch import StepBatch
+from envweave.vector.columns import Columns
+
+
+@final
+class AgentRows:
+    """The books of a vector with several agents, made up from its environments' results.
+
+    Attributes:
+        agents: All that may ever take part; their order is that of the slots.
+    """
+
+    def __init__(self, agents: tuple[str, ...], num_envs: int) -> None:
+        self.agents = agents
+        self._slot = {agent: slot for slot, agent in enumerate(agents)}
+        self._everyone = list(range(num_envs))
+        self._layouts: Mapping[str, Any] = {}
+        # Batches refer to these, so that none is ever written to in place.
+        shape = (num_envs, len(agents))
+        self._current: dict[str, Columns] = {}
+        self._alive: NDArray[np.bool_] = np.zeros(shape, np.bool_)
+        self._to_act: NDArray[np.bool_] = np.zeros(shape, np.bool_)
+        self._acted: NDArray[np.bool_] = np.zeros(shape, np.bool_)
+        self._needs: list[Needs] = [()] * num_envs
+
+    def fix(self, spec: AgentsSpec, shown: Sequence[Mapping[str, Any]]) -> ByAgent:
+        """Fix the columns by what the first reset of all has shown."""
+        layout = layout_by_agent({agent: spec[agent] for agent in self.agents}, shown)
+        self._layouts = layout.agents
+        count = len(self._everyone)
+        self._current = {agent: blank(self._layouts[agent], count) for agent in self.agents}
+        return layout
+
+    def asked(self, ids: Sequence[int]) -> NDArray[np.bool_]:
+        """Return whom these environments ask, by row and slot."""
+        return self._to_act[list(ids)]
+
+    def restart(self, began: Mapping[int, ResetResult[Any]]) -> None:
+        """Book the first observations of new episodes."""
+        if not began or not self._layouts:
+            return
+        ids, results = list(began), list(began.values())
+        shown = [result.observation for result in results]
+        seen = np.zeros((len(ids), len(self.agents)), np.bool_)
+        current = {a: self._filled(a, shown, seen[:, k]) for a, k in self._slot.items()}
+        self._store(ids, current, seen, np.zeros_like(seen), [result.needs for result in results])
+
+    def slots(self, idle: Collection[int]) -> Slots:
+        """Return where all stand; where no episode is running, nobody takes part."""
+        live = np.array([i not in idle for i in self._everyone], np.bool_)[:, None]
+        needs = [() if i in idle else self._needs[i] for i in self._everyone]
+        return Slots(self.agents, self._current, self._alive & live, self._to_act & live, needs)
+
+    def book(self, batch: StepBatch) -> AgentStepBatch:
+        """Book one step of some environments, and return it as columns."""
+        ids, results = batch.ids.tolist(), list(batch)
+        before = self._alive[ids]
+        acted = self._acted[ids] | self._to_act[ids]
+        shown = [result.observation for result in results]
+        seen = np.zeros_like(before)
+        successor = {
+            agent: self._seen(agent, ids, shown, seen[:, slot], before[:, slot])
+            for agent, slot in self._slot.items()
+        }
+        present = before | seen
+        alive = present.copy()
+        for i, result in enumerate(results):
+            if result.done:
+                alive[i] = False
+            elif result.events:
+                gone = [e.agent_id for e in result.events if isinstance(e, AgentEnd)]
+                alive[i, [self._slot[agent] for agent in gone]] = False
+        moved = Moved(successor, present, acted)
+        current = self._renewed(successor, results, alive)
+        needs = [result.needs for result in results]
+        done = np.array([result.done for result in results], np.bool_)
+        slots = self._store(ids, current, alive, acted & ~done[:, None], needs)
+        return AgentStepBatch(batch, slots, moved)
+
+    def _filled(
+        self, agent: str, shown: Sequence[Mapping[str, Any]], seen: NDArray[np.bool_]
+    ) -> Columns:
+        """Return one agent's columns, blank where it is shown nothing; mark where it is."""
+        nobody = np.zeros(len(shown), np.bool_)
+        return self._seen(agent, None, shown, seen, nobody)
+
+    def _seen(
+        self,
+        agent: str,
+        ids: list[int] | None,
+        shown: Sequence[Mapping[str, Any]],
+        seen: NDArray[np.bool_],
+        before: NDArray[np.bool_],
+    ) -> Columns:
+        """Return one agent's columns: what it is shown, else what it saw, else blank.
+
+        Args:
+            agent: Whose columns.
+            ids: Which environments the rows are of, if any of them showed something before.
+            shown: What each environment shows, by agent.
+            seen: Marked where the agent is shown something.
+            before: Where it took part.
+        """
+        layout = self._layouts[agent]
+        rows = [i for i, observations in enumerate(shown) if agent in observations]
+        seen[rows] = True
+        values = layout.gather([shown[i][agent] for i in rows]) if rows else None
+        if rows and len(rows) == len(shown):
+            return values
+        columns = blank(layout, len(shown))
+        kept = np.flatnonzero(before & ~seen).tolist()
+        if kept and ids is not None:
+            put(columns, kept, take(self._current[agent], [ids[i] for i in kept]))
+        if rows:
+            put(columns, rows, values)
+        return columns
+
+    def _renewed(
+        self,
+        successor: dict[str, Columns],
+        results: Sequence[StepResult[Any]],
+        alive: NDArray[np.bool_],
+    ) -> dict[str, Columns]:
+        """Return what to act on: other rows than `successor` where a new episode has begun."""
+        fresh = [i for i, result in enumerate(results) if result.ready is not None]
+        if not fresh:
+            return successor
+        initial = [results[i].current for i in fresh]
+        seen = np.zeros((len(fresh), len(self.agents)), np.bool_)
+        everyone = list(range(len(results)))
+        current = {}
+        for agent, slot in self._slot.items():
+            current[agent] = take(successor[agent], everyone)
+            put(current[agent], fresh, self._filled(agent, initial, seen[:, slot]))
+        alive[fresh] = seen
+        return current
+
+    def _store(
+        self,
+        ids: list[int],
+        current: dict[str, Columns],
+        alive: NDArray[np.bool_],
+        acted: NDArray[np.bool_],
+        needs: Sequence[Needs],
+    ) -> Slots:
+        """Book where some environments stand now, and return it."""
+        to_act = np.zeros_like(alive)
+        asked = [(i, self._slot[n.agent_id]) for i, row in enumerate(needs) for n in row]
+        if asked:
+            to_act[tuple(np.array(asked).T)] = True
+        if ids == self._everyone:
+            self._current, self._needs = current, list(needs)
+            self._alive, self._to_act, self._acted = alive, to_act, acted
+        else:
+            self._current = {
+                agent: _changed(columns, ids, current[agent], self._everyone)
+                for agent, columns in self._current.items()
+            }
+            self._needs = list(self._needs)
+            for i, row in zip(ids, needs, strict=True):
+                self._needs[i] = row
+            self._alive, self._to_act, self._acted = (
+                _changed(column, ids, rows, self._everyone)
+                for column, rows in (
+                    (self._alive, alive),
+                    (self._to_act, to_act),
+                    (self._acted, acted),
+                )
+            )
+        return Slots(self.agents, current, alive, to_act, needs)
+
+
+def _changed(columns: Columns, ids: list[int], rows: Columns, everyone: list[int]) -> Columns:
+    changed = take(columns, everyone)
+    put(changed, ids, rows)
+    return changed

@@ -1,0 +1,200 @@
+"""The actions of many environments, as a list, as columns, or as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave.codec import AgentsSpec, Spec
+from envweave.codec.containers import Model, Record
+from envweave.codec.spec import short
+from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, suggest
+from envweave.session.episodes import read_seed
+from envweave.types import Task
+
+
+def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
+    """Return one action an environment.
+
+    Args:
+        actions: A list of actions or dicts; a dict of columns; or one array, where an action
+            is a number or array itself, or has one field.
+        num_envs: How many there must be.
+        spec: What one action is.
+
+    Raises:
+        ActionError: Their number or their form is wrong.
+    """
+    rows: list[Any]
+    if isinstance(actions, np.ndarray):
+        rows = _from_array(actions, num_envs, spec)
+    elif isinstance(actions, Mapping):
+        rows = _from_columns(actions, num_envs)
+    elif isinstance(actions, Sequence) and not isinstance(actions, str | bytes):
+        rows = list(actions)
+    else:
+        raise ActionError(
+            f"actions: {type(actions).__name__} is no list, no dict of columns and no array"
+        )
+    if len(rows) != num_envs:
+        raise ActionError(f"actions: {len(rows)} were given for {num_envs} environments")
+    return rows
+
+
+def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
+    if array.ndim == 0:
+        raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
+    values = array.tolist() if array.ndim == 1 else list(array)
+    if not isinstance(spec, Record | Model):
+        return values
+    fields = [name for name in spec.fields if name != "metadata"]
+    if len(fields) != 1:
+        raise ActionError(
+            f"actions: one array cannot fill the fields {', '.join(fields)}. Pass a dict "
+            "of columns, or a list of actions."
+        )
+    return [{fields[0]: value} for value in values]
+
+
+def agent_action_rows(
+    actions: Any, asked: NDArray[np.bool_], agents: tuple[str, ...], spec: AgentsSpec
+) -> list[Any]:
+    """Return one dict of actions by agent an environment.
+
+    Args:
+        actions: A list with such a dict an environment; a dict by agent of what
+            `action_rows` takes, where the actions of those who are not asked are ignored;
+            or one array with a row for each environment and a column for each agent.
+        asked: Whom each environment asks, by row and agent.
+        agents: Which agent each column of `asked` is of.
+        spec: What one action of each agent is.
+
+    Raises:
+        ActionError: Their number or their form is wrong.
+    """
+    if isinstance(actions, np.ndarray):
+        if actions.shape[:2] != asked.shape:
+            raise ActionError(
+                f"actions: an array of shape {actions.shape} does not begin with {asked.shape}, "
+                f"the environments and the agents {', '.join(map(repr, agents))}. Pass such a "
+                "one, or a dict with a column an agent."
+            )
+        actions = {agent: actions[:, slot] for slot, agent in enumerate(agents)}
+    if not isinstance(actions, Mapping):
+        return action_rows(actions, len(asked), spec)
+    rows: list[dict[str, Any]] = [{} for _ in asked]
+    for agent, column in actions.items():
+        if agent not in agents:
+            raise ActionError(
+                f"actions[{agent!r}]: there is no such agent.{suggest(str(agent), agents)} A dict "
+                f"holds a column for each of {', '.join(map(repr, agents))}."
+            )
+        try:
+            given = action_rows(column, len(asked), spec[agent])
+        except ActionError as error:
+            raise ActionError(f"actions[{agent!r}]{str(error).removeprefix('actions')}") from None
+        for i in np.flatnonzero(asked[:, agents.index(agent)]).tolist():
+            rows[i][agent] = given[i]
+    return rows
+
+
+def _from_columns(columns: Mapping[str, Any], num_envs: int) -> list[Any]:
+    named = {name: _column(name, column, num_envs) for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in named.items()}
+    if len(set(lengths.values())) > 1:
+        raise ActionError(f"actions: the columns differ in length: {lengths}")
+    return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+
+
+def _column(name: str, column: Any, num_envs: int) -> list[Any]:
+    if isinstance(column, np.ndarray) and column.ndim == 1:
+        return list(column.tolist())
+    if isinstance(column, Iterable) and not isinstance(column, str | bytes | Mapping | Set):
+        try:
+            return list(column)
+        except TypeError:
+            pass  # an array of no dimension
+    raise ActionError(
+        f"actions.{name}: {short(column)} is no column. A dict holds one value an environment "
+        f"for each field: {{{name!r}: [{short(column)}] * {num_envs}}}; or pass a list of actions."
+    )
+
+
+def read_ids(ids: Any, num_envs: int) -> list[int]:
+    """Return the numbers of the environments that a caller names.
+
+    Raises:
+        OptionError: They are no numbers, or name nobody, or one twice.
+    """
+    if not _is_sequence(ids):
+        such = int(ids) if isinstance(ids, int | np.integer) else 0
+        raise OptionError(
+            f"ids={short(ids)} is no list of environments. Pass a list or an array of their "
+            f"numbers, such as ids=[{such}]."
+        )
+    chosen = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    for i in chosen:
+        if isinstance(i, bool | np.bool_):
+            raise OptionError(
+                f"ids={short(chosen)} is a mask; ids are numbers. Use ids=np.flatnonzero(mask)."
+            )
+        if not isinstance(i, int | np.integer):
+            raise OptionError(
+                f"ids={short(chosen)} must be whole numbers from 0 to {num_envs - 1}, but "
+                f"{short(i)} is none."
+            )
+    if len(set(chosen)) < len(chosen) or not all(0 <= i < num_envs for i in chosen):
+        raise OptionError(
+            f"ids={short(chosen)} must be different numbers from 0 to {num_envs - 1}."
+        )
+    return [int(i) for i in chosen]
+
+
+Wanted: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""What each environment's reset is asked for, by its number: `seed`, `task` and `options`."""
+
+
+def read_wishes(
+    ids: Sequence[int], seed: Any, task: Any, options: Mapping[str, Any] | None
+) -> Wanted:
+    """Return what each environment's reset is asked for, from what a caller asked of all.
+
+    Raises:
+        SeedError: It is no seed, or there are too few or too many.
+        OptionError: There are too few or too many tasks.
+    """
+    rows = zip(ids, _read_seeds(seed, ids), _read_tasks(task, ids), strict=True)
+    return {i: {"seed": s, "task": t, "options": options} for i, s, t in rows}
+
+
+def _read_seeds(seed: Any, ids: Sequence[int]) -> list[int | None]:
+    """From one seed, environment i gets `seed + i`."""
+    if seed is None:
+        return [None] * len(ids)
+    if _is_sequence(seed):
+        return _one_each(seed, ids, "seed", SeedError)
+    base = read_seed(seed)
+    return [base + i for i in ids]
+
+
+def _read_tasks(task: Any, ids: Sequence[int]) -> list[Task | str | None]:
+    """One task is for all of them."""
+    return _one_each(task, ids, "task", OptionError) if _is_sequence(task) else [task] * len(ids)
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _one_each(
+    values: Any, ids: Sequence[int], name: str, refusal: type[EnvWeaveError]
+) -> list[Any]:
+    given = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    if len(given) != len(ids):
+        raise refusal(f"{name}: {len(given)} were given for {len(ids)} environments.")
+    return given

@@ -1,0 +1,214 @@
+"""Vectors whose environments are stepped apart, and come back one by one.
+
+`ApartTransport` keeps the books; a `Crew` runs the calls: on an event loop (`loop.py`), or in
+threads (`threads.py`). Every call has a number. A caller who is interrupted while it waits for
+a reset has abandoned those calls, and whatever still comes of them is dropped by number; steps
+are kept until somebody receives them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
+
+from envweave.errors import ActionError, EnvWeaveError
+from envweave.session import Session
+from envweave.types import ResetResult, State, Tasks
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import Standing, StepBatch, batch_of
+from envweave.vector.columns import Columns, Layout, Listed, replaced
+from envweave.vector.serial import admit_each, check_each, first_seen, standing
+
+Outcome: TypeAlias = Any
+"""A result, an author's state, or whatever was raised instead."""
+
+
+class Call(NamedTuple):
+    """One call on one environment.
+
+    Attributes:
+        number: Which call of the vector it is.
+        env_index: Which environment it is for.
+        method: `"reset"`, `"step"` or `"state"`.
+        args: What the method is given.
+        keywords: What it is given by name.
+    """
+
+    number: int
+    env_index: int
+    method: str
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = {}
+
+
+class Crew(Protocol):
+    """Runs the calls of many environments at once, each environment's one after the other.
+
+    Every call comes to an outcome, also one that raises what is no `Exception`.
+    """
+
+    done: dict[int, Outcome]
+    """The outcomes that nobody has taken out yet, by number of call, the oldest first."""
+
+    def run(self, call: Call) -> None:
+        """Run one call, some time; its outcome comes to `done`."""
+
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Return when `done` holds `count` outcomes, or after `timeout_s` seconds."""
+
+    def abandon(self, numbers: Collection[int]) -> None:
+        """Stop these calls where that can be; nobody waits for their outcomes."""
+
+    def close(self) -> None:
+        """Close every environment, and leave nothing behind. May be called twice."""
+
+
+@final
+class ApartTransport:
+    """Steps many sessions at once; a slow one holds up nobody but a barrier."""
+
+    def __init__(self, sessions: Sequence[Session], crew: Callable[[list[Session]], Crew]) -> None:
+        self.sessions = list(sessions)
+        self._crew = crew(self.sessions)
+        self._numbers = itertools.count()
+        self._steps: dict[int, int] = {}  # the environment of each step owed, by number of call
+        self._layout: Layout = Listed()
+        self.columns: Columns = None
+        self.interface = self.sessions[0].interface
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self.sessions[0].tasks
+
+    @property
+    def owed(self) -> set[int]:
+        """The environments whose step nobody has received yet."""
+        return set(self._steps.values())
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._layout = layout
+        self.columns = layout.gather(observations)
+        for session in self.sessions:
+            session.fits = layout.check
+
+    def check_reset(self, wanted: Wanted) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        check_each(self.sessions, wanted)
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        came = self._ask(
+            Call(next(self._numbers), i, "reset", (), keywords) for i, keywords in wanted.items()
+        )
+        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(wanted, came, strict=True))
+        started = first_seen(outcomes)
+        if self.columns is not None and started:
+            self.columns = replaced(self.columns, started, self._layout)
+        return outcomes
+
+    def _ask(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Run calls, wait for all of them, and return what came of each."""
+        asked: dict[int, int] = {}
+        try:
+            for call in calls:
+                asked[call.number] = call.env_index
+                self._crew.run(call)
+            self._wait(asked, len(asked), None)
+        except BaseException:
+            self._crew.abandon(asked)
+            raise
+        outcomes = [self._crew.done.pop(number) for number in asked]
+        for i, outcome in zip(asked.values(), outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EnvWeaveError):
+                raise _named(i, outcome)
+        return outcomes
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        return [standing(self.sessions[i]) for i in ids]
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        return admit_each([self.sessions[i] for i in ids], actions)
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once."""
+        self.send(range(len(self.sessions)), actions)
+        self._wait(self._steps, len(self._steps), None)
+        return self._take(sorted(self._steps))
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Let these environments take a step each."""
+        for i, action in zip(ids, actions, strict=True):
+            call = Call(next(self._numbers), i, "step", (action,))
+            self._crew.run(call)  # first: what the books hold, the crew will bring
+            self._steps[call.number] = i
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
+        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
+        return self._take(self._wait(self._steps, min_ready, timeout_s))
+
+    def _wait(self, wanted: Container[int], count: int, timeout_s: float | None) -> list[int]:
+        """Wait until `count` of the calls wanted are done; return those that are."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while len(ready := self._sift(wanted)) < count:
+            left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
+            self._crew.wait(count, left)
+            if time.monotonic() >= deadline:
+                return self._sift(wanted)
+        return ready
+
+    def _sift(self, wanted: Container[int]) -> list[int]:
+        """Return which of the calls wanted are done, and drop what nobody waits for."""
+        ready = []
+        for number in list(self._crew.done):
+            if number in wanted:
+                ready.append(number)
+            elif number not in self._steps:
+                del self._crew.done[number]
+        return ready
+
+    def _take(self, numbers: Sequence[int]) -> StepBatch:
+        """Make a batch of steps that are done, and strike them from the books."""
+        done = self._crew.done
+        ids, results = [], []
+        for number in numbers:
+            outcome, session = done[number], self.sessions[self._steps[number]]
+            if isinstance(outcome, ActionError):
+                outcome = session.refused(outcome)
+            elif isinstance(outcome, BaseException):
+                # The others stay, for whoever receives next.
+                raise _named(self._steps.pop(number), outcome)
+            elif outcome.ready is None:
+                session.info = outcome.info
+            ids.append(self._steps[number])
+            results.append(outcome)
+        shown = {i: result.current for i, result in zip(ids, results, strict=True)}
+        self.columns = replaced(self.columns, shown, self._layout)
+        batch = batch_of(results, ids, self._layout)
+        for number in numbers:
+            del self._steps[number], done[number]
+        return batch
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        everyone = range(len(self.sessions))
+        states = self._ask([Call(next(self._numbers), i, "state") for i in everyone])
+        for outcome in states:
+            if isinstance(outcome, EnvWeaveError):
+                raise outcome
+        return states
+
+    def close(self) -> None:
+        """Close every environment; the first failure is raised when all are closed."""
+        self._crew.close()
+
+
+def _named(index: int, error: BaseException) -> BaseException:
+    error.add_note(f"Raised in environment {index} of the vector.")
+    return error

@@ -1,0 +1,224 @@
+"""A worker's share of a vector: some of its environments, stepped in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from envweave.environment import Interface
+from envweave.errors import EnvWeaveError, StateFailedError
+from envweave.registry import EnvSpec, Options
+from envweave.registry.plugins import load_path
+from envweave.session import Session
+from envweave.types import ResetResult, State, StepResult, Tasks
+from envweave.vector import BatchTransport, StepBatch
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import tick_of
+from envweave.vector.columns import Arrays, Layout
+from envweave.vector.episode_tracker import then
+from envweave.vector.process.lazy_rows import is_rebuildable, is_rebuilt
+from envweave.vector.process.shared_memory import Board, Memory, SharedColumns, Turn
+from envweave.workers.channel import Channel
+from envweave.workers.deadline_marks import Marked, bind_main_classes
+from envweave.workers.pickling import fail_start, fail_step, refused
+
+MAKE = "envweave.backends.inproc:connect_vector"
+"""What makes the environments here; it stands above this layer, so it is named, not imported."""
+
+
+class Hello(NamedTuple):
+    """What a worker says of its environments, once they are made."""
+
+    interface: Interface
+    tasks: Tasks | None
+
+
+class Started(NamedTuple):
+    """What came of a reset, by row of the vector.
+
+    Attributes:
+        outcomes: A result, or what was raised instead.
+        positions: Where each row's stream of episodes stands.
+    """
+
+    outcomes: dict[int, ResetResult[Any] | Exception]
+    positions: dict[int, Any]
+
+
+class Rest(NamedTuple):
+    """What columns cannot hold of a step, by row of the vector.
+
+    Attributes:
+        special: The result of each row whose step was no ordinary one.
+        infos: The info of each ordinary row that has one.
+        lists: The columns that are lists, one item a row.
+        whole: Observations that the columns do not hold all of.
+        positions: Where the stream of episodes stands in each row that began one.
+    """
+
+    special: dict[int, StepResult[Any]]
+    infos: dict[int, dict[str, Any]]
+    lists: list[list[Any]]
+    whole: dict[int, Any]
+    positions: dict[int, Any]
+
+
+@final
+class VectorHost:
+    """Runs some rows of a vector. They are named by their number in the whole."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kwargs: Mapping[str, Any],
+        options: Options,
+        rows: range,
+        num_envs: int,
+        board: Board,
+        turn: Turn,
+    ) -> None:
+        self._rows = rows
+        marks = None
+        if options.timeout_s is not None:
+            marks = lambda i, one: Marked(one, board, turn, rows[i])  # noqa: E731
+        self._transport: BatchTransport = load_path(MAKE)(
+            spec, kwargs, options, len(rows), wrap=marks, share=(rows.start, num_envs)
+        )
+        self._sessions: Sequence[Session] = self._transport.sessions
+        self._shared: SharedColumns | None = None
+        self._sends_rows = False  # whether columns hold all there is to an observation
+        self._batch: StepBatch | None = None  # the last one
+        bind_main_classes(self._transport.interface)
+
+    def hello(self) -> Hello:
+        """Return what the trainer wants to know first."""
+        return Hello(self._transport.interface, self._transport.tasks)
+
+    def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
+        """Answer a message."""
+        if name == "share":
+            args = (*args, Memory(channel.recv_fd()))
+        return getattr(self, f"_{name}")(*args)
+
+    def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:
+        refusals: dict[int, EnvWeaveError] = {}
+        for row, keywords in wanted.items():
+            try:
+                self._session(row).check_reset(**keywords)
+            except EnvWeaveError as error:
+                refusals[row] = error
+        return refusals
+
+    def _go_on_from(self, positions: Mapping[int, Any]) -> None:
+        for row, position in positions.items():
+            self._session(row).go_on_from(position)
+
+    def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> Started:
+        self._go_on_from(positions)
+        first = self._rows.start
+        came = self._transport.reset({row - first: one for row, one in wanted.items()})
+        outcomes = {i + first: outcome for i, outcome in came.items()}
+        return Started(outcomes, {row: self._session(row).position for row in outcomes})
+
+    def _share(
+        self, layout: Layout, acts: Layout, num_envs: int, fill: Mapping[int, Any], memory: Memory
+    ) -> None:
+        """Fix the columns. `fill` stands in where no episode is running."""
+        shown = [
+            fill.get(row, session.last)
+            for row, session in zip(self._rows, self._sessions, strict=True)
+        ]
+        self._transport.fix(layout, shown)
+        self._shared = SharedColumns(memory, layout, acts, num_envs)
+        self._sends_rows = not is_rebuildable(layout)
+
+    def _admit(self, actions: Mapping[int, Any]) -> dict[int, Exception]:
+        """Return which of these actions are refused."""
+        refusals: dict[int, Exception] = {}
+        for row, action in actions.items():
+            try:
+                self._session(row).admit(action)
+            except EnvWeaveError as error:
+                refusals[row] = error
+        return refusals
+
+    def step_all(self) -> Rest | None:
+        """Step every row, with the actions in their shared column."""
+        rows = slice(self._rows.start, self._rows.stop)
+        assert self._shared is not None
+        return self._booked(self._transport.step(self._shared.read_actions(rows)), rows)
+
+    def _step(self, actions: Sequence[Any]) -> Rest | None:
+        rows = slice(self._rows.start, self._rows.stop)
+        return self._booked(self._transport.step(actions), rows)
+
+    def _step_some(self, actions: Mapping[int, Any]) -> Rest | None:
+        first = self._rows.start
+        self._transport.send([row - first for row in actions], list(actions.values()))
+        batch = self._transport.recv(len(actions), None)
+        return self._booked(batch, [i + first for i in batch.ids.tolist()])
+
+    def _booked(self, batch: StepBatch, rows: slice | list[int]) -> Rest | None:
+        """Write a batch to the shared columns; return what they cannot hold."""
+        self._batch = batch
+        assert self._shared is not None
+        tick = tick_of(batch)
+        first, ids = self._rows.start, tick.ids
+        lists: list[list[Any]] = []
+        if len(tick.special) < len(ids):  # else the results hold it all
+            self._shared.rewards[rows] = tick.rewards
+            lists = self._shared.put(rows, tick.successor)
+        whole: dict[int, Any] = {}
+        layout = tick.layout
+        if tick.shown is not None and not isinstance(layout, Arrays):
+            whole = {
+                ids[k] + first: one
+                for k, one in enumerate(tick.shown)
+                if k not in tick.special
+                and (
+                    self._sends_rows
+                    or not is_rebuilt(layout, one, tick.rewards[k], tick.infos.get(k, {}))
+                )
+            }
+        if not (tick.special or tick.infos or lists or whole):
+            return None
+        special = {ids[k] + first: result for k, result in tick.special.items()}
+        infos = {ids[k] + first: info for k, info in tick.infos.items()}
+        began = [row for row, result in special.items() if result.ready is not None]
+        positions = {row: self._session(row).position for row in began}
+        return Rest(special, infos, lists, whole, positions)
+
+    def _state(self) -> list[State]:
+        return self._transport.state()
+
+    def sendable(self, answer: Any) -> Any:
+        """Return an answer that could not be sent, with failures in place of what could not be."""
+        if isinstance(answer, Started):
+            outcomes = {
+                row: fail_start(self._session(row), one) for row, one in answer.outcomes.items()
+            }
+            return answer._replace(outcomes=outcomes)
+        if isinstance(answer, Rest) and self._batch is not None:
+            return self._sendable(answer, self._batch)
+        raise StateFailedError(f"The state cannot be sent to another process: {refused(answer)}")
+
+    def _sendable(self, rest: Rest, batch: StepBatch) -> Rest:
+        special, positions = dict(rest.special), dict(rest.positions)
+        for i, result in zip(batch.ids.tolist(), batch, strict=True):
+            session, row = self._sessions[i], i + self._rows.start
+            failed = fail_step(session, result)
+            if failed is result:
+                continue
+            if failed.ready is None and session.autoreset:
+                failed = then(failed, self._reset({row: {}}, {}).outcomes[row])
+            special[row], positions[row] = failed, session.position
+        infos = {row: info for row, info in rest.infos.items() if row not in special}
+        whole = {row: one for row, one in rest.whole.items() if row not in special}
+        return rest._replace(special=special, infos=infos, whole=whole, positions=positions)
+
+    def close(self) -> None:
+        """Close every environment; the first failure is raised when all are closed."""
+        self._transport.close()
+
+    def _session(self, row: int) -> Session:
+        return self._sessions[row - self._rows.start]

@@ -1,0 +1,390 @@
+"""Many sessions of one kind, stepped in one loop.
+
+An ordinary step (a number for a reward, no end, nothing emitted) is booked by column: the
+author's step is called row by row, and everything else is done once a batch. Every other step
+goes to its row's own `Session`, so that there is one set of rules; a property test proves both
+roads equal.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from envweave.codec import Mismatch
+from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
+from envweave.session import Phase, Session, SyncDriver
+from envweave.session.snapshot import is_flat, keep
+from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
+from envweave.vector.arguments import Wanted
+from envweave.vector.batch import Standing, StepBatch, Tick, batch_of
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
+from envweave.vector.step_columns import BLANK, HELD_BY_COLUMN, Rare, Told, take_apart
+
+
+@final
+class SessionRows:
+    """The sync sessions of a vector, by row."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = list(sessions)
+        self.drivers = [SyncDriver(session) for session in self.sessions]
+        count = len(self.sessions)
+        self._ids = range(count)
+        self._steps = [session.environment.step for session in self.sessions]
+        self._boxes = [session.said for session in self.sessions]
+        spec = self.sessions[0].interface.action_spec
+        # Where any object is an action, an answer that nobody waits for is still none.
+        self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
+        self._layout: Layout = Listed()
+        self._fitting: Sequence[Any] = (self,) * count  # authors' objects seen to fit the columns
+        # Authors who fill one array again and again: what was seen to fit still fits. Tuples
+        # compare their items by identity first, and arrays of several numbers that are not
+        # the same object refuse: a tenth of the cost of looking at every dtype and shape.
+        self._refills: Arrays | None = None
+        self._shown: Sequence[Any] | None = None  # what was shown of them, if columns don't hold it
+        self._may_change = True  # whether an author can write to what was shown
+        self._infos: Mapping[int, dict[str, Any]] = {}  # of the last ordinary steps
+        self._columns: Columns = None  # the last observations; nobody writes to it
+        self._tick = 0
+        self._off_road: set[int] = set()  # rows whose steps all go to their session
+        # Batches refer to these, so they are copied before they are written to.
+        self._offsets = np.zeros(count, np.int64)  # plus the tick, each episode's step count
+        self._episodes: list[str | None] = [None] * count
+        self._tasks: list[str | None] = [None] * count
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._layout = layout
+        self._columns = layout.gather(observations)
+        self._shown = None if isinstance(layout, Arrays) else list(observations)
+        self._may_change = isinstance(layout, Fields | Listed)
+        if isinstance(layout, Arrays) and math.prod(layout.shape) > 1:
+            self._refills = layout
+        for session in self.sessions:
+            session.fits = layout.check
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._columns
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        outcomes: dict[int, ResetResult[Any] | Exception] = {}
+        for i, keywords in wanted.items():
+            try:
+                outcomes[i] = self.drivers[i].reset(**keywords)
+            except EnvWeaveError as error:
+                outcomes[i] = error
+        started = first_seen(outcomes)
+        self._start(started)
+        self._note_detours(started)
+        return outcomes
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        if not self._off_road and self._read_all is not None:
+            try:
+                return self._read_all(actions)
+            except Mismatch:
+                pass  # each session says it in its own words, and who it was
+        return admit_each([self.sessions[i] for i in ids], actions)
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step every environment once, with actions that were admitted."""
+        if self._off_road:
+            return self.step_some(list(enumerate(actions)))
+        outcomes: list[Any] = []
+        rare: Rare = {}
+        for step, action in zip(self._steps, actions, strict=True):
+            try:
+                outcomes.append(step(action))
+            except Exception as error:  # noqa: BLE001 - the author's code; this row's alone
+                rare[len(outcomes)] = error
+                outcomes.append(BLANK)
+        if any(self._boxes):
+            for i, box in enumerate(self._boxes):
+                if box:
+                    rare.setdefault(i, None)
+        return self._book(take_apart(outcomes, rare), outcomes, rare)
+
+    def _book(self, told: Told, outcomes: list[Any], rare: Rare) -> StepBatch:
+        special: dict[int, StepResult[Any]] = {}
+        for i in sorted(rare) if rare else ():
+            special[i] = self._conclude(i, outcomes[i], rare[i])
+        outcomes.clear()  # the list; whoever still holds something of it is an author
+        shown = self._copies(told, special)
+        try:
+            successor = self._gather(told.observations, shown)
+        except MisfitError:
+            shown = list(shown)
+            for i in self._ids:
+                if i not in special:
+                    try:
+                        self._layout.check(shown[i])
+                    except BadReturnError as misfit:
+                        special[i] = self._conclude(i, None, misfit)
+                        shown[i] = special[i].observation
+            successor = self._layout.gather(shown)
+        self._note_fitting(told.observations, special)
+        for i, result in special.items():
+            told.rewards[i] = math.nan if result.reward is None else result.reward
+        if refused := [i for i, result in special.items() if result.refused is not None]:
+            self._offsets = self._offsets.copy()
+            self._offsets[refused] -= 1  # their clock stands still
+        self._infos = told.infos
+        self._columns = successor
+        by_row = self._shown = None if self._shown is None else shown
+        self._tick += 1
+        tick = Tick(
+            self._layout,
+            self._ids,
+            successor,
+            by_row,
+            told.rewards,
+            special,
+            told.infos,
+            self._offsets,
+            self._episodes,
+            self._tasks,
+            self._tick,
+        )
+        if special:
+            self._start({i: r.current for i, r in special.items() if r.ready is not None})
+            self._note_detours(special)
+        return StepBatch(tick, self._columns)
+
+    def _copies(self, told: Told, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
+        """Return what may be shown of the authors' objects, which they may go on writing to."""
+        if not special and not self._may_change:
+            return told.observations
+        held = list(map(sys.getrefcount, told.observations)) if self._may_change else []
+        shown = list(told.observations)
+        for i, result in special.items():
+            shown[i] = result.observation
+        if not self._may_change:
+            return shown
+        infos = told.infos
+        for i, one in enumerate(told.observations):
+            is_ours = held[i] <= HELD_BY_COLUMN and i not in infos and is_flat(type(one))
+            if i in special or is_ours:
+                continue
+            try:
+                shown[i] = keep(one)
+            except BadReturnError as error:
+                special[i] = self._conclude(i, None, error)
+                shown[i] = special[i].observation
+        return shown
+
+    def _gather(self, raw: Sequence[Any], shown: Sequence[Any]) -> Columns:
+        if self._refills is not None and raw[0] is self._fitting[0]:
+            try:
+                if raw == self._fitting:
+                    return self._refills.join(shown)
+            except (TypeError, ValueError):
+                pass  # some array is another one, or of another size by now
+        return self._layout.gather(shown)
+
+    def _note_fitting(self, raw: Sequence[Any], special: Mapping[int, Any]) -> None:
+        """Note the authors' objects, which were shown and fit, but for those of these rows."""
+        if self._refills is None:
+            return
+        if special:
+            fitting = list(raw)
+            for i in special:
+                fitting[i] = self._fitting[i]
+            raw = tuple(fitting)
+        self._fitting = raw
+
+    def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
+        """Let a row's session conclude its step, and begin the next episode if one is due."""
+        session = self._caught_up(i)
+        if isinstance(error, ActionError):
+            return session.refused(session.refuse(error))
+        result = session.conclude(outcome) if error is None else session.fail(error)
+        session.info = result.info
+        return self.drivers[i].go_on(result)
+
+    def _caught_up(self, i: int) -> Session:
+        """Return a row's session, told of the ordinary steps that it did not see."""
+        session = self.sessions[i]
+        if session.phase is Phase.LIVE and i not in self._off_road:
+            index = self._tick + self._offsets.item(i)
+            if session.step_index != index:
+                session.step_index, session.info = index, self._infos.get(i) or {}
+            session.last = self._columns[i, ...] if self._shown is None else self._shown[i]
+        return session
+
+    def catch_up(self) -> None:
+        """Tell every session of the ordinary steps that it did not see."""
+        for i in self._ids:
+            self._caught_up(i)
+
+    def _start(self, started: Mapping[int, Any]) -> None:
+        """Book the first observations of new episodes."""
+        if not started:
+            return
+        self._offsets, self._episodes = self._offsets.copy(), list(self._episodes)
+        self._tasks = list(self._tasks)
+        self._shown = None if self._shown is None else list(self._shown)
+        for i, observation in started.items():
+            session = self.sessions[i]
+            self._offsets[i] = -self._tick
+            self._steps[i] = session.environment.step  # another's, if the last one failed
+            self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
+            if self._shown is not None:
+                self._shown[i] = observation
+        if self._columns is not None:
+            self._columns = replaced(self._columns, started, self._layout)
+
+    def _note_detours(self, rows: Sequence[int] | Mapping[int, Any]) -> None:
+        """Note which rows' steps are their sessions' matter alone.
+
+        Those of several agents, and those under a transform or a tool call.
+        """
+        for i in rows:
+            session = self.sessions[i]
+            detour = (
+                session.phase is Phase.TOOL
+                or session.transform is not None
+                or session.interface.possible_agents is not None
+            )
+            (self._off_road.add if detour else self._off_road.discard)(i)
+
+    def step_some(self, sent: Sequence[tuple[int, Any]]) -> StepBatch:
+        """Step these rows in order, each under its own session."""
+        results: dict[int, StepResult[Any]] = {}
+        for i, action in sent:
+            session = self._caught_up(i)
+            try:
+                results[i] = result = self.drivers[i].step(action)
+            except ActionError as error:
+                results[i] = session.refused(error)
+            else:
+                session.info = result.info if result.ready is None else session.info
+        # Rows share one clock; for a row, its start is where the clock meets its own count.
+        self._offsets = self._offsets.copy()
+        self._shown = None if self._shown is None else list(self._shown)
+        for i, result in results.items():
+            self._offsets[i] = result.step_index - self._tick
+            if self._shown is not None:
+                self._shown[i] = result.observation
+        shown = {i: result.observation for i, result in results.items()}
+        self._columns = replaced(self._columns, shown, self._layout)
+        self._start({i: r.current for i, r in results.items() if r.ready is not None})
+        self._note_detours(list(results))
+        return batch_of(list(results.values()), list(results), self._layout)
+
+
+def first_seen(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
+    """Return the first observation of each environment whose reset did not fail."""
+    return {i: one.observation for i, one in outcomes.items() if isinstance(one, ResetResult)}
+
+
+def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]:
+    """Ask each session to admit its action; if one refuses, its place is named."""
+    admitted: list[Any] = []
+    for session, action in zip(sessions, actions, strict=True):
+        try:
+            admitted.append(session.admit(action))
+        except ActionError as error:
+            words = str(error).removeprefix("action")
+            raise ActionError(f"actions[{len(admitted)}]{words}") from None
+        except ToolCallOpenError as error:
+            raise ToolCallOpenError(f"actions[{len(admitted)}]: {error}") from None
+    return admitted
+
+
+def check_each(sessions: Sequence[Session], wanted: Wanted) -> None:
+    """Refuse a reset that one of these would refuse, naming it; nothing changes."""
+    for i, keywords in wanted.items():
+        try:
+            sessions[i].check_reset(**keywords)
+        except EnvWeaveError as error:
+            raise type(error)(f"Environment {i}: {error}") from None
+
+
+def standing(session: Session) -> Standing:
+    """Return where a session stands."""
+    return Standing(session.last, session.step_index, session.episode_id, session.task_id)
+
+
+@final
+class SerialTransport:
+    """Steps many sync sessions in the caller's thread, in order."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = list(sessions)
+        self._rows = SessionRows(sessions)
+        self._sent: list[tuple[int, Any]] = []
+        self.interface = sessions[0].interface
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What episodes can be about."""
+        return self.sessions[0].tasks
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+        self._rows.fix(layout, observations)
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Nobody writes to it."""
+        return self._rows.columns
+
+    @property
+    def owed(self) -> set[int]:
+        """The environments that were sent for, and have not been stepped yet."""
+        return {i for i, _ in self._sent}
+
+    def check_reset(self, wanted: Wanted) -> None:
+        """Refuse what `reset` would refuse; nothing changes."""
+        check_each(self._rows.sessions, wanted)
+
+    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure stands in its place."""
+        return self._rows.reset(wanted)
+
+    def standing(self, ids: Sequence[int]) -> list[Standing]:
+        """Return where these environments stand."""
+        self._rows.catch_up()
+        return [standing(self._rows.sessions[i]) for i in ids]
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        return self._rows.admit(ids, actions)
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once."""
+        return self._rows.step(actions)
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Keep the actions; the environments are stepped when somebody receives."""
+        self._sent.extend(zip(ids, actions, strict=True))
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:  # noqa: ARG002
+        """Step those that were sent for, in order; all of them are ready then."""
+        sent, self._sent = self._sent, []
+        return self._rows.step_some(sent)
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        self._rows.catch_up()
+        return [session.state() for session in self._rows.sessions]
+
+    def close(self) -> None:
+        """Close every environment; the first failure is raised when all are closed."""
+        failures: list[BaseException] = []
+        for driver in self._rows.drivers:
+            try:
+                driver.close()
+            except BaseException as error:  # noqa: BLE001 - the others must be closed too
+                failures.append(error)
+        if failures:
+            raise failures[0]

@@ -1,0 +1,1 @@
+"""Worker processes that envweave starts itself, and the channel to them."""
