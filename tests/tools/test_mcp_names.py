@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envweave.errors import OptionError
-from envweave.tools.mcp import called, identifier
+from envweave.tools.mcp.servers import called, identifier
 
 
 @pytest.mark.parametrize(

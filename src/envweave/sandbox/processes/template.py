@@ -115,7 +115,7 @@ class Template:
             undo.pop_all()
 
     def _exec(self, control: int) -> subprocess.Popen[bytes]:
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         return subprocess.Popen(  # noqa: S603 - this very interpreter
             # Not `-I`, which would overlook the hash seed; the environment is ours alone.
             [sys.executable, "-P", "-s", "-B", "-c", _BOOT, str(control), package],
