@@ -20,8 +20,8 @@ from rows import GROWTH, OVERHEAD_US, SIZES, WEIGHED_SIZE, Row
 import envs
 import envweave as ew
 from envweave.bench.solo import (
-    Contender,
-    Contest,
+    Candidate,
+    Comparison,
     Rate,
     best,
     contest,
@@ -29,7 +29,7 @@ from envweave.bench.solo import (
     overhead_us,
     ratio,
 )
-from envweave.errors import in_words
+from envweave.errors import format_error
 
 LONGEST_TURN_S = 60.0
 REST_S = 0.6
@@ -40,7 +40,7 @@ AUTHOR, MAKE = "the author's code", "through make"
 class Field:
     """Who takes part in one comparison, and how."""
 
-    contenders: list[Contender] = field(default_factory=list)
+    contenders: list[Candidate] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -77,12 +77,12 @@ def gathered(
             except NotAvailableError as error:
                 field_.problems[name] = f"not available: {error}"
             except Exception as error:  # noqa: BLE001 - whoever it is, the others go on
-                field_.problems[name] = f"failed: {in_words(error)}"
+                field_.problems[name] = f"failed: {format_error(error)}"
             else:
                 if chosen:
                     field_.settings[name] = chosen
                 closing.append((name, opened.close))
-                field_.contenders.append(Contender(name, opened.step))
+                field_.contenders.append(Candidate(name, opened.step))
         yield field_
     finally:
         for name, close in closing:
@@ -90,7 +90,7 @@ def gathered(
                 with deadline(name):
                     close()
             except Exception as error:  # noqa: BLE001 - its processes are ended below
-                how.say(f"closing {name} failed: {in_words(error)}")
+                how.say(f"closing {name} failed: {format_error(error)}")
         ended = end_leftovers()
         if ended:
             how.say(f"{ended} processes that were left behind have been ended")
@@ -111,8 +111,8 @@ def _quickest_settings(name: str, kind: envs.Kind, num_envs: int, how: Settings)
             problem = error
             continue
         try:
-            measure(Contender(name, opened.step), how.seconds / 10)
-            rates.append((measure(Contender(name, opened.step), how.seconds / 2), one))
+            measure(Candidate(name, opened.step), how.seconds / 10)
+            rates.append((measure(Candidate(name, opened.step), how.seconds / 2), one))
         finally:
             opened.close()
     if not rates:
@@ -120,7 +120,7 @@ def _quickest_settings(name: str, kind: envs.Kind, num_envs: int, how: Settings)
     return max(rates, key=lambda pair: pair[0])[1]
 
 
-def _contest(field_: Field, how: Settings) -> Contest:
+def _contest(field_: Field, how: Settings) -> Comparison:
     @contextlib.contextmanager
     def turn(name: str) -> Iterator[None]:
         # PufferLib's workers spin for half a second after their last step; whoever comes next
@@ -196,8 +196,8 @@ def run_one(how: Settings, *, reads: bool) -> list[dict[str, Any]]:
         with ew.make(made, autoreset=True) as env:
             outcome = contest(
                 [
-                    Contender(AUTHOR, _episodes(bare.reset, alone(bare), action)),
-                    Contender(MAKE, _episodes(env.reset, env.step, action, reads=reads)),
+                    Candidate(AUTHOR, _episodes(bare.reset, alone(bare), action)),
+                    Candidate(MAKE, _episodes(env.reset, env.step, action, reads=reads)),
                 ],
                 repeats=how.repeats,
                 seconds=how.seconds,
@@ -283,7 +283,7 @@ def run_memory(how: Settings, names: tuple[str, ...]) -> list[dict[str, Any]]:
             told = json.loads(done.stdout.splitlines()[-1])
             weight, problem = told["bytes_per_env"], told["problem"]
         except (subprocess.SubprocessError, ValueError, IndexError) as error:
-            problem = f"failed: {in_words(error)}"
+            problem = f"failed: {format_error(error)}"
         found.append(
             {
                 "contender": name,

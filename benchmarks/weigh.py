@@ -10,7 +10,7 @@ from rows import WEIGHED_SIZE
 
 from envs import KINDS
 from envweave.bench.memory import usable_cores, weigh
-from envweave.errors import in_words
+from envweave.errors import format_error
 
 
 def main(name: str) -> None:
@@ -29,7 +29,7 @@ def main(name: str) -> None:
     except NotAvailableError as error:
         problem = f"not available: {error}"
     except Exception as error:  # noqa: BLE001 - told to who asked
-        problem = f"failed: {in_words(error)}"
+        problem = f"failed: {format_error(error)}"
     finally:
         end_leftovers()
     print(f"\n{json.dumps({'bytes_per_env': weight, 'problem': problem})}")

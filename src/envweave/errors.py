@@ -241,7 +241,7 @@ def suggest(wanted: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def in_words(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return what was raised, and in which line of the author's code, on one line."""
     name = type(error).__name__
     try:

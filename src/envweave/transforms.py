@@ -30,7 +30,7 @@ class Transform(ABC):
         """Return the observation to be shown. It may be the same object, changed."""
 
 
-class Verdict(Transform):
+class TransformResult(Transform):
     """A transform that has the last word on a reward, and that no other transform can blind.
 
     It looks at each observation before any transform has changed it, and speaks after all of
@@ -65,7 +65,7 @@ class CompositeTransform(Transform):
     def __init__(self, transforms: Iterable[Callable[[Observation], Observation]]) -> None:
         self.transforms = tuple(transforms)
         self._in_order: list[Callable[[Observation], Observation]] = []
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[TransformResult] = []
         for one in self.transforms:
             if not callable(one):
                 raise OptionError(
@@ -75,7 +75,7 @@ class CompositeTransform(Transform):
             if isinstance(one, CompositeTransform):
                 self._in_order += one._in_order  # noqa: SLF001 - of this very class
                 self._verdicts += one._verdicts  # noqa: SLF001
-            elif isinstance(one, Verdict):
+            elif isinstance(one, TransformResult):
                 self._verdicts.append(one)
             else:
                 self._in_order.append(one)

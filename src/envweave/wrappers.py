@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Literal, TypedDict, final
 
 from envweave.codec import Spec
-from envweave.codec.containers import Dictionary, Model, Record
-from envweave.codec.records import Struct
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.records import StructSpec
 from envweave.codec.scalars import is_text
 from envweave.codec.spec import AnySpec
 from envweave.environment import Environment, Interface
@@ -24,7 +24,7 @@ from envweave.errors import (
     DefinitionError,
     OptionError,
     SpecError,
-    in_words,
+    format_error,
     suggest,
 )
 from envweave.session.results import read_agents_reset, read_agents_step, read_reset, read_step
@@ -271,7 +271,7 @@ class TextWrapper(Wrapper):
         shown, taken = interface.observation_spec, interface.action_spec
         self.observation_field = _text_field(self, shown, "observation", observation_field)
         self.action_field = _text_field(self, taken, "action", action_field)
-        self._shows_dict = isinstance(shown, Dictionary)
+        self._shows_dict = isinstance(shown, DictSpec)
         self._said: Any = None
 
     @abstractmethod
@@ -430,7 +430,9 @@ class TokenizerWrapper(TextWrapper):
         try:
             return str(self._decode(list(action)))
         except Exception as error:
-            raise ActionError(f"action: {action!r} cannot be decoded: {in_words(error)}") from error
+            raise ActionError(
+                f"action: {action!r} cannot be decoded: {format_error(error)}"
+            ) from error
 
     def begin(self, text: str) -> list[int]:
         """Return the ids of the first text."""
@@ -459,7 +461,10 @@ def _text_field(wrapper: Wrapper, spec: Spec, what: str, given: str | None) -> s
     Raises:
         OptionError: None is, or several are and none is named.
     """
-    has_fields = isinstance(spec, Record | Model | Struct | Dictionary) and spec.fields is not None
+    has_fields = (
+        isinstance(spec, DataclassSpec | PydanticSpec | StructSpec | DictSpec)
+        and spec.fields is not None
+    )
     if not has_fields and given is None and (isinstance(spec, AnySpec) or is_text(spec)):
         return None
     fields: dict[str, Spec] = dict(spec.fields) if has_fields else {}  # type: ignore[attr-defined]

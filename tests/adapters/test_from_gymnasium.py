@@ -4,7 +4,7 @@ import pytest
 from gymnasium import spaces
 
 import envweave as ew
-from envweave.codec.scalars import Array, Integer
+from envweave.codec.scalars import ArraySpec, IntSpec
 from envweave.errors import (
     ActionError,
     DefinitionError,
@@ -96,8 +96,8 @@ def test_an_episode_is_gymnasiums_own_with_the_same_seed(gym_id):
 def test_spaces_become_specs():
     with ew.make("gym://CartPole-v1") as env:
         assert (env.action_spec.low, env.action_spec.high) == (0, 1)
-        assert isinstance(env.action_spec, Integer)
-        assert isinstance(env.observation_spec, Array)
+        assert isinstance(env.action_spec, IntSpec)
+        assert isinstance(env.observation_spec, ArraySpec)
         assert env.observation_spec.shape == (4,)
 
 

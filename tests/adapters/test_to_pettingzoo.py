@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import envweave as ew
-from envweave.codec.scalars import Array
+from envweave.codec.scalars import ArraySpec
 from envweave.errors import (
     ActionError,
     DefinitionError,
@@ -38,7 +38,7 @@ class Contest(ew.MultiAgentEnvironment):
     """
 
     possible_agents = ("p_0", "p_1", "p_2")
-    observation_spec = Array((2,), "float32", 0, 99)
+    observation_spec = ArraySpec((2,), "float32", 0, 99)
 
     def __init__(self, mishap: str | None = None) -> None:
         self.mishap = mishap
@@ -80,7 +80,7 @@ class Nim(ew.MultiAgentEnvironment):
     """Take 1 to 3 of 10 coins by turns; the last coin wins. It shows a mask."""
 
     possible_agents = ("player_0", "player_1")
-    observation_spec = Array((2,), "float32", 0, 10)
+    observation_spec = ArraySpec((2,), "float32", 0, 10)
 
     def to_act(self) -> list[str]:
         return [self.possible_agents[self._turn]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envweave.bench.memory import children_of, describe_machine, tree_bytes, usable_cores
-from envweave.bench.solo import Contender, Rate, best, contest, measure, overhead_us, ratio
+from envweave.bench.solo import Candidate, Rate, best, contest, measure, overhead_us, ratio
 
 
 class Noting:
@@ -25,7 +25,7 @@ class Noting:
                 raise RuntimeError("no more")
             return steps
 
-        return Contender(name, step, **more)
+        return Candidate(name, step, **more)
 
 
 @pytest.mark.slow  # measures for a while

@@ -11,14 +11,14 @@ from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import (
     Call,
     Calls,
-    Fault,
     Replies,
     Reply,
     Stepped,
     Steps,
+    WireFault,
     read_calls,
 )
-from envweave.wire.protocol import Caller, Exchange, UnsaidError, Volley
+from envweave.wire.protocol import BatchFrame, Caller, EncodeError, Exchange
 
 
 def replied(*calls: Call) -> bytes:
@@ -102,7 +102,7 @@ def test_a_call_that_was_not_taken_gives_its_number_back():
     """Else the next connection would name the session by a call that the server never had."""
     exchange, (one,) = opened(1)
     exchange.limit_bytes = 1
-    with pytest.raises(UnsaidError):
+    with pytest.raises(EncodeError):
         exchange.frame([one.call("step", {"action": 1})])
 
     one.take_back()
@@ -114,7 +114,7 @@ def test_a_call_that_was_not_taken_gives_its_number_back():
 def test_a_frame_that_the_server_could_not_read_is_told():
     exchange, (one,) = opened(1)
     exchange.frame([one.call("step", {"action": 1})])
-    fault = Fault(code="unreadable", message="no call")
+    fault = WireFault(code="unreadable", message="no call")
 
     with pytest.raises(WireError, match="no call"):
         exchange.read(MSGPACK.encode(Reply(id=0, fault=fault)))
@@ -124,18 +124,18 @@ def test_a_message_that_is_too_large_for_the_server_is_never_sent():
     exchange, (one,) = opened(1)
     exchange.limit_bytes = 1000
 
-    with pytest.raises(UnsaidError, match="takes 1000 at most"):
+    with pytest.raises(EncodeError, match="takes 1000 at most"):
         exchange.frame([one.call("step", {"action": "x" * 1000})])
 
     assert not exchange.is_waiting
 
 
-def fired(count: int) -> tuple[Exchange, list[Caller], Volley]:
+def fired(count: int) -> tuple[Exchange, list[Caller], BatchFrame]:
     exchange, callers = opened(count)
     steps = Steps(
         sessions=[caller.session for caller in callers], numbers=[2] * count, actions=[0] * count
     )
-    volley = Volley(steps, MSGPACK.encode(steps))
+    volley = BatchFrame(steps, MSGPACK.encode(steps))
     exchange.fire(volley)
     return exchange, callers, volley
 

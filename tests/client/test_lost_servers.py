@@ -17,10 +17,10 @@ from worlds_served import process_serving
 
 import envweave as ew
 from envweave.client.address import parse_address
-from envweave.client.async_env import AsyncRemoteDriver, SharedLine
+from envweave.client.async_env import AsyncRemoteDriver, SharedConnection
 from envweave.client.connection import BlockingConnection
 from envweave.client.env import RemoteDriver
-from envweave.client.server_info import Served, Server
+from envweave.client.server_info import Server, ServerInfo
 from envweave.errors import (
     ActionError,
     ConnectionLostError,
@@ -31,7 +31,7 @@ from envweave.errors import (
 )
 from envweave.session import episode_seed
 from envweave.wire.encoding import MSGPACK
-from envweave.wire.protocol import Caller, Patience
+from envweave.wire.protocol import Backoff, Caller
 from envweave.wire.schema import Types
 
 
@@ -138,8 +138,8 @@ def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
     async def main(url: str) -> None:
         server = Server(parse_address(url), MSGPACK)
         description = await asyncio.to_thread(server.ask, "describe", {})
-        line = SharedLine(server.connect_async(3))
-        seen = Served(server, description, Types())
+        line = SharedConnection(server.connect_async(3))
+        seen = ServerInfo(server, description, Types())
         drivers = [AsyncRemoteDriver(line, seen, autoreset=False, timeout_s=None) for _ in range(3)]
 
         played = await asyncio.gather(play(drivers[0]), large(drivers[1]), play(drivers[2]))
@@ -157,7 +157,7 @@ def test_a_server_that_stays_away_is_given_up(tmp_path):
         address = parse_address(url)
         connection = BlockingConnection(address, MSGPACK, patience_s=0.1)
         connection.reach()
-        seen = Served(Server(address, MSGPACK), connection.ask("describe"), Types())
+        seen = ServerInfo(Server(address, MSGPACK), connection.ask("describe"), Types())
         driver = RemoteDriver(connection, seen, autoreset=False, timeout_s=None)
         driver.reset(seed=1)
 
@@ -208,7 +208,7 @@ def test_a_reply_that_is_late_is_told_and_not_taken_for_another(tmp_path):
 
 
 def test_patience_is_bounded_and_renewed():
-    patience, now_s, pauses = Patience(10.0), 100.0, []
+    patience, now_s, pauses = Backoff(10.0), 100.0, []
     while (pause_s := patience.pause_s(now_s)) is not None:
         pauses.append(pause_s)
         now_s += pause_s + 0.01

@@ -25,14 +25,14 @@ def sly() -> Iterator[Sly]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
     """Makes the last to let go of the keeper wait until it is told to go on."""
     reached, may_go_on = threading.Event(), threading.Event()
-    release = connection.Keeper.release
+    release = connection.LoopSupervisor.release
 
     def slowly(self: Any) -> None:
         reached.set()
         assert may_go_on.wait(20)
         release(self)
 
-    monkeypatch.setattr(connection.Keeper, "release", slowly)
+    monkeypatch.setattr(connection.LoopSupervisor, "release", slowly)
     yield reached, may_go_on
     may_go_on.set()
 

@@ -30,7 +30,7 @@ from envweave.errors import (
     ServerError,
     TaskError,
 )
-from envweave.registry import Options, Remote
+from envweave.registry import MakeOptions, Remote
 from envweave.testing.scripted import ScriptedEnvironment
 
 
@@ -72,7 +72,7 @@ def test_the_authors_classes_come_back_where_they_are_known(url):
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
 def test_many_async_environments_share_one_connection(url, encoding):
     remote = Remote(encoding=encoding)
-    envs = http.connect_pool(ew.spec(url), {}, Options(remote=remote), 4)
+    envs = http.connect_pool(ew.spec(url), {}, MakeOptions(remote=remote), 4)
 
     async def play(env) -> int:
         await env.reset(seed=1)

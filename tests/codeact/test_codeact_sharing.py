@@ -25,8 +25,8 @@ from envweave.errors import OptionError, SandboxError
 from envweave.registry import EnvSpec
 from envweave.sandbox import Limits
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Wishes
-from envweave.server.runtime.local import LocalPlace
+from envweave.server.runtime.base import SessionOptions
+from envweave.server.runtime.local import LocalRuntime
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_server_that_closes_before_anybody_came_leaves_nothing(
     templates: Callable[[], set[int]],
 ) -> None:
     async def come_and_go() -> set[int]:
-        place = LocalPlace(EnvSpec("coder", coder), {}, ServerOptions())
+        place = LocalRuntime(EnvSpec("coder", coder), {}, ServerOptions())
         await place.start()
         started = templates()
         await place.close()
@@ -279,10 +279,10 @@ def test_what_a_server_holds_is_asked_of_the_first_environment_and_given_back_on
             told.append("closed")
 
     async def serve() -> None:
-        place = LocalPlace(EnvSpec("holding", Holding), {}, ServerOptions())
+        place = LocalRuntime(EnvSpec("holding", Holding), {}, ServerOptions())
         await place.start()
-        runner = await place.open(Wishes())
-        other = await place.open(Wishes())
+        runner = await place.open(SessionOptions())
+        other = await place.open(SessionOptions())
         await runner.close()
         await other.close()
         await place.close()

@@ -16,7 +16,7 @@ from envweave.codeact.models import CodeObservation
 from envweave.codeact.transforms import UNSAFE_MODULES, UNSAFE_NAMES
 from envweave.errors import BadReturnError, OptionError
 from envweave.session.results import check_parts
-from envweave.transforms import Verdict
+from envweave.transforms import TransformResult
 
 
 class Bonus(ew.Transform):
@@ -187,7 +187,7 @@ def test_a_callers_transform_cannot_pay_for_unsafe_code_either() -> None:
 
 
 def test_a_verdict_is_heard_once_wherever_it_stands() -> None:
-    class Counting(Verdict):
+    class Counting(TransformResult):
         def __init__(self) -> None:
             self.heard: list[str] = []
 

@@ -8,25 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envweave.codec.scalars import Array
+from envweave.codec.scalars import ArraySpec
 from envweave.errors import SpecError
 
 
 @pytest.mark.parametrize(
     ("spec", "value", "read"),
     [
-        (Array((2,), "float32"), [1, 2], np.array([1, 2], np.float32)),
-        (Array((2,), "float32"), np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32)),
-        (Array((2,), "uint8"), np.array([0, 255]), np.array([0, 255], np.uint8)),
-        (Array((2,), "int64"), np.array([1, 2], np.uint64), np.array([1, 2])),
-        (Array((2,), "int8"), [True, False], np.array([1, 0], np.int8)),
-        (Array((2,), "bool"), [1, 0], np.array([True, False])),
-        (Array((), "float64"), 3, np.array(3.0)),
-        (Array((), "int64"), np.int64(3), np.array(3)),
-        (Array((0,), "int64"), [], np.zeros(0, np.int64)),
-        (Array((0, 3), "int64"), [], np.zeros((0, 3), np.int64)),
-        (Array(), [[1, 2]], np.array([[1, 2]])),
-        (Array((2,), "float32"), [math.nan, math.inf], np.array([math.nan, math.inf], np.float32)),
+        (ArraySpec((2,), "float32"), [1, 2], np.array([1, 2], np.float32)),
+        (ArraySpec((2,), "float32"), np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32)),
+        (ArraySpec((2,), "uint8"), np.array([0, 255]), np.array([0, 255], np.uint8)),
+        (ArraySpec((2,), "int64"), np.array([1, 2], np.uint64), np.array([1, 2])),
+        (ArraySpec((2,), "int8"), [True, False], np.array([1, 0], np.int8)),
+        (ArraySpec((2,), "bool"), [1, 0], np.array([True, False])),
+        (ArraySpec((), "float64"), 3, np.array(3.0)),
+        (ArraySpec((), "int64"), np.int64(3), np.array(3)),
+        (ArraySpec((0,), "int64"), [], np.zeros(0, np.int64)),
+        (ArraySpec((0, 3), "int64"), [], np.zeros((0, 3), np.int64)),
+        (ArraySpec(), [[1, 2]], np.array([[1, 2]])),
+        (
+            ArraySpec((2,), "float32"),
+            [math.nan, math.inf],
+            np.array([math.nan, math.inf], np.float32),
+        ),
     ],
 )
 def test_numbers_become_an_array_of_the_dtype_where_nothing_is_lost(spec, value, read):
@@ -39,22 +43,22 @@ def test_numbers_become_an_array_of_the_dtype_where_nothing_is_lost(spec, value,
 @pytest.mark.parametrize(
     ("spec", "value", "message"),
     [
-        (Array((2,), "int8"), [1.0, 2.0], "dtype float64 does not convert to int8"),
-        (Array((2,), "int8"), [1, 200], "does not fit into int8"),
-        (Array((2,), "uint8"), [-1, 0], "does not fit into uint8"),
-        (Array((2,), "int64"), np.array([0, 2**63], np.uint64), "does not fit into int64"),
-        (Array((1,), "float32"), [1e300], "does not fit into float32"),
-        (Array((1,), "float16"), [70_000], "does not fit into float16"),
-        (Array((2,), "bool"), [0, 5], "does not fit into bool"),
-        (Array((1,), "bool"), [0.5], "dtype float64 does not convert to bool"),
-        (Array((1,), "float64"), [1j], "dtype complex128 does not convert to float64"),
-        (Array((2,), "float64"), [1.0, 2.0, 3.0], r"shape \(3,\) is not \(2,\)"),
-        (Array((2, 3), "float64"), [], r"shape \(0,\) is not \(2, 3\)"),
-        (Array((2,)), [[1], [1, 2]], "is not an array"),
-        (Array((2,)), ["a", "b"], "is not an array of numbers"),
-        (Array((2,)), [None, 1], "is not an array of numbers"),
-        (Array((2,)), None, "None is not an array of numbers"),
-        (Array((2,)), [10**30, 1], "is not an array of numbers"),
+        (ArraySpec((2,), "int8"), [1.0, 2.0], "dtype float64 does not convert to int8"),
+        (ArraySpec((2,), "int8"), [1, 200], "does not fit into int8"),
+        (ArraySpec((2,), "uint8"), [-1, 0], "does not fit into uint8"),
+        (ArraySpec((2,), "int64"), np.array([0, 2**63], np.uint64), "does not fit into int64"),
+        (ArraySpec((1,), "float32"), [1e300], "does not fit into float32"),
+        (ArraySpec((1,), "float16"), [70_000], "does not fit into float16"),
+        (ArraySpec((2,), "bool"), [0, 5], "does not fit into bool"),
+        (ArraySpec((1,), "bool"), [0.5], "dtype float64 does not convert to bool"),
+        (ArraySpec((1,), "float64"), [1j], "dtype complex128 does not convert to float64"),
+        (ArraySpec((2,), "float64"), [1.0, 2.0, 3.0], r"shape \(3,\) is not \(2,\)"),
+        (ArraySpec((2, 3), "float64"), [], r"shape \(0,\) is not \(2, 3\)"),
+        (ArraySpec((2,)), [[1], [1, 2]], "is not an array"),
+        (ArraySpec((2,)), ["a", "b"], "is not an array of numbers"),
+        (ArraySpec((2,)), [None, 1], "is not an array of numbers"),
+        (ArraySpec((2,)), None, "None is not an array of numbers"),
+        (ArraySpec((2,)), [10**30, 1], "is not an array of numbers"),
     ],
 )
 def test_what_an_array_would_lose_is_refused(spec, value, message):
@@ -65,14 +69,14 @@ def test_what_an_array_would_lose_is_refused(spec, value, message):
 @pytest.mark.parametrize("dtype", ["float32", "float64", None])
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, None), (None, 1), (-np.inf, np.inf)])
 def test_nan_is_within_no_bounds_of_an_array(dtype, low, high):
-    spec = Array((2,), dtype, low, high)
+    spec = ArraySpec((2,), dtype, low, high)
 
     assert spec.contains(np.array([0.5, 1.0], dtype))
     assert not spec.contains(np.array([0.5, math.nan], dtype))
 
 
 def test_bounds_of_an_array_may_differ_by_element():
-    spec = Array(dtype="int64", low=np.array([0, 10]), high=np.array([5, 20]))
+    spec = ArraySpec(dtype="int64", low=np.array([0, 10]), high=np.array([5, 20]))
 
     assert spec.shape == (2,)
     assert spec.contains([5, 10])
@@ -81,14 +85,14 @@ def test_bounds_of_an_array_may_differ_by_element():
 
 
 def test_a_bound_is_within_bounds_in_the_dtype_of_the_array():
-    spec = Array((1,), "float32", np.array(0.0), np.array(0.1))
+    spec = ArraySpec((1,), "float32", np.array(0.0), np.array(0.1))
 
     assert spec.contains(np.array([0.1], np.float32))
     assert spec.json_schema()["items"]["maximum"] == np.float32(0.1).item()
 
 
 def test_an_array_that_clips_leaves_the_bounds_to_the_environment():
-    assert Array((1,), "float32", -1, 1, clips=True).contains([5.0])
+    assert ArraySpec((1,), "float32", -1, 1, clips=True).contains([5.0])
 
 
 def test_a_tensor_that_will_not_be_an_array_is_refused():
@@ -97,4 +101,4 @@ def test_a_tensor_that_will_not_be_an_array_is_refused():
             raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
 
     with pytest.raises(SpecError, match=r"is not an array$"):
-        Array((1,)).check(Tensor())
+        ArraySpec((1,)).check(Tensor())

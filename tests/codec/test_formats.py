@@ -8,23 +8,23 @@ import uuid
 import numpy as np
 import pytest
 
-from envweave.codec.scalars import Text
+from envweave.codec.scalars import StrSpec
 from envweave.errors import SpecError
 
 
 def test_a_format_is_drawn_and_described_and_not_checked() -> None:
     rng = np.random.default_rng(0)
 
-    datetime.date.fromisoformat(Text(format="date").sample(rng))
-    datetime.datetime.fromisoformat(Text(format="date-time").sample(rng))
-    uuid.UUID(Text(format="uuid").sample(rng))
+    datetime.date.fromisoformat(StrSpec(format="date").sample(rng))
+    datetime.datetime.fromisoformat(StrSpec(format="date-time").sample(rng))
+    uuid.UUID(StrSpec(format="uuid").sample(rng))
 
-    assert Text(format="date").contains("some day")
-    assert Text(format="date").json_schema() == {"type": "string", "format": "date"}
+    assert StrSpec(format="date").contains("some day")
+    assert StrSpec(format="date").json_schema() == {"type": "string", "format": "date"}
 
 
 def test_a_format_that_nobody_knows_is_not_drawn() -> None:
-    spec = Text(format="of their own")
+    spec = StrSpec(format="of their own")
 
     assert not spec.can_sample
     with pytest.raises(SpecError, match="in the format 'of their own'"):

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.codec import AgentsSpec, AnySpec, Mismatch, spec_from_hint
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing
+from envweave.codec.containers import DictSpec, ListSpec, TupleSpec, UnionSpec
 from envweave.codec.gymnasium_spaces import AnyText, SpaceSpec, bridge
-from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.scalars import (
+    ArraySpec,
+    BoolSpec,
+    EnumSpec,
+    FloatSpec,
+    InstanceSpec,
+    IntSpec,
+    StrSpec,
+)
 from envweave.codec.spaces import NOT_SHOWN, from_space
 from envweave.errors import MissingExtraError, SpecError
 
@@ -81,16 +89,16 @@ def ordered(low: int | None, high: int | None) -> tuple[int | None, int | None]:
 
 bounds = st.builds(ordered, st.none() | ints, st.none() | ints)
 leaves = (
-    st.builds(Boolean)
-    | st.builds(Text)
-    | bounds.map(lambda ends: Integer(*ends))
-    | bounds.map(lambda ends: Real(*ends))
-    | st.lists(st.integers() | st.text(max_size=3), min_size=1, unique=True).map(Choice)
-    | st.just(Choice(Colour, enum=Colour))
-    | st.builds(Array, shapes, st.just("bool"))
-    | st.builds(Array, shapes, st.just("int8"), st.just(0), st.just(1))
+    st.builds(BoolSpec)
+    | st.builds(StrSpec)
+    | bounds.map(lambda ends: IntSpec(*ends))
+    | bounds.map(lambda ends: FloatSpec(*ends))
+    | st.lists(st.integers() | st.text(max_size=3), min_size=1, unique=True).map(EnumSpec)
+    | st.just(EnumSpec(Colour, enum=Colour))
+    | st.builds(ArraySpec, shapes, st.just("bool"))
+    | st.builds(ArraySpec, shapes, st.just("int8"), st.just(0), st.just(1))
     | st.builds(
-        lambda shape, dtype, ends: Array(shape, dtype, *ends),
+        lambda shape, dtype, ends: ArraySpec(shape, dtype, *ends),
         shapes,
         st.sampled_from(["float32", "float64", "int64", "int32"]),
         bounds,
@@ -102,11 +110,11 @@ leaves = (
 specs = st.recursive(
     leaves,
     lambda inner: (
-        st.builds(Listing, inner)
-        | st.lists(inner, min_size=1, max_size=3).map(Fixed)
-        | st.lists(inner, min_size=1, max_size=3).map(Either)
+        st.builds(ListSpec, inner)
+        | st.lists(inner, min_size=1, max_size=3).map(TupleSpec)
+        | st.lists(inner, min_size=1, max_size=3).map(UnionSpec)
         | st.dictionaries(st.text("abc", min_size=1), inner, min_size=1, max_size=3).map(
-            lambda fields: Dictionary(fields=fields)
+            lambda fields: DictSpec(fields=fields)
         )
     ),
     max_leaves=6,
@@ -325,22 +333,25 @@ def test_an_observation_that_does_not_fit_is_refused_by_its_path():
 
 def test_a_number_too_large_for_the_space_is_refused():
     with pytest.raises(Mismatch, match="does not fit into int64"):
-        bridge(Integer()).encode(2**63)
+        bridge(IntSpec()).encode(2**63)
 
 
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
         (AnySpec(), "value"),
-        (Text(binary=True), "value"),
-        (Dictionary(), "value"),
-        (Dictionary(fields={"a": Integer()}, optional=["a"]), "value"),
-        (Listing(Integer(), kind=set), "value"),
-        (Array(), "value"),
-        (Array((2,), "complex128"), "value"),
-        (Integer(0, 2**70), "value"),
-        (Dictionary(fields={"a": Fixed([Integer(), Instance(object)])}), r"value\['a'\]\[1\]"),
-        (Listing(AnySpec()), r"value\[…\]"),
+        (StrSpec(binary=True), "value"),
+        (DictSpec(), "value"),
+        (DictSpec(fields={"a": IntSpec()}, optional=["a"]), "value"),
+        (ListSpec(IntSpec(), kind=set), "value"),
+        (ArraySpec(), "value"),
+        (ArraySpec((2,), "complex128"), "value"),
+        (IntSpec(0, 2**70), "value"),
+        (
+            DictSpec(fields={"a": TupleSpec([IntSpec(), InstanceSpec(object)])}),
+            r"value\['a'\]\[1\]",
+        ),
+        (ListSpec(AnySpec()), r"value\[…\]"),
         (AgentsSpec({"one": AnySpec()}), r"value\['one'\]"),
     ],
     ids=repr,
@@ -351,7 +362,7 @@ def test_what_has_no_space_is_named(spec, path):
 
 
 def test_agents_become_a_dict_of_their_spaces():
-    spec = AgentsSpec({"one": Integer(0, 2), "two": Boolean()})
+    spec = AgentsSpec({"one": IntSpec(0, 2), "two": BoolSpec()})
 
     assert spec.to_space() == spaces.Dict({"one": spaces.Discrete(3), "two": spaces.Discrete(2)})
 
@@ -359,7 +370,7 @@ def test_agents_become_a_dict_of_their_spaces():
 def test_encoded_arrays_share_nothing_with_the_value():
     array = np.zeros(2)
 
-    encoded = bridge(Array((2,), "float64")).encode(array)
+    encoded = bridge(ArraySpec((2,), "float64")).encode(array)
 
     assert not np.shares_memory(encoded, array)
 
@@ -376,7 +387,7 @@ def test_without_gymnasium_the_install_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[gym\]'"):
-        Integer(0, 1).to_space()
+        IntSpec(0, 1).to_space()
 
 
 def test_an_adapted_environment_can_be_flattened_by_gymnasium():

@@ -13,8 +13,16 @@ import numpy as np
 import pytest
 
 from envweave.codec import AgentsSpec, AnySpec, Bounds, spec_from_hint
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing
-from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.containers import DictSpec, ListSpec, TupleSpec, UnionSpec
+from envweave.codec.scalars import (
+    ArraySpec,
+    BoolSpec,
+    EnumSpec,
+    FloatSpec,
+    InstanceSpec,
+    IntSpec,
+    StrSpec,
+)
 from envweave.errors import DefinitionError, SpecError
 
 
@@ -74,57 +82,57 @@ class Abstract(abc.ABC):
 
 
 SAMPLED = [
-    Integer(),
-    Integer(5, 5),
-    Integer(low=-3),
-    Integer(high=10**30),
-    Integer(-(2**63), 2**63 - 1),
-    Integer(0, 2**64),
-    Integer(-(10**400), 10**400),
-    Real(),
-    Real(0.25, 0.25),
-    Real(low=1e300),
-    Real(high=-5),
-    Real(-math.inf, 3),
-    Real(-1.7e308, 1.7e308),
-    Boolean(),
-    Text(),
-    Text(binary=True),
-    Choice(["a", 1, None]),
-    Array(),
-    Array((2, 3)),
-    Array((), "float32", 0.1, 0.1),
-    Array((), "int64"),
-    Array((), "bool"),
-    Array((4, 4, 3), "uint8"),
-    Array((3,), "uint8", high=0),
-    Array((3,), "uint8", low=255),
-    Array((3,), "uint8", -5, 300),
-    Array((3,), "int8", low=127),
-    Array((3,), "int8", high=-128),
-    Array((3,), "int16", 0.5, 1.5),
-    Array((3,), "int64", -(2**63), 2**63 - 1),
-    Array((3,), "uint64", 0, 2**64 - 1),
-    Array((3,), "uint64", low=2**64 - 1),
-    Array((2,), "int64", np.array([0, -(2**63)]), np.array([0, 2**63 - 1])),
-    Array((2,), "uint64", np.array([0, 5]), np.array([np.inf, 5.0])),
-    Array((2,), ">i4", 0, 5),
-    Array((2,), "float32", np.array([-np.inf, 0.0]), np.array([np.inf, 0.1])),
-    Array((2,), "float64", -1.7e308, 1.7e308),
-    Array((2,), "bool"),
-    Array((9,), "bool", 1, 1),
-    Array((2,), "bool", np.array([0, 1]), 1),
-    Array((0, 3), "int8"),
-    Array((2,), "complex128"),
-    Listing(Integer(0, 9)),
-    Listing(Integer(0, 2), kind=set),
-    Listing(AnySpec()),
-    Fixed([Integer(), Text()]),
-    Dictionary(),
-    Dictionary(fields={"a": Integer(), "b": AnySpec()}, optional=["b"]),
-    Either([Integer(), AnySpec(), Choice([None])]),
-    Instance(Marker),
-    AgentsSpec({"a": Integer(0, 3), "b": Boolean()}),
+    IntSpec(),
+    IntSpec(5, 5),
+    IntSpec(low=-3),
+    IntSpec(high=10**30),
+    IntSpec(-(2**63), 2**63 - 1),
+    IntSpec(0, 2**64),
+    IntSpec(-(10**400), 10**400),
+    FloatSpec(),
+    FloatSpec(0.25, 0.25),
+    FloatSpec(low=1e300),
+    FloatSpec(high=-5),
+    FloatSpec(-math.inf, 3),
+    FloatSpec(-1.7e308, 1.7e308),
+    BoolSpec(),
+    StrSpec(),
+    StrSpec(binary=True),
+    EnumSpec(["a", 1, None]),
+    ArraySpec(),
+    ArraySpec((2, 3)),
+    ArraySpec((), "float32", 0.1, 0.1),
+    ArraySpec((), "int64"),
+    ArraySpec((), "bool"),
+    ArraySpec((4, 4, 3), "uint8"),
+    ArraySpec((3,), "uint8", high=0),
+    ArraySpec((3,), "uint8", low=255),
+    ArraySpec((3,), "uint8", -5, 300),
+    ArraySpec((3,), "int8", low=127),
+    ArraySpec((3,), "int8", high=-128),
+    ArraySpec((3,), "int16", 0.5, 1.5),
+    ArraySpec((3,), "int64", -(2**63), 2**63 - 1),
+    ArraySpec((3,), "uint64", 0, 2**64 - 1),
+    ArraySpec((3,), "uint64", low=2**64 - 1),
+    ArraySpec((2,), "int64", np.array([0, -(2**63)]), np.array([0, 2**63 - 1])),
+    ArraySpec((2,), "uint64", np.array([0, 5]), np.array([np.inf, 5.0])),
+    ArraySpec((2,), ">i4", 0, 5),
+    ArraySpec((2,), "float32", np.array([-np.inf, 0.0]), np.array([np.inf, 0.1])),
+    ArraySpec((2,), "float64", -1.7e308, 1.7e308),
+    ArraySpec((2,), "bool"),
+    ArraySpec((9,), "bool", 1, 1),
+    ArraySpec((2,), "bool", np.array([0, 1]), 1),
+    ArraySpec((0, 3), "int8"),
+    ArraySpec((2,), "complex128"),
+    ListSpec(IntSpec(0, 9)),
+    ListSpec(IntSpec(0, 2), kind=set),
+    ListSpec(AnySpec()),
+    TupleSpec([IntSpec(), StrSpec()]),
+    DictSpec(),
+    DictSpec(fields={"a": IntSpec(), "b": AnySpec()}, optional=["b"]),
+    UnionSpec([IntSpec(), AnySpec(), EnumSpec([None])]),
+    InstanceSpec(Marker),
+    AgentsSpec({"a": IntSpec(0, 3), "b": BoolSpec()}),
     spec_from_hint(Ordered),
     spec_from_hint(Stamped),
     spec_from_hint(Tree),
@@ -149,7 +157,9 @@ def test_the_same_generator_state_draws_the_same(spec):
     assert draw() == draw()
 
 
-@pytest.mark.parametrize("spec", [Array((), "int8"), Array((), "float32"), Array((), "bool")])
+@pytest.mark.parametrize(
+    "spec", [ArraySpec((), "int8"), ArraySpec((), "float32"), ArraySpec((), "bool")]
+)
 def test_a_sample_without_dimensions_is_still_an_array(spec):
     drawn = spec.sample(np.random.default_rng(0))
 
@@ -159,18 +169,18 @@ def test_a_sample_without_dimensions_is_still_an_array(spec):
 def test_samples_reach_both_ends_of_the_bounds():
     rng = np.random.default_rng(0)
 
-    assert {Integer(-1, 1).sample(rng) for _ in range(100)} == {-1, 0, 1}
-    assert set(np.unique(Array((1000,), "uint8", 254, 255).sample(rng))) == {254, 255}
-    assert set(np.unique(Array((10_000,), "int8").sample(rng))) == set(range(-128, 128))
-    assert {Integer(2**70, 2**70 + 1).sample(rng) for _ in range(50)} == {2**70, 2**70 + 1}
+    assert {IntSpec(-1, 1).sample(rng) for _ in range(100)} == {-1, 0, 1}
+    assert set(np.unique(ArraySpec((1000,), "uint8", 254, 255).sample(rng))) == {254, 255}
+    assert set(np.unique(ArraySpec((10_000,), "int8").sample(rng))) == set(range(-128, 128))
+    assert {IntSpec(2**70, 2**70 + 1).sample(rng) for _ in range(50)} == {2**70, 2**70 + 1}
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         (AnySpec(), "Annotate the action parameter"),
-        (Fixed([AnySpec()]), "untyped spec"),
-        (Instance(datetime.date), "A date cannot be sampled: it cannot be made without"),
+        (TupleSpec([AnySpec()]), "untyped spec"),
+        (InstanceSpec(datetime.date), "A date cannot be sampled: it cannot be made without"),
         (spec_from_hint(Never), r"Never refused 100 samples, the last with: ValueError: never eno"),
         (spec_from_hint(Endless), "Endless holds another Endless without end"),
     ],
@@ -193,7 +203,12 @@ def test_a_sample_of_a_dataclass_within_itself_comes_to_an_end():
 
 
 def test_whether_a_spec_can_be_sampled_is_known_without_trying():
-    hopeless = [spec_from_hint(Endless), AnySpec(), Instance(datetime.date), Instance(Abstract)]
+    hopeless = [
+        spec_from_hint(Endless),
+        AnySpec(),
+        InstanceSpec(datetime.date),
+        InstanceSpec(Abstract),
+    ]
 
     assert [spec for spec in SAMPLED if not spec.can_sample] == []
     assert [spec for spec in hopeless if spec.can_sample] == []
@@ -214,16 +229,16 @@ def test_a_spec_can_go_to_another_process(spec):
 @pytest.mark.parametrize(
     "define",
     [
-        lambda: Integer(3, 2),
-        lambda: Real(1.0, 0.5),
-        lambda: Real(low=math.nan),
-        lambda: Real(high=-math.inf),
-        lambda: Array((2,), "int8", 3, 2),
-        lambda: Array((2,), "int8", np.array([0, 3]), np.array([1, 2])),
-        lambda: Array((2,), "uint8", low=256),
-        lambda: Array((2,), "bool", high=-1),
-        lambda: Choice([]),
-        lambda: Array(dtype="nonsense"),
+        lambda: IntSpec(3, 2),
+        lambda: FloatSpec(1.0, 0.5),
+        lambda: FloatSpec(low=math.nan),
+        lambda: FloatSpec(high=-math.inf),
+        lambda: ArraySpec((2,), "int8", 3, 2),
+        lambda: ArraySpec((2,), "int8", np.array([0, 3]), np.array([1, 2])),
+        lambda: ArraySpec((2,), "uint8", low=256),
+        lambda: ArraySpec((2,), "bool", high=-1),
+        lambda: EnumSpec([]),
+        lambda: ArraySpec(dtype="nonsense"),
     ],
 )
 def test_a_spec_that_nothing_fits_cannot_be_made(define):
@@ -235,7 +250,7 @@ def test_a_spec_that_nothing_fits_cannot_be_made(define):
 
 
 def test_an_agent_is_looked_up_by_name():
-    spec = AgentsSpec({"left": Integer(0, 1), "right": Integer(0, 2)})
+    spec = AgentsSpec({"left": IntSpec(0, 1), "right": IntSpec(0, 2)})
 
     assert spec["right"] is spec.agents["right"]
     assert spec.check({"left": np.int8(1)}) == {"left": 1}
@@ -255,21 +270,21 @@ def test_an_agent_is_looked_up_by_name():
 @pytest.mark.parametrize(
     ("spec", "schema"),
     [
-        (Integer(0, 10**400), {"type": "integer", "minimum": 0, "maximum": 10**400}),
-        (Integer(low=1), {"type": "integer", "minimum": 1}),
-        (Real(-math.inf, 1), {"type": "number", "maximum": 1}),
-        (Boolean(), {"type": "boolean"}),
-        (Text(), {"type": "string"}),
-        (Text(binary=True), {"type": "string", "contentEncoding": "base64"}),
+        (IntSpec(0, 10**400), {"type": "integer", "minimum": 0, "maximum": 10**400}),
+        (IntSpec(low=1), {"type": "integer", "minimum": 1}),
+        (FloatSpec(-math.inf, 1), {"type": "number", "maximum": 1}),
+        (BoolSpec(), {"type": "boolean"}),
+        (StrSpec(), {"type": "string"}),
+        (StrSpec(binary=True), {"type": "string", "contentEncoding": "base64"}),
         (spec_from_hint(Literal[1, "a", None]), {"enum": [1, "a", None]}),
-        (Listing(Integer(), kind=tuple), {"type": "array", "items": {"type": "integer"}}),
+        (ListSpec(IntSpec(), kind=tuple), {"type": "array", "items": {"type": "integer"}}),
         (
-            Listing(Text(), kind=set),
+            ListSpec(StrSpec(), kind=set),
             {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
         ),
-        (Fixed([]), {"type": "array", "maxItems": 0}),
+        (TupleSpec([]), {"type": "array", "maxItems": 0}),
         (
-            Fixed([Integer(), Text()]),
+            TupleSpec([IntSpec(), StrSpec()]),
             {
                 "type": "array",
                 "prefixItems": [{"type": "integer"}, {"type": "string"}],
@@ -278,7 +293,7 @@ def test_an_agent_is_looked_up_by_name():
             },
         ),
         (
-            Dictionary(Real(), key=Integer()),
+            DictSpec(FloatSpec(), key=IntSpec()),
             {
                 "type": "object",
                 "additionalProperties": {"type": "number"},
@@ -286,7 +301,7 @@ def test_an_agent_is_looked_up_by_name():
             },
         ),
         (
-            Dictionary(fields={"a": Text(), "b": Text()}, optional=["b"]),
+            DictSpec(fields={"a": StrSpec(), "b": StrSpec()}, optional=["b"]),
             {
                 "type": "object",
                 "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
@@ -295,7 +310,7 @@ def test_an_agent_is_looked_up_by_name():
             },
         ),
         (
-            Array((2, 1), "uint8", 0, 5),
+            ArraySpec((2, 1), "uint8", 0, 5),
             {
                 "type": "array",
                 "minItems": 2,
@@ -308,9 +323,9 @@ def test_an_agent_is_looked_up_by_name():
                 },
             },
         ),
-        (Array(), {"type": "array"}),
+        (ArraySpec(), {"type": "array"}),
         (AnySpec(), {}),
-        (Instance(datetime.date), {"title": "date"}),
+        (InstanceSpec(datetime.date), {"title": "date"}),
     ],
 )
 def test_a_spec_describes_itself_as_json_schema(spec, schema):
@@ -318,7 +333,7 @@ def test_a_spec_describes_itself_as_json_schema(spec, schema):
 
 
 def test_a_dataclass_within_itself_is_defined_once_at_the_root():
-    spec = AgentsSpec({"a": Listing(spec_from_hint(Tree)), "b": spec_from_hint(Tree)})
+    spec = AgentsSpec({"a": ListSpec(spec_from_hint(Tree)), "b": spec_from_hint(Tree)})
 
     schema = spec.json_schema()
 

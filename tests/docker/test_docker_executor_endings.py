@@ -18,7 +18,14 @@ import pytest
 from docker_images import BASE, containers_of, docker
 
 import envweave as ew
-from envweave.codeact.executors.docker.messages import MODULE, Failed, FromBox, Hello, Open, Opened
+from envweave.codeact.executors.docker.messages import (
+    MODULE,
+    Failed,
+    FromBox,
+    Open,
+    Opened,
+    RelayInfo,
+)
 from envweave.providers.cleanup import Owner
 from envweave.sandbox import Limits
 from envweave.sandbox.protocol.framing import Frames
@@ -165,7 +172,7 @@ def test_where_no_walls_stand_the_container_is_one_unless_others_were_asked_for(
         program.stdin.close()
         ended = program.wait(60)
 
-    assert isinstance(hello, Hello)
+    assert isinstance(hello, RelayInfo)
     assert isinstance(answer, kind)
     if isinstance(answer, Opened):
         assert answer.tier == "none"

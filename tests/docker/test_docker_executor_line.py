@@ -17,39 +17,39 @@ from envweave.codeact.executors.docker.messages import (
     FRAME_BYTES,
     Beyond,
     Data,
-    Ended,
-    Hello,
+    InspectRequest,
     Interrupt,
     Kill,
-    Look,
+    RelayInfo,
+    SessionEnded,
     ToBox,
 )
-from envweave.codeact.executors.docker.mux import BoxedBody, Line, Streams
+from envweave.codeact.executors.docker.mux import ContainerHandle, StdioMux, Streams
 from envweave.errors import BranchError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.messages import Called, Finished, Run
+from envweave.sandbox.protocol.messages import Called, Run, RunFinished
 from envweave.sandbox.protocol.plain_values import encode, read_from_host
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 LONG_S = 60.0
 LIMITS = Limits(timeout_s=LONG_S)
-GONE = Death("lost", why="its container was taken away")
+GONE = ExitReason("lost", why="its container was taken away")
 
 
 class Container:
     """The other end of a line, in the hands of a test; it speaks in the engine's frames."""
 
-    def __init__(self, death: Death = GONE, **options: Any) -> None:
+    def __init__(self, death: ExitReason = GONE, **options: Any) -> None:
         theirs, self.end = socket.socketpair()
         self.end.settimeout(LONG_S)
         self.let_go = threading.Event()
-        self.line = Line(theirs, lambda: death, self.let_go.set, **options)
-        self.body = BoxedBody(self.line.say)
+        self.line = StdioMux(theirs, lambda: death, self.let_go.set, **options)
+        self.body = ContainerHandle(self.line.say)
         self.line.adopt(self.body)
-        self.session = AsyncSession(self.body, LIMITS, Tools({"add": lambda a, b: a + b}))
+        self.session = AsyncSession(self.body, LIMITS, SandboxTools({"add": lambda a, b: a + b}))
         self._frames = Frames(1 << 24)
 
     def hear(self) -> ToBox:
@@ -87,8 +87,8 @@ class Container:
         self.say_as_session(finished(run.id, value))
 
 
-def finished(number: int, value: Any) -> Finished:
-    return Finished(number, "", "", value, True, None, None, False, False)
+def finished(number: int, value: Any) -> RunFinished:
+    return RunFinished(number, "", "", value, True, None, None, False, False)
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def test_code_runs_over_the_line_and_its_tools_here() -> None:
         (FRAME_BYTES + 1).to_bytes(4, "little"),
         b"\x03\x00\x00\x00abc",
         encode(Kill(7)),
-        encode(Hello("0.1.0", 1)),
+        encode(RelayInfo("0.1.0", 1)),
         (1000).to_bytes(4, "little") + b"\x91" * 1000,
     ],
     ids=["a very long frame", "too long a frame", "noise", "a host's word", "an answer", "nesting"],
@@ -172,7 +172,7 @@ def test_a_reply_to_another_step_or_of_another_session_is_dropped() -> None:
             one.say_as_session(finished(run.id ^ 1, "forged"), finished(0, "forged"))
             one.say(
                 Data(one.body.number ^ 1, encode(finished(run.id, "forged"))),
-                Ended(one.body.number ^ 1, "exit", 0),
+                SessionEnded(one.body.number ^ 1, "exit", 0),
                 Beyond(one.body.number ^ 1, "memory"),
             )
             one.finish(run, "true")
@@ -188,7 +188,7 @@ def test_a_line_that_is_cut_loses_the_session_with_the_reason() -> None:
 
 
 def test_a_container_that_ran_out_of_memory_did_so_by_its_code() -> None:
-    with container(death=Death("memory", why="its container needed more")) as one:
+    with container(death=ExitReason("memory", why="its container needed more")) as one:
         result = played(one, lambda: (one.hear_run(), one.end.shutdown(socket.SHUT_RDWR)))
 
     assert (result.limits_hit, result.session_ended) == (("memory",), True)
@@ -200,7 +200,7 @@ def test_the_end_of_a_session_is_told_after_all_that_it_said() -> None:
         def play() -> None:
             run = one.hear_run()
             one.say_as_session(finished(run.id, "last words"))
-            one.say(Ended(one.body.number, "exit", 3))
+            one.say(SessionEnded(one.body.number, "exit", 3))
 
         first = played(one, play)
         later = asyncio.run(_run(one.session))
@@ -217,7 +217,7 @@ def test_a_limit_that_the_program_sees_passed_ends_the_session() -> None:
     with container() as one:
 
         def play() -> None:
-            one.hear_a(Look)
+            one.hear_a(InspectRequest)
             one.say(Beyond(one.body.number, "disk"))
             one.hear_a(Kill)
 
@@ -238,8 +238,8 @@ def test_a_session_that_is_killed_and_gone_does_not() -> None:
     with container(kill_s=LONG_S) as one:
         asyncio.run(one.session.close())
         one.hear_a(Kill)
-        one.say(Ended(one.body.number, "unknown", 0))
-        after = BoxedBody(one.line.say)
+        one.say(SessionEnded(one.body.number, "unknown", 0))
+        after = ContainerHandle(one.line.say)
         one.line.adopt(after)
         after.interrupt()
 

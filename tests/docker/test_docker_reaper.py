@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from docker_images import ECHO, containers_of, exists
 
-from envweave.providers.cleanup import Owner, reap
+from envweave.providers.cleanup import Owner, remove_leftovers
 from envweave.providers.docker.provider import LocalDockerProvider
 
 docker_test = [
@@ -91,7 +91,7 @@ def test_only_what_belongs_to_the_gone_is_removed() -> None:
 
     containers = Listed()
 
-    assert reap(containers) == 1
+    assert remove_leftovers(containers) == 1
     assert list(containers.all) == ["mine", "odd"]
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envweave.examples.policy_gradient import ActorCritic, Network, Rollout
+from envweave.examples.policy_gradient import ActorCritic, Network, TrajectoryBatch
 
 
 def rollout_of_one_step(*, reward, bootstrap, done, valid):
     """A step of every kind from the same place, which chose 0."""
     rows = len(reward)
-    return Rollout(
+    return TrajectoryBatch(
         seen=[np.ones((rows, 1))],
         chosen=[np.zeros(rows, np.int64)],
         reward=[np.array(reward, np.float64)],
@@ -41,7 +41,7 @@ def test_a_choice_that_earns_more_becomes_likelier():
 
     for _ in range(20):
         learner.update(
-            Rollout(
+            TrajectoryBatch(
                 seen=[here],
                 chosen=[np.array([0, 1])],
                 reward=[np.array([1.0, 0.0])],

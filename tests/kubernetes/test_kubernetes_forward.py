@@ -12,7 +12,7 @@ import pytest
 from kubernetes_pipes import FarEnd
 
 from envweave.errors import StartupError
-from envweave.providers.kubernetes.port_forward import Forward
+from envweave.providers.kubernetes.port_forward import PortForward
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def far() -> FarEnd:
 
 
 @pytest.fixture
-def forward(far: FarEnd) -> Iterator[Forward]:
+def forward(far: FarEnd) -> Iterator[PortForward]:
     threads = threading.active_count()
-    opened = Forward(far.connect)
+    opened = PortForward(far.connect)
     yield opened
     opened.close()
     far.join()
@@ -39,7 +39,7 @@ def hurry() -> Iterator[None]:
     sys.setswitchinterval(usual_s)
 
 
-def call(forward: Forward) -> socket.socket:
+def call(forward: PortForward) -> socket.socket:
     return socket.create_connection(("127.0.0.1", forward.port), 20)
 
 
@@ -57,19 +57,19 @@ def ask(caller: socket.socket, data: bytes) -> bytes:
     return bytes(heard)
 
 
-def test_what_is_said_arrives_and_is_answered(forward: Forward) -> None:
+def test_what_is_said_arrives_and_is_answered(forward: PortForward) -> None:
     with call(forward) as caller:
         assert [ask(caller, b"hello"), ask(caller, b"again")] == [b"HELLO", b"AGAIN"]
 
 
-def test_megabytes_go_both_ways_whole(forward: Forward) -> None:
+def test_megabytes_go_both_ways_whole(forward: PortForward) -> None:
     data = bytes(range(97, 123)) * 200_000
 
     with call(forward) as caller:
         assert ask(caller, data) == data.upper()
 
 
-def test_many_callers_have_a_line_each(forward: Forward, far: FarEnd) -> None:
+def test_many_callers_have_a_line_each(forward: PortForward, far: FarEnd) -> None:
     def speak(number: int) -> bool:
         data = f"caller {number} ".encode() * 1000
         with call(forward) as caller:
@@ -81,7 +81,7 @@ def test_many_callers_have_a_line_each(forward: Forward, far: FarEnd) -> None:
 
 
 @pytest.mark.parametrize("word", [b"bye", b"fail"])
-def test_an_end_over_there_is_an_end_here(forward: Forward, word: bytes) -> None:
+def test_an_end_over_there_is_an_end_here(forward: PortForward, word: bytes) -> None:
     with call(forward) as caller:
         ask(caller, b"hello")
         caller.sendall(word)
@@ -89,7 +89,7 @@ def test_an_end_over_there_is_an_end_here(forward: Forward, word: bytes) -> None
         assert caller.recv(100) == b""
 
 
-def test_a_caller_that_hangs_up_frees_its_line(forward: Forward, far: FarEnd) -> None:
+def test_a_caller_that_hangs_up_frees_its_line(forward: PortForward, far: FarEnd) -> None:
     with call(forward) as caller:
         ask(caller, b"hello")
 
@@ -100,7 +100,7 @@ def test_a_pod_that_cannot_be_reached_ends_the_call_at_once() -> None:
     def refuse() -> socket.socket:
         raise StartupError("no such pod")
 
-    opened = Forward(refuse)
+    opened = PortForward(refuse)
     try:
         with call(opened) as caller:
             assert caller.recv(100) == b""
@@ -109,7 +109,7 @@ def test_a_pod_that_cannot_be_reached_ends_the_call_at_once() -> None:
 
 
 def test_closing_ends_all_calls_and_may_be_done_twice(far: FarEnd) -> None:
-    opened = Forward(far.connect)
+    opened = PortForward(far.connect)
     with call(opened) as one, call(opened) as other:
         ask(one, b"hello")
         ask(other, b"hello")
@@ -124,7 +124,7 @@ def test_closing_ends_all_calls_and_may_be_done_twice(far: FarEnd) -> None:
 
 
 def test_a_caller_that_waits_in_vain_is_let_go(far: FarEnd) -> None:
-    opened = Forward(far.connect, is_lost=lambda: True, doubt_s=0.05)
+    opened = PortForward(far.connect, is_lost=lambda: True, doubt_s=0.05)
     try:
         with call(opened) as caller:
             caller.sendall(b"hush")
@@ -142,7 +142,7 @@ def test_a_caller_that_only_waits_long_is_not(far: FarEnd) -> None:
         asked.release()
         return False
 
-    opened = Forward(far.connect, is_lost=is_lost, doubt_s=0.05)
+    opened = PortForward(far.connect, is_lost=is_lost, doubt_s=0.05)
     try:
         with call(opened) as caller:
             caller.sendall(b"hush")
@@ -159,7 +159,7 @@ def test_a_caller_that_only_waits_long_is_not(far: FarEnd) -> None:
 def test_closing_in_the_moment_of_a_call_ends_both(far: FarEnd) -> None:
     threads = threading.active_count()
     for _ in range(100):
-        opened = Forward(far.connect)
+        opened = PortForward(far.connect)
         with call(opened) as caller:
             opened.close()
 
@@ -181,4 +181,4 @@ def test_a_port_that_is_taken_is_told(far: FarEnd) -> None:
         port = taken.getsockname()[1]
 
         with pytest.raises(StartupError, match=f"Port {port} of this machine is in use"):
-            Forward(far.connect, port)
+            PortForward(far.connect, port)

@@ -22,7 +22,7 @@ from worlds_served import process_serving
 
 import envweave as ew
 from envweave.errors import RolloutFailedError, TaskError
-from envweave.wire.protocol import Patience
+from envweave.wire.protocol import Backoff
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def stoppable(env: Any, path: Path) -> Iterator[tuple[str, Callable[[], None], C
 def impatient(pool: ew.Pool) -> None:
     """Let a pool try for a moment only to reach its server again."""
     connection: Any = pool._lines[0]._transport._connection
-    connection._patience = Patience(0.05)
+    connection._patience = Backoff(0.05)
 
 
 KINDS: list[tuple[type[Walk], Callable[[ew.Pool], Any]]] = [

@@ -4,12 +4,12 @@ import pytest
 from talking import LIMITS, Clock, talk_of, told
 
 from envweave.errors import OptionError, PlainDataError, SandboxError, SessionEndedError
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.messages import Failure, Replied
 from envweave.sandbox.protocol.plain_values import encode
-from envweave.sandbox.protocol.session_protocol import Conversation, Reply
-from envweave.sandbox.protocol.termination import EndingError
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply
+from envweave.sandbox.protocol.termination import TerminationError
+from envweave.sandbox.tools import SandboxTools
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def talk(clock: Clock) -> Conversation:
+def talk(clock: Clock) -> SessionProtocol:
     return talk_of(clock)
 
 
@@ -36,7 +36,7 @@ def test_what_the_session_cannot_give_is_told_by_a_fitting_error(talk, failure, 
 
     reply = talk.receive(encode(Replied(number, failure, None)))
 
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, SessionReply)
     assert isinstance(reply.error, error)
     assert isinstance(reply.error, SandboxError)
     assert str(reply.error).startswith(text)
@@ -58,7 +58,7 @@ def test_what_the_session_cannot_give_is_told_by_a_fitting_error(talk, failure, 
 def test_a_reply_of_the_wrong_kind_ends_the_session(talk, start_call, value):
     number = told(start_call(talk)).id
 
-    with pytest.raises(EndingError, match="It sent the host"):
+    with pytest.raises(TerminationError, match="It sent the host"):
         talk.receive(encode(Replied(number, None, value)))
 
 
@@ -67,7 +67,7 @@ def test_a_reply_of_the_wrong_kind_ends_the_session(talk, start_call, value):
     ["../a", "a/../../b", "/etc/passwd", "/home/agentx/a", "a\0b", "", ".", "a/", 3, "\ud800"],
 )
 def test_a_path_that_leads_out_of_the_work_folder_is_refused(clock, path):
-    talk = Conversation(LIMITS, Tools(), work="/home/agent", clock=clock)
+    talk = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
 
     with pytest.raises(OptionError, match="read_file"):
         talk.start_read(path)
@@ -77,7 +77,7 @@ def test_a_path_that_leads_out_of_the_work_folder_is_refused(clock, path):
     ("path", "sent"), [("a/b", "a/b"), ("./a//b", "a/b"), ("/home/agent/a", "a"), ("..a", "..a")]
 )
 def test_a_path_is_sent_relative_to_the_work_folder(clock, path, sent):
-    talk = Conversation(LIMITS, Tools(), work="/home/agent", clock=clock)
+    talk = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
 
     assert told(talk.start_read(path)).path == sent
 
@@ -104,7 +104,7 @@ def test_a_session_that_does_not_answer_is_killed_but_has_longer_than_code(clock
 
     clock.now_s = talk.deadline_s
     talk.due()
-    with pytest.raises(EndingError) as caught:
+    with pytest.raises(TerminationError) as caught:
         talk.due()
 
     assert left_s == 2.0

@@ -18,9 +18,9 @@ from envweave.errors import (
     SessionLostError,
 )
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=20, grace_s=10)
 STUBBORN = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_IGN)\nwhile True: pass"
@@ -33,7 +33,7 @@ def runner(request):
 
 
 def fresh(limits: Limits = LIMITS, tools: dict | None = None, **options) -> AsyncSession:
-    known = Tools(tools)
+    known = SandboxTools(tools)
     return AsyncSession(ProcessBody(limits, known), limits, known, **options)
 
 
@@ -333,7 +333,7 @@ def test_code_that_the_session_does_not_read_is_bounded_by_time(runner):
 
     async def main():
         limits = Limits(timeout_s=0.05, grace_s=0.05)
-        async with AsyncSession(body, limits, Tools()) as session:
+        async with AsyncSession(body, limits, SandboxTools()) as session:
             return await session.run("#" * (8 << 20))
 
     result = runner.run(main())
@@ -348,7 +348,7 @@ def test_a_branch_is_a_session_of_its_own(runner):
     async def main():
         body, twin = PuppetBody(echo), PuppetBody(echo)
         body.next_body = twin
-        async with AsyncSession(body, LIMITS, Tools()) as session:
+        async with AsyncSession(body, LIMITS, SandboxTools()) as session:
             async with await session.branch(seed=3) as branch:
                 assert branch is not session
             assert (twin.releases, body.releases) == (1, 0)
@@ -360,10 +360,10 @@ def test_a_branch_is_a_session_of_its_own(runner):
 
 
 def test_a_session_whose_template_is_gone_is_lost(runner):
-    body = PuppetBody(lambda puppet: puppet.hear(), death=Death("lost"))
+    body = PuppetBody(lambda puppet: puppet.hear(), death=ExitReason("lost"))
 
     async def main():
-        async with AsyncSession(body, LIMITS, Tools()) as session:
+        async with AsyncSession(body, LIMITS, SandboxTools()) as session:
             with pytest.raises(SessionLostError):
                 await session.run("1")
 

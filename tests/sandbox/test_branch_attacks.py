@@ -37,7 +37,7 @@ def evil(box):
     def make(code: str, *, of: str = "__call__"):
         session = box.session()
         made.append(session)
-        done = session.run(f"{PRELUDE}\n{code}\nbranching.Branching.{of} = evil", timeout_s=5.0)
+        done = session.run(f"{PRELUDE}\n{code}\nbranching.BranchServer.{of} = evil", timeout_s=5.0)
         assert done.success, done
         return session
 
@@ -156,7 +156,7 @@ def test_a_fork_that_a_session_denies_is_found_and_ended(evil):
 def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
     session = evil(HIDDEN + "\nhidden, evil = evil, usual\n")
     branch = session.branch()
-    branch.run("branching.Branching.__call__ = hidden")
+    branch.run("branching.BranchServer.__call__ = hidden")
 
     refused(branch)
     branch.close()

@@ -5,20 +5,20 @@ import pytest
 from talking import LIMITS, Clock, finished, start, talk_of, told
 
 from envweave.errors import OptionError, SandboxError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.protocol.broker import Wanted
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.broker import ToolInvocation
 from envweave.sandbox.protocol.messages import (
-    Answer,
     Called,
     Failure,
     Ready,
     Replied,
     Run,
-    Unwalled,
+    SetupFailed,
+    ToolAnswer,
 )
 from envweave.sandbox.protocol.plain_values import encode
-from envweave.sandbox.protocol.session_protocol import Conversation
-from envweave.sandbox.protocol.termination import EndingError
+from envweave.sandbox.protocol.session_protocol import SessionProtocol
+from envweave.sandbox.protocol.termination import TerminationError
 from envweave.sandbox.results import ExecutionResult, ToolCall
 
 
@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def talk(clock: Clock) -> Conversation:
+def talk(clock: Clock) -> SessionProtocol:
     return talk_of(clock)
 
 
@@ -113,17 +113,17 @@ def test_a_reply_to_a_run_that_is_over_cannot_be_queued_for_the_next(talk):
         msgspec.msgpack.encode([1, 1, "double", [], {1: 2}]),
         msgspec.msgpack.encode([3, 1 << 63, None, msgspec.msgpack.Ext(99, b"")]),
         bytes(encode(Ready()))[4:],
-        bytes(encode(Unwalled("wall", 1, "text")))[4:],
+        bytes(encode(SetupFailed("wall", 1, "text")))[4:],
     ],
 )
 def test_what_cannot_be_read_ends_the_session(talk, payload):
     start(talk)
 
-    with pytest.raises(EndingError) as caught:
+    with pytest.raises(TerminationError) as caught:
         talk.receive(len(payload).to_bytes(4, "little") + payload)
     result = talk.end(caught.value.ending)
 
-    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolationError", True)
     with pytest.raises(SandboxError, match="the session is gone"):
         talk.start_run("1", None)
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_ends_the_session(talk, payload):
 def test_a_frame_longer_than_the_limit_ends_the_session_before_it_came(talk):
     start(talk)
 
-    with pytest.raises(EndingError):
+    with pytest.raises(TerminationError):
         talk.receive((LIMITS.message_bytes + 1).to_bytes(4, "little"))
 
 
@@ -158,7 +158,7 @@ def test_a_call_of_a_tool_is_found_bound_and_answered(talk):
     answer = told(talk.answer(wanted, wanted()))
     result = talk.receive(encode(finished(number)))
 
-    assert answer == Answer(7, True, 8)
+    assert answer == ToolAnswer(7, True, 8)
     assert result.tool_calls == (ToolCall("double", ((4,), {}), 8),)
 
 
@@ -201,7 +201,7 @@ def test_a_tool_that_returns_too_much_is_an_error(talk):
 
     answer = told(talk.answer(wanted, b"0" * LIMITS.message_bytes))
 
-    assert answer == Answer(1, False, "ValueError: odd() returned more than fits one message.")
+    assert answer == ToolAnswer(1, False, "ValueError: odd() returned more than fits one message.")
 
 
 def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
@@ -209,7 +209,7 @@ def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
     answers = []
     for call in range(5):
         move = talk.receive(encode(Called(call, "double", [call], {})))
-        answers.append(told(talk.answer(move, move()) if type(move) is Wanted else move))
+        answers.append(told(talk.answer(move, move()) if type(move) is ToolInvocation else move))
 
     result = talk.receive(encode(finished(number)))
 
@@ -226,8 +226,8 @@ def test_a_tool_called_while_no_code_runs_is_refused(talk):
     asked = told(talk.receive(encode(Called(2, "double", [1], {}))))
 
     assert [idle, asked] == [
-        Answer(1, False, "RuntimeError: No code is running."),
-        Answer(2, False, "RuntimeError: No code is running."),
+        ToolAnswer(1, False, "RuntimeError: No code is running."),
+        ToolAnswer(2, False, "RuntimeError: No code is running."),
     ]
 
 
@@ -236,7 +236,7 @@ def test_what_tools_were_given_is_kept_up_to_a_bound(clock):
     number = start(talk)
     for call in range(4):
         wanted = talk.receive(encode(Called(call, "odd", [], {"a": "0" * 400_000})))
-        talk.receive(b"") if type(wanted) is not Wanted else talk.answer(wanted, None)
+        talk.receive(b"") if type(wanted) is not ToolInvocation else talk.answer(wanted, None)
 
     result = talk.receive(encode(finished(number)))
 
@@ -251,7 +251,7 @@ def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
     talk.due()
     second = talk.deadline_s - clock.now_s
     clock.now_s += 0.5
-    with pytest.raises(EndingError) as caught:
+    with pytest.raises(TerminationError) as caught:
         talk.due()
     result = talk.end(caught.value.ending)
 
@@ -289,7 +289,7 @@ def test_code_that_its_caller_interrupted_in_vain_is_killed_after_the_grace_peri
     talk.hurry()
     assert talk.deadline_s == clock.now_s + 0.5
 
-    with pytest.raises(EndingError) as caught:
+    with pytest.raises(TerminationError) as caught:
         talk.due()
 
     assert talk.end(caught.value.ending).exception_type == "Interrupted"

@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from talking import LIMITS, Clock, finished, talk_of, told
 
 from envweave.errors import SandboxError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
-from envweave.sandbox.protocol.broker import Wanted
-from envweave.sandbox.protocol.messages import Answer, Called, Failure, Ready, Replied, Run
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.protocol.broker import ToolInvocation
+from envweave.sandbox.protocol.messages import Called, Failure, Ready, Replied, Run, ToolAnswer
 from envweave.sandbox.protocol.plain_values import encode
-from envweave.sandbox.protocol.session_protocol import Reply
-from envweave.sandbox.protocol.termination import EndingError, of_death
+from envweave.sandbox.protocol.session_protocol import SessionReply
+from envweave.sandbox.protocol.termination import TerminationError, of_death
 from envweave.sandbox.results import ExecutionResult
 
 numbers = st.integers(0, (1 << 63) - 1)
@@ -71,17 +71,17 @@ class Talking(RuleBasedStateMachine):
                     assert self.is_open
                     assert self.is_run
                     self.finish()
-                elif isinstance(move, Reply):
+                elif isinstance(move, SessionReply):
                     assert self.is_open
                     assert not self.is_run
                     self.finish()
-                elif isinstance(move, Wanted):
+                elif isinstance(move, ToolInvocation):
                     assert self.is_run
-                    assert type(told(self.talk.answer(move, move()))) is Answer
+                    assert type(told(self.talk.answer(move, move()))) is ToolAnswer
                 else:
-                    assert type(told(move)) is Answer
+                    assert type(told(move)) is ToolAnswer
                 move = self.talk.next()
-        except EndingError as over:
+        except TerminationError as over:
             self.end(over.ending)
 
     def finish(self) -> None:
@@ -170,7 +170,7 @@ class Talking(RuleBasedStateMachine):
         self.clock.now_s = self.talk.deadline_s
         try:
             self.talk.due()
-        except EndingError as over:
+        except TerminationError as over:
             self.end(over.ending)
 
     @precondition(lambda self: self.is_open)
@@ -179,7 +179,11 @@ class Talking(RuleBasedStateMachine):
         self.talk.hurry()
 
     @precondition(lambda self: not self.is_over)
-    @rule(death=st.sampled_from([Death("exit", 1), Death("memory"), Death("signal", 9)]))
+    @rule(
+        death=st.sampled_from(
+            [ExitReason("exit", 1), ExitReason("memory"), ExitReason("signal", 9)]
+        )
+    )
     def die(self, death) -> None:
         self.end(of_death(death))
 
@@ -250,13 +254,13 @@ def fuzz(count: int, seed: int) -> int:
         try:
             move = talk.receive(next(frames))
             while move is not None:
-                if type(move) is Wanted:
+                if type(move) is ToolInvocation:
                     move = talk.answer(move, None)
                 assert type(move) is bytes, "a forged message was taken for an honest one"
                 move = talk.next()
-        except EndingError as over:
+        except TerminationError as over:
             violation = talk.end(over.ending)
-            assert violation.exception_type == "ProtocolViolation"
+            assert violation.exception_type == "ProtocolViolationError"
             killed += 1
             talk = talk_of(Clock(), limits)
             told(talk.start_run("1", None))
@@ -314,7 +318,7 @@ def test_a_session_that_floods_one_run_makes_the_host_hold_no_more():
         for _ in range(times):
             move = talk.receive(flood)
             while move is not None:
-                move = talk.answer(move, None) if type(move) is Wanted else talk.next()
+                move = talk.answer(move, None) if type(move) is ToolInvocation else talk.next()
 
     pour(100)
     tracemalloc.start()

@@ -9,7 +9,7 @@ import pytest
 
 from envweave.sandbox.host import work_dirs
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
-from envweave.sandbox.processes.resources import Belongings
+from envweave.sandbox.processes.resources import SessionResources
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_user_id_is_given_back_when_the_folder_of_its_session_is_gone(folder):
             self.taken = (user, folder.path.exists())
 
     supplies = Taking()
-    Belongings(7, folder, None, supplies, user=7).free()
+    SessionResources(7, folder, None, supplies, user=7).free()
 
     assert supplies.taken == (7, False)
 

@@ -9,25 +9,25 @@ import pytest
 from sandbox_bodies import Puppet, PuppetBody
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
-from envweave.sandbox.protocol.messages import Called, Finished, Get, Replied, Run
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.protocol.messages import Called, Get, Replied, Run, RunFinished
 from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.session import Session
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=0.1, grace_s=0.05, message_bytes=1 << 16, tool_calls=5)
 PATIENT = Limits(timeout_s=30, grace_s=10, message_bytes=1 << 16, tool_calls=5)
 
 
-def finished(number: int, stdout: str = "") -> Finished:
-    return Finished(number, stdout, "", None, True, None, None, False, False)
+def finished(number: int, stdout: str = "") -> RunFinished:
+    return RunFinished(number, stdout, "", None, True, None, None, False, False)
 
 
 def run(play, limits: Limits = LIMITS, tools: dict | None = None, **options):
     """Return what a run comes to in a session that plays this, and its body after that."""
     body = PuppetBody(play, **options)
-    with Session(body, limits, Tools(tools)) as session:
+    with Session(body, limits, SandboxTools(tools)) as session:
         return session.run("1"), body
 
 
@@ -105,7 +105,7 @@ def test_a_session_that_sends_what_cannot_be_read_is_killed_at_once(payload):
 
     result, body = run(play, PATIENT)
 
-    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolationError", True)
     assert body.kills
 
 
@@ -118,7 +118,7 @@ def test_a_reply_that_was_queued_before_its_call_is_not_taken_for_it():
         puppet.say(finished(second.id, "second"))
 
     body = PuppetBody(play)
-    with Session(body, PATIENT, Tools()) as session:
+    with Session(body, PATIENT, SandboxTools()) as session:
         results = [session.run("1").stdout, session.run("2").stdout]
 
     assert results == ["first", "second"]
@@ -133,7 +133,7 @@ def test_a_run_cannot_be_answered_with_a_reply_nor_a_question_with_a_result():
         puppet.say(finished(get.id, "forged"), Replied(get.id, None, 5))
 
     body = PuppetBody(play)
-    with Session(body, PATIENT, Tools()) as session:
+    with Session(body, PATIENT, SandboxTools()) as session:
         assert session.run("1").stdout == "true"
         assert session.get("x") == 5
 
@@ -149,7 +149,7 @@ def test_tools_called_while_nothing_runs_are_refused_when_the_host_looks():
 
     called = []
     body = PuppetBody(play)
-    with Session(body, PATIENT, Tools({"tick": lambda: called.append(1)})) as session:
+    with Session(body, PATIENT, SandboxTools({"tick": lambda: called.append(1)})) as session:
         session.run("1")
         session.get("x")
 
@@ -161,7 +161,7 @@ def test_a_session_that_does_not_read_is_killed_in_time():
     body = PuppetBody(say_nothing)
     limits = Limits(timeout_s=0.1, grace_s=0.05)
 
-    with Session(body, limits, Tools()) as session:
+    with Session(body, limits, SandboxTools()) as session:
         result = session.run("#" * (8 << 20))
 
         assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
@@ -184,12 +184,12 @@ def test_a_session_that_calls_tools_and_does_not_read_the_answers_is_killed_in_t
 @pytest.mark.parametrize(
     ("death", "kind", "limits_hit"),
     [
-        (Death("exit", 0), "SessionEnded", ()),
-        (Death("signal", 9), "SessionEnded", ()),
-        (Death("signal", 24), "SessionEnded", ("time",)),
-        (Death("signal", 31), "SessionEnded", ()),
-        (Death("signal", 200), "SessionEnded", ()),
-        (Death("memory"), "MemoryLimit", ("memory",)),
+        (ExitReason("exit", 0), "SessionEnded", ()),
+        (ExitReason("signal", 9), "SessionEnded", ()),
+        (ExitReason("signal", 24), "SessionEnded", ("time",)),
+        (ExitReason("signal", 31), "SessionEnded", ()),
+        (ExitReason("signal", 200), "SessionEnded", ()),
+        (ExitReason("memory"), "MemoryLimit", ("memory",)),
     ],
 )
 def test_a_session_that_ends_is_told_by_how_its_process_died(death, kind, limits_hit):
@@ -200,9 +200,9 @@ def test_a_session_that_ends_is_told_by_how_its_process_died(death, kind, limits
 
 
 def test_a_session_that_is_lost_raises_then_and_later():
-    body = PuppetBody(lambda puppet: puppet.hear(), death=Death("lost"))
+    body = PuppetBody(lambda puppet: puppet.hear(), death=ExitReason("lost"))
 
-    with Session(body, PATIENT, Tools()) as session:
+    with Session(body, PATIENT, SandboxTools()) as session:
         with pytest.raises(SessionLostError):
             session.run("1")
         with pytest.raises(SessionLostError):
@@ -214,7 +214,7 @@ def test_an_answer_in_the_middle_of_which_the_session_ends_is_no_answer():
         frame = encode(finished(puppet.hear().id, "x" * 1000))
         puppet.shout(frame[:-1])
 
-    result, _ = run(play, PATIENT, death=Death("exit", 1))
+    result, _ = run(play, PATIENT, death=ExitReason("exit", 1))
 
     assert (result.exception_type, result.stdout) == ("SessionEnded", "")
 
@@ -226,7 +226,7 @@ def test_text_of_a_failure_is_bounded_before_it_reaches_an_error():
 
     body = PuppetBody(play)
     with (
-        Session(body, PATIENT, Tools()) as session,
+        Session(body, PATIENT, SandboxTools()) as session,
         pytest.raises(SandboxError, match=r"get\('x'\): Odd") as caught,
     ):
         session.get("x")
@@ -244,7 +244,7 @@ def test_closing_ends_a_run_whose_process_is_only_stopped():
 
     body = StoppedBody(lambda puppet: (puppet.hear(), heard.set(), puppet.killed.wait(30)))
     heard = threading.Event()
-    session = Session(body, PATIENT, Tools())
+    session = Session(body, PATIENT, SandboxTools())
     closing = threading.Thread(target=lambda: (heard.wait(30), session.close()))
     closing.start()
 
@@ -266,7 +266,7 @@ def test_a_flood_between_two_runs_costs_the_next_only_its_own_time():
         puppet.say(finished(second.id, "second"))
 
     body = PuppetBody(play)
-    with Session(body, PATIENT, Tools()) as session:
+    with Session(body, PATIENT, SandboxTools()) as session:
         started = time.monotonic()
         assert session.run("1").stdout == "first"
         assert session.run("2").stdout == "second"

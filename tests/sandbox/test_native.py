@@ -17,10 +17,10 @@ from other_user import NoInterpreterError, other_user
 
 from envweave.sandbox import Sandbox
 from envweave.sandbox.processes.process import SessionProcess
-from envweave.sandbox.processes.process_group import Family
-from envweave.sandbox.processes.resources import Belongings
-from envweave.sandbox.processes.template import WallDown
-from envweave.sandbox.protocol.messages import Birth
+from envweave.sandbox.processes.process_group import ProcessGroup
+from envweave.sandbox.processes.resources import SessionResources
+from envweave.sandbox.processes.template import WallSetupError
+from envweave.sandbox.protocol.messages import SpawnRequest
 from envweave.sandbox.walls.mounts import WORK
 
 try:
@@ -161,12 +161,12 @@ def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
     with Sandbox(isolation="namespace", native=native) as box:
         nursery = box._nursery
         template = nursery._template(nursery._shards[0])
-        birth = Birth(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
+        birth = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
         born = template.spawn([birth])[0]
-        held = Belongings(None, None, None, nursery._supplies)
-        body = SessionProcess(template, born, held, Family(), nursery._watcher)
+        held = SessionResources(None, None, None, nursery._supplies)
+        body = SessionProcess(template, born, held, ProcessGroup(), nursery._watcher)
 
-        with pytest.raises(WallDown) as refusal:
+        with pytest.raises(WallSetupError) as refusal:
             body.await_ready(time.monotonic() + 20)
 
         body.release()

@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as npst
 from msgspec.msgpack import Ext
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.protocol.decoding import HostileError
-from envweave.sandbox.protocol.encoding import DTYPES, Kind
-from envweave.sandbox.protocol.messages import Called, Finished, Put, Replied
+from envweave.sandbox.protocol.decoding import ProtocolViolationError
+from envweave.sandbox.protocol.encoding import DTYPES, ValueKind
+from envweave.sandbox.protocol.messages import Called, Put, Replied, RunFinished
 from envweave.sandbox.protocol.plain_values import encode, pack, read_from_host, read_from_session
 
 to_bytes = msgspec.msgpack.Encoder().encode
@@ -219,7 +219,7 @@ def test_the_caller_names_the_value_and_its_depth():
 
 
 def array_body(dtype: str, shape: list[int], data: bytes) -> bytes:
-    return body_of(Ext(Kind.ARRAY, to_bytes([dtype, shape, data])))
+    return body_of(Ext(ValueKind.ARRAY, to_bytes([dtype, shape, data])))
 
 
 HOSTILE_BODIES = {
@@ -234,9 +234,9 @@ HOSTILE_BODIES = {
     "a huge empty array": array_body("<f8", [0, 10**12], b""),
     "lengths that overflow": array_body("<f8", [2**32, 2**32], b""),
     "too many dimensions": array_body("<f8", [1] * 33, b"\0" * 8),
-    "a dict with half an entry": body_of(Ext(Kind.DICT, to_bytes([1]))),
-    "a key that is a list": body_of(Ext(Kind.DICT, to_bytes([[1], 2]))),
-    "a set of lists": body_of(Ext(Kind.SET, to_bytes([[1]]))),
+    "a dict with half an entry": body_of(Ext(ValueKind.DICT, to_bytes([1]))),
+    "a key that is a list": body_of(Ext(ValueKind.DICT, to_bytes([[1], 2]))),
+    "a set of lists": body_of(Ext(ValueKind.SET, to_bytes([[1]]))),
     "a native dict with keys of numbers": to_bytes([3, 1, None, {1: 2}]),
     "a native dict with keys of lists": to_bytes([3, 1, None, {(1, 2): 2}]),
     "native nesting without end": b"\x94\x03\x01\xc0" + b"\x91" * 1_000_000 + b"\xc0",
@@ -250,8 +250,8 @@ HOSTILE_BODIES = {
 }
 _nested = to_bytes([])
 for _ in range(200):
-    _nested = to_bytes([Ext(Kind.TUPLE, _nested)])
-HOSTILE_BODIES["nested extensions without end"] = body_of(Ext(Kind.TUPLE, _nested))
+    _nested = to_bytes([Ext(ValueKind.TUPLE, _nested)])
+HOSTILE_BODIES["nested extensions without end"] = body_of(Ext(ValueKind.TUPLE, _nested))
 
 
 @pytest.mark.parametrize("what", HOSTILE_BODIES)
@@ -272,13 +272,13 @@ def colliding_tuples(count: int) -> list[Any]:
     [[i * ((1 << 61) - 1) for i in range(1, 20_000)], colliding_tuples(12_000)],
     ids=["numbers", "tuples"],
 )
-@pytest.mark.parametrize("kind", [Kind.SET, Kind.FROZENSET, Kind.DICT])
+@pytest.mark.parametrize("kind", [ValueKind.SET, ValueKind.FROZENSET, ValueKind.DICT])
 def test_keys_chosen_to_collide_are_refused(keys, kind):
     items = [pack(one) for one in keys]
-    if kind == Kind.DICT:
+    if kind == ValueKind.DICT:
         items = [one for key in items for one in (key, None)]
 
-    with pytest.raises(HostileError, match="collide"):
+    with pytest.raises(ProtocolViolationError, match="collide"):
         read_from_session(body_of(Ext(kind, to_bytes(items))))
 
 
@@ -302,7 +302,7 @@ def test_mutated_frames_raise_or_give_a_message():
     seeds = [
         body_of(pack(sample)),
         encode(Called(1, "t", [pack(one) for one in sample], {"k": pack((1, 2))}))[4:],
-        encode(Finished(1, "out", "é", pack({1: 2}), True, "x", None, False, False))[4:],
+        encode(RunFinished(1, "out", "é", pack({1: 2}), True, "x", None, False, False))[4:],
     ]
     read, refused = 0, 0
 

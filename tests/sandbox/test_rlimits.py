@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 
 if sys.platform != "linux":
     pytest.skip("the walls are Linux's", allow_module_level=True)
@@ -25,7 +25,7 @@ def run_limited(code: str, work, *, before: str = "", counted_with: int = 100_00
     """Run code under these limits and return what it printed as JSON."""
     program = f"""
 import json, os, resource, sys
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.walls import rlimits
 {before}
 wanted = rlimits.for_session(Limits(**{limits!r}), counted_with={counted_with})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sandbox_child import Child, running
 
-from envweave.sandbox.protocol.messages import Begin, Branch, Finished, Get, ToolFace
+from envweave.sandbox.protocol.messages import Begin, Branch, Get, RunFinished, ToolSignature
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def child(tmp_path_factory):
 def test_the_last_expression_is_the_value(child: Child):
     finished = child.run("x = 20\nx + 1")
 
-    assert finished == Finished(finished.id, "", "", 21, True, "21", None, False, False)
+    assert finished == RunFinished(finished.id, "", "", 21, True, "21", None, False, False)
 
 
 @pytest.mark.parametrize("code", ["", "# nothing", "y = 1", "None", "def f(): return 1", "if 1: 2"])
@@ -263,7 +263,7 @@ def test_a_session_kept_warm_begins_with_the_seed_and_tools_it_is_given(tmp_path
     import random
 
     with running(tmp_path, seed=None) as one:
-        one.send(Begin(5, [ToolFace("lookup", "(query)", "")]))
+        one.send(Begin(5, [ToolSignature("lookup", "(query)", "")]))
         finished = one.run(
             "import random\n[random.random(), lookup(1)]", lookup=lambda query: query
         )

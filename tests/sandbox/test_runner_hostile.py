@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 from sandbox_child import Child, running
 
-from envweave.sandbox.protocol.messages import Finished, ListFiles, ReadFile, ToolFace, WriteFile
+from envweave.sandbox.protocol.messages import (
+    ListFiles,
+    ReadFile,
+    RunFinished,
+    ToolSignature,
+    WriteFile,
+)
 
-TOOLS = [ToolFace("lookup", "(query)", "")]
+TOOLS = [ToolSignature("lookup", "(query)", "")]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +167,7 @@ def test_memory_used_up_is_an_exception_and_can_be_given_back(tmp_path):
         one.run("del kept")
 
         assert finished.failure.type == "MemoryError"
-        assert isinstance(small, Finished)
+        assert isinstance(small, RunFinished)
         assert one.value("sum(range(1_000_000))") == 499999500000
 
 

@@ -7,13 +7,15 @@ import signal
 import pytest
 from sandbox_child import Child, answer, running
 
-from envweave.sandbox.protocol.messages import Answer, Called, Finished, Get, ToolFace
+from envweave.sandbox.protocol.messages import Called, Get, RunFinished, ToolAnswer, ToolSignature
 
 TOOLS = [
-    ToolFace("lookup", "(query: str, limit: int = 10, *, deep=False) -> list[str]", "Find it."),
-    ToolFace("odd", "not a signature", ""),
-    ToolFace("twice", "(a, a)", ""),
-    ToolFace("now", "()", "Tell the test that the code is here."),
+    ToolSignature(
+        "lookup", "(query: str, limit: int = 10, *, deep=False) -> list[str]", "Find it."
+    ),
+    ToolSignature("odd", "not a signature", ""),
+    ToolSignature("twice", "(a, a)", ""),
+    ToolSignature("now", "()", "Tell the test that the code is here."),
 ]
 
 
@@ -93,7 +95,7 @@ def test_threads_call_tools_at_once_and_each_gets_its_own_answer(child: Child):
     calls = [child.receive() for _ in range(8)]
 
     for call in reversed(calls):  # all wait, and the last to call is answered first
-        child.send(Answer(call.call, ok=True, value=call.args[0] * 10))
+        child.send(ToolAnswer(call.call, ok=True, value=call.args[0] * 10))
     finished = child.receive()
 
     assert finished.value == [0, 10, 20, 30, 40, 50, 60, 70]
@@ -120,12 +122,12 @@ def test_a_thread_that_waits_for_a_tool_after_its_cell_gets_its_answer_in_the_ne
         "thread = threading.Thread(target=lambda: found.append(lookup(1)))\nthread.start()\nnow()"
     )
     called = {call.name: call.call for call in (child.receive(), child.receive())}
-    child.send(Answer(called["now"], ok=True, value=None))
-    assert isinstance(child.receive(), Finished)
+    child.send(ToolAnswer(called["now"], ok=True, value=None))
+    assert isinstance(child.receive(), RunFinished)
 
     assert child.value("'in between'") == "in between"
     assert child.get("found") == []
-    child.send(Answer(called["lookup"], ok=True, value="late"))
+    child.send(ToolAnswer(called["lookup"], ok=True, value="late"))
 
     assert child.value("thread.join(30)\nfound") == ["late"]
 
@@ -212,8 +214,8 @@ def test_an_interrupted_wait_for_a_tool_leaves_later_calls_in_step(child: Child)
     child.process.send_signal(signal.SIGRTMAX)
     finished = child.receive()
     assert isinstance(slow, Called)
-    assert isinstance(finished, Finished)
-    child.send(Answer(slow.call, ok=True, value="stale"))
+    assert isinstance(finished, RunFinished)
+    child.send(ToolAnswer(slow.call, ok=True, value="stale"))
 
     later = child.run("lookup('quick')", lookup=lambda query: query)
 
@@ -225,11 +227,11 @@ def test_a_stale_answer_in_the_middle_of_a_call_is_dropped(child: Child):
     child.begin("lookup('slow')")
     slow = child.receive()
     child.process.send_signal(signal.SIGRTMAX)
-    assert isinstance(child.receive(), Finished)
+    assert isinstance(child.receive(), RunFinished)
     child.begin("lookup('quick')")
     quick = child.receive()
 
-    child.send(Answer(slow.call, ok=True, value="stale"))
+    child.send(ToolAnswer(slow.call, ok=True, value="stale"))
     child.send(answer(quick, {"lookup": lambda query: query}))
 
     assert child.receive().value == "quick"
@@ -261,11 +263,11 @@ def test_signals_at_any_moment_never_put_the_session_out_of_step(child: Child):
         while isinstance(message := child.receive(), Called):
             if number % 3 == 1:
                 child.process.send_signal(signal.SIGRTMAX)
-            child.send(Answer(message.call, ok=True, value=message.args[0]))
+            child.send(ToolAnswer(message.call, ok=True, value=message.args[0]))
             if number % 3 == 2:
                 child.process.send_signal(signal.SIGRTMAX)
 
-        assert isinstance(message, Finished)
+        assert isinstance(message, RunFinished)
         assert message.interrupted or message.value == number
 
     assert child.value("'still here'") == "still here"

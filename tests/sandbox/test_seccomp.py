@@ -16,10 +16,10 @@ from envweave.sandbox.walls.seccomp import (
     MACHINES,
     NOTIFY,
     X32_BIT,
-    Case,
-    Check,
-    Policy,
+    ArgumentCheck,
     Rule,
+    RuleCase,
+    SeccompPolicy,
     assemble,
     refuse,
 )
@@ -120,10 +120,12 @@ def test_jumps_further_than_an_instruction_reaches_arrive():
     """Bodies of many values, with the tree before them: hundreds of instructions apart."""
     names = list(MACHINES["x86_64"].numbers)
     rules = {
-        name: Rule(refuse(index), (Case((Check(0, tuple(range(index, index + 60))),), ALLOW),))
+        name: Rule(
+            refuse(index), (RuleCase((ArgumentCheck(0, tuple(range(index, index + 60))),), ALLOW),)
+        )
         for index, name in enumerate(names[::7])
     }
-    policy = Policy(rules, default=EPERM, unknown=ENOSYS)
+    policy = SeccompPolicy(rules, default=EPERM, unknown=ENOSYS)
 
     program = assemble(policy, "x86_64")
 
@@ -137,8 +139,11 @@ def test_jumps_further_than_an_instruction_reaches_arrive():
 
 def test_a_check_that_must_reach_far_arrives_at_both_its_ends():
     many = tuple(range(1000, 1600))
-    rule = Rule(EPERM, (Case((Check(0, (5,)), Check(1, many)), ALLOW), Case((), NOTIFY)))
-    policy = Policy({"getpid": rule}, default=EPERM, unknown=ENOSYS)
+    rule = Rule(
+        EPERM,
+        (RuleCase((ArgumentCheck(0, (5,)), ArgumentCheck(1, many)), ALLOW), RuleCase((), NOTIFY)),
+    )
+    policy = SeccompPolicy({"getpid": rule}, default=EPERM, unknown=ENOSYS)
 
     program = assemble(policy, "x86_64")
 
@@ -155,26 +160,26 @@ def test_a_check_that_must_reach_far_arrives_at_both_its_ends():
 
 
 def test_a_program_that_the_kernel_would_not_take_is_not_assembled():
-    rule = Rule(EPERM, (Case((Check(0, tuple(range(5000))),), ALLOW),))
+    rule = Rule(EPERM, (RuleCase((ArgumentCheck(0, tuple(range(5000))),), ALLOW),))
 
     with pytest.raises(ValueError, match="instructions; 4096 may be"):
-        assemble(Policy({"getpid": rule}, default=EPERM, unknown=ENOSYS), "x86_64")
+        assemble(SeccompPolicy({"getpid": rule}, default=EPERM, unknown=ENOSYS), "x86_64")
 
 
 def test_a_check_whose_values_differ_in_their_upper_half_is_refused():
     with pytest.raises(ValueError, match="upper 32 bits"):
-        Check(0, (1, 1 << 32))
+        ArgumentCheck(0, (1, 1 << 32))
 
 
 def test_a_check_of_bits_that_its_mask_leaves_out_is_refused():
     with pytest.raises(ValueError, match="mask leaves out"):
-        Check(0, (3,), 1)
+        ArgumentCheck(0, (3,), 1)
 
 
 def test_a_check_looks_at_all_64_bits():
     value = 5 << 32 | 7
-    rule = Rule(EPERM, (Case((Check(2, (value,), ALL_ONES & ~(1 << 40)),), ALLOW),))
-    program = assemble(Policy({"getpid": rule}, default=EPERM, unknown=ENOSYS), "aarch64")
+    rule = Rule(EPERM, (RuleCase((ArgumentCheck(2, (value,), ALL_ONES & ~(1 << 40)),), ALLOW),))
+    program = assemble(SeccompPolicy({"getpid": rule}, default=EPERM, unknown=ENOSYS), "aarch64")
 
     def action(argument):
         number = MACHINES["aarch64"].numbers["getpid"]

@@ -20,10 +20,10 @@ from envweave.errors import (
     SessionLostError,
     WorkFileError,
 )
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ToolCall
 from envweave.sandbox.session import Session
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=20, grace_s=10)
 STUBBORN = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_IGN)\nwhile True: pass"
@@ -49,7 +49,7 @@ async def never() -> None:
 
 @pytest.fixture(scope="module")
 def tools():
-    tools = Tools({"add": add, "fail": fail, "later": later, "never": never})
+    tools = SandboxTools({"add": add, "fail": fail, "later": later, "never": never})
     yield tools
     tools.close()
 
@@ -62,8 +62,8 @@ def shared(tools):
         yield session
 
 
-def fresh(limits: Limits = LIMITS, tools: Tools | None = None, **options) -> Session:
-    tools = tools or Tools()
+def fresh(limits: Limits = LIMITS, tools: SandboxTools | None = None, **options) -> Session:
+    tools = tools or SandboxTools()
     return Session(ProcessBody(limits, tools), limits, tools, **options)
 
 
@@ -171,7 +171,7 @@ def test_a_tool_that_returns_too_late_costs_the_code_its_time():
         time.sleep(0.05)
         return 1
 
-    with fresh(tools=Tools({"dawdle": dawdle})) as session:
+    with fresh(tools=SandboxTools({"dawdle": dawdle})) as session:
         result = session.run("done = dawdle()", timeout_s=0.01)
 
         assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
@@ -236,7 +236,7 @@ def test_another_thread_may_interrupt_the_code():
     def tell() -> None:
         started.set()
 
-    with fresh(tools=Tools({"tell": tell})) as session:
+    with fresh(tools=SandboxTools({"tell": tell})) as session:
         thread = threading.Thread(target=lambda: (started.wait(20), session.interrupt()))
         thread.start()
 
@@ -255,7 +255,7 @@ def test_a_second_call_while_one_is_under_way_is_refused():
             session.run("1")
         return str(caught.value)
 
-    session = fresh(tools=Tools({"call_back": call_back}))
+    session = fresh(tools=SandboxTools({"call_back": call_back}))
     with session:
         result = session.run("call_back()")
 
@@ -266,7 +266,7 @@ def test_a_caller_who_is_interrupted_leaves_a_session_that_is_lost():
     def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with fresh(tools=Tools({"interrupt": interrupt})) as session:
+    with fresh(tools=SandboxTools({"interrupt": interrupt})) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run("interrupt()")
 
@@ -279,7 +279,7 @@ def test_a_caller_who_is_interrupted_while_code_runs_gets_the_interrupt():
     def interrupt_soon() -> None:
         threading.Timer(0.01, os.kill, [os.getpid(), signal.SIGINT]).start()
 
-    with fresh(tools=Tools({"interrupt_soon": interrupt_soon})) as session:
+    with fresh(tools=SandboxTools({"interrupt_soon": interrupt_soon})) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run("interrupt_soon()\nwhile True: pass")
 
@@ -312,7 +312,7 @@ def test_closing_while_code_runs_ends_the_run(by_a_tool):
         else:
             threading.Thread(target=session.close).start()
 
-    session = fresh(tools=Tools({"close": close}), on_close=lambda: closed.append(True))
+    session = fresh(tools=SandboxTools({"close": close}), on_close=lambda: closed.append(True))
 
     with pytest.raises(SessionLostError, match="closed while a call"):
         session.run("close()\nwhile True: pass")
@@ -388,7 +388,7 @@ def test_output_beyond_its_limit_is_cut(shared):
 
 def test_more_tools_than_a_run_may_call_are_refused():
     limits = Limits(timeout_s=20, tool_calls=2)
-    with fresh(limits, Tools({"add": add})) as session:
+    with fresh(limits, SandboxTools({"add": add})) as session:
         result = session.run("add(1); add(2)\nadd(3)")
         again = session.run("add(4)")
 

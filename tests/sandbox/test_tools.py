@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from envweave.errors import DeadlineError, OptionError
-from envweave.sandbox.protocol.messages import ToolFace
-from envweave.sandbox.tools import ArgumentsError, Tool, Tools, described
+from envweave.sandbox.protocol.messages import ToolSignature
+from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, described
 
 
 def lookup(query: str, limit: int = 10, *, exact: bool = False) -> list[str]:
@@ -42,17 +42,17 @@ def bound(hint: Any, value: Any) -> Any:
         return argument
 
     tool.__annotations__ = {"argument": hint}
-    args, _ = Tool("tool", tool).bind([value], {})
+    args, _ = SandboxTool("tool", tool).bind([value], {})
     return args[0]
 
 
 def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
-    tools = Tools({"lookup": lookup})
+    tools = SandboxTools({"lookup": lookup})
 
     faces = tools.faces()
 
     assert faces == [
-        ToolFace(
+        ToolSignature(
             "lookup",
             "(query: str, limit: int = 10, *, exact: bool = False) -> list[str]",
             "Find what matches.",
@@ -61,7 +61,7 @@ def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
 
 
 def test_a_function_without_a_signature_takes_anything():
-    tool = Tool("largest", max)
+    tool = SandboxTool("largest", max)
 
     args, kwargs = tool.bind([1, 2], {})
 
@@ -72,16 +72,16 @@ def test_a_function_without_a_signature_takes_anything():
 @pytest.mark.parametrize("name", ["", "two words", "class", "1st", "__import__", "__doc__", 3])
 def test_a_name_that_code_cannot_call_is_refused(name):
     with pytest.raises(OptionError, match="tools="):
-        Tools({name: lookup})
+        SandboxTools({name: lookup})
 
 
 def test_what_cannot_be_called_is_refused_as_a_tool():
     with pytest.raises(OptionError, match="'lookup': 3"):
-        Tools({"lookup": 3})
+        SandboxTools({"lookup": 3})
 
 
 def test_an_unknown_tool_is_answered_with_the_nearest():
-    tools = Tools({"lookup": lookup})
+    tools = SandboxTools({"lookup": lookup})
 
     assert tools.find("lookpu") is None
     assert "Did you mean 'lookup'?" in tools.missing("lookpu")
@@ -97,7 +97,7 @@ def test_an_unknown_tool_is_answered_with_the_nearest():
     ],
 )
 def test_arguments_are_bound_as_python_binds_them(args, kwargs, expected):
-    bound_args, bound_kwargs = Tool("lookup", lookup).bind(args, kwargs)
+    bound_args, bound_kwargs = SandboxTool("lookup", lookup).bind(args, kwargs)
 
     assert (type(expected[0])(bound_args), bound_kwargs) == expected
 
@@ -115,7 +115,7 @@ def test_arguments_are_bound_as_python_binds_them(args, kwargs, expected):
 )
 def test_arguments_that_do_not_fit_are_refused_by_the_name_of_the_parameter(args, kwargs, reason):
     with pytest.raises(ArgumentsError) as caught:
-        Tool("lookup", lookup).bind(args, kwargs)
+        SandboxTool("lookup", lookup).bind(args, kwargs)
 
     assert str(caught.value) == reason
 
@@ -171,7 +171,7 @@ def test_an_argument_that_does_not_fit_its_type_hint_is_refused_by_its_path(hint
     assert str(caught.value) == f"TypeError: tool() argument {reason}"
 
 
-@pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", Point | Line, type, Tool])
+@pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", Point | Line, type, SandboxTool])
 def test_a_type_hint_that_is_not_understood_checks_nothing(hint):
     assert bound(hint, [1]) == [1]
 
@@ -181,9 +181,9 @@ def test_each_of_the_rest_of_the_arguments_is_checked():
         pass
 
     with pytest.raises(ArgumentsError, match=r"argument args: Expected `int`, got `str`"):
-        Tool("tool", tool).bind([1, "a"], {})
+        SandboxTool("tool", tool).bind([1, "a"], {})
     with pytest.raises(ArgumentsError, match=r"argument b: Expected `str`, got `int`"):
-        Tool("tool", tool).bind([], {"a": "a", "b": 1})
+        SandboxTool("tool", tool).bind([], {"a": "a", "b": 1})
 
 
 def test_what_a_dataclass_raises_as_it_is_made_goes_back_as_text():
@@ -221,7 +221,7 @@ async def slow(seconds: float = 0.0) -> float:
     ],
 )
 def test_a_tool_that_must_be_awaited_is_recognised(function, is_async):
-    assert Tool("tool", function).is_async is is_async
+    assert SandboxTool("tool", function).is_async is is_async
 
 
 def test_an_error_is_described_without_a_traceback_and_within_bounds():
@@ -241,7 +241,7 @@ def test_async_tools_run_on_one_thread_that_close_ends():
     async def where() -> int:
         return threading.get_ident()
 
-    tools = Tools({"where": where})
+    tools = SandboxTools({"where": where})
     tool = tools.find("where")
 
     first = tools.await_result(tool, where, 5.0)
@@ -265,7 +265,7 @@ def test_an_async_tool_is_cancelled_at_the_deadline():
         finally:
             cancelled.set()
 
-    tools = Tools({"forever": forever})
+    tools = SandboxTools({"forever": forever})
 
     with pytest.raises(DeadlineError, match="forever"):
         tools.await_result(tools.find("forever"), forever, 0.01)
@@ -278,7 +278,7 @@ def test_an_exception_that_ends_programs_reaches_the_caller_and_spares_the_threa
     async def leave() -> None:
         raise SystemExit(3)
 
-    tools = Tools({"leave": leave, "slow": slow})
+    tools = SandboxTools({"leave": leave, "slow": slow})
 
     with pytest.raises(SystemExit):
         tools.await_result(tools.find("leave"), leave, 5.0)

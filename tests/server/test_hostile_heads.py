@@ -13,7 +13,7 @@ from serving import app_served
 from worlds_served import Running, process_serving
 
 import envweave as ew
-from envweave.server.security import HeadLimited
+from envweave.server.security import HeaderLimitedProtocol
 
 WORLD = "pkg://remote_worlds:Tally"
 
@@ -99,7 +99,7 @@ def test_a_large_head_within_the_limit_and_large_bodies_are_served(server: Runni
 def impatient() -> Iterator[int]:
     """The port of a server that grants a head a fifth of a second."""
     app = ew.create_fastapi_app("counter-v0")
-    with app_served(app, http=partial(HeadLimited, head_timeout_s=0.2)) as url:
+    with app_served(app, http=partial(HeaderLimitedProtocol, head_timeout_s=0.2)) as url:
         yield int(url.rpartition(":")[2])
 
 

@@ -13,11 +13,11 @@ from serving_places import code, run
 
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.local import LocalPlace
+from envweave.server.runtime.local import LocalRuntime
 from envweave.server.service import Service
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import Call, Reply, Stepped, Steps, read_replies
-from envweave.wire.results import read_wired
+from envweave.wire.results import decode_result
 
 STEP = {"action": {"do": "step"}}
 
@@ -27,7 +27,7 @@ def with_service(
 ) -> None:
     async def within() -> None:
         chosen = ServerOptions(**options)
-        service = Service(lambda: LocalPlace(EnvSpec("tally", env), {}, chosen), chosen)
+        service = Service(lambda: LocalRuntime(EnvSpec("tally", env), {}, chosen), chosen)
         await service.start()
         try:
             await scene(service)
@@ -205,7 +205,7 @@ def test_a_frame_of_steps_says_what_single_replies_say() -> None:
         first = {one.session: one for one in read_replies(MSGPACK.decode(MSGPACK.encode(sent)))}
         for reply in alone:
             (one,) = read_replies(MSGPACK.decode(MSGPACK.encode(reply)))
-            assert read_wired(first[one.session].result) == read_wired(one.result)
+            assert decode_result(first[one.session].result) == decode_result(one.result)
 
     with_service(scene)
 

@@ -18,7 +18,7 @@ from envweave.errors import (
     ResetNeededError,
 )
 from envweave.registry import ReadyMade
-from envweave.server.runtime.base import Wishes
+from envweave.server.runtime.base import SessionOptions
 from envweave.session import episode_seed
 
 
@@ -205,7 +205,7 @@ def test_one_object_has_one_session_at_a_time_and_is_closed_with_the_place() -> 
         await place.start()
         (first,) = await opened(place)
         with pytest.raises(CapacityError, match="Serve its class"):
-            await place.open(Wishes())
+            await place.open(SessionOptions())
         await first.close()
         (second,) = await opened(place)
         await reset(second)
@@ -355,7 +355,7 @@ def test_an_environment_that_nobody_waits_for_any_more_is_closed() -> None:
         (first,) = await opened(place)
         world.held.clear()
         world.hung.clear()
-        opening = asyncio.ensure_future(place.open(Wishes()))
+        opening = asyncio.ensure_future(place.open(SessionOptions()))
         await until(world.hung.is_set)
         opening.cancel()
         await asyncio.wait([opening])
@@ -379,7 +379,7 @@ def test_an_environment_that_takes_too_long_to_make_holds_up_nobody_else() -> No
         (first,) = await opened(place)
         world.held.clear()
         with pytest.raises(DeadlineError, match="Making 'worker' took longer"):
-            await place.open(Wishes(timeout_s=0.05))
+            await place.open(SessionOptions(timeout_s=0.05))
         assert place.health.stuck == 1
         assert (await reset(first)).step_index == 0
         world.held.set()

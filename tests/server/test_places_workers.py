@@ -25,8 +25,8 @@ from envweave.errors import (
 )
 from envweave.registry import EnvSpec, ReadyMade
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Wishes
-from envweave.server.runtime.workers import WorkerPlace
+from envweave.server.runtime.base import SessionOptions
+from envweave.server.runtime.workers import WorkerRuntime
 from envweave.session import episode_seed
 
 
@@ -34,9 +34,9 @@ def run(test: Any) -> Any:
     return asyncio.run(asyncio.wait_for(test, 60.0))
 
 
-def placed(factory: Any, workers: int = 1, kwargs: Any = None, **options: Any) -> WorkerPlace:
+def placed(factory: Any, workers: int = 1, kwargs: Any = None, **options: Any) -> WorkerRuntime:
     spec = EnvSpec("worker", factory)
-    return WorkerPlace(spec, kwargs or {}, ServerOptions(workers=workers, **options))
+    return WorkerRuntime(spec, kwargs or {}, ServerOptions(workers=workers, **options))
 
 
 def is_gone(pid: int) -> bool:
@@ -197,7 +197,7 @@ def test_workers_that_die_at_the_start_are_told_of_when_a_session_is_opened(
         with pytest.raises(EnvironmentLostError, match=r"could not start.*SIGKILL"):
             await reset(runner)
         with pytest.raises(CapacityError, match=r"no worker process: .*SIGKILL"):
-            await place.open(Wishes())
+            await place.open(SessionOptions())
         sign.unlink()
         await until(lambda: place.health.workers == 1)
         assert (await reset(runner)).step_index == 0
@@ -224,11 +224,11 @@ FRONT = """
 import asyncio, sys
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.workers import WorkerPlace
+from envweave.server.runtime.workers import WorkerRuntime
 
 async def main():
     spec = EnvSpec("counter", "envweave.examples.counter:CounterEnv")
-    place = WorkerPlace(spec, {}, ServerOptions(workers=2))
+    place = WorkerRuntime(spec, {}, ServerOptions(workers=2))
     await place.start()
     print(*[worker.pid for worker in place._workers], flush=True)
     await asyncio.sleep(60)

@@ -16,17 +16,17 @@ import envweave as ew
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
 from envweave.server.runtime import worker_main, worker_process
-from envweave.server.runtime.base import Wishes
-from envweave.server.runtime.local import LocalPlace
-from envweave.server.runtime.workers import WorkerPlace
+from envweave.server.runtime.base import SessionOptions
+from envweave.server.runtime.local import LocalRuntime
+from envweave.server.runtime.workers import WorkerRuntime
 
 
 def run(test: Any) -> Any:
     return asyncio.run(asyncio.wait_for(test, 60.0))
 
 
-def placed(factory: Any, **options: Any) -> WorkerPlace:
-    return WorkerPlace(EnvSpec("worker", factory), {}, ServerOptions(workers=1, **options))
+def placed(factory: Any, **options: Any) -> WorkerRuntime:
+    return WorkerRuntime(EnvSpec("worker", factory), {}, ServerOptions(workers=1, **options))
 
 
 class Blocking(ew.Environment):
@@ -74,13 +74,13 @@ def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []
-    tell = worker_process.WorkerProcess.tell
+    tell = worker_process.ServerWorkerProcess.tell
 
     def overheard(self: Any, method: str, *about: Any, **numbered: Any) -> None:
         told.append(method)
         tell(self, method, *about, **numbered)
 
-    monkeypatch.setattr(worker_process.WorkerProcess, "tell", overheard)
+    monkeypatch.setattr(worker_process.ServerWorkerProcess, "tell", overheard)
 
     async def play() -> None:
         place = placed(SlowlyMade)
@@ -147,7 +147,7 @@ def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
         os.kill(pid, signal.SIGKILL)
         await asyncio.wait_for(tried.wait(), 20.0)
         with pytest.raises(ew.errors.CapacityError, match="Too many open files"):
-            await place.open(Wishes())
+            await place.open(SessionOptions())
         monkeypatch.setattr(worker_process.subprocess, "Popen", popen)
 
         await until(lambda: place.health.workers == 1)
@@ -185,9 +185,9 @@ def test_a_worker_remembers_nothing_of_sessions_that_could_not_be_made() -> None
     async def play() -> worker_main.Worker:
         ours, theirs = worker_process.socket.socketpair()
         worker = worker_main.Worker(theirs, bytearray())
-        worker._place = LocalPlace(EnvSpec("worker", Fragile), {}, ServerOptions())
+        worker._place = LocalRuntime(EnvSpec("worker", Fragile), {}, ServerOptions())
         await worker._place.start()
-        (await worker._place.open(Wishes())).is_live
+        (await worker._place.open(SessionOptions())).is_live
         Fragile.is_whole = False
         wishes = {"autoreset": False, "position": None}
         packed = worker_main.MSGPACK.encode(wishes)

@@ -22,7 +22,7 @@ import envweave as ew
 from envweave.api import serving
 from envweave.api.options import recipe
 from envweave.errors import OptionError, StartupError
-from envweave.server.app import Site
+from envweave.server.app import AppState
 from envweave.server.listen import Listener, listen, listen_unix, refuse_openness
 from envweave.server.run import Serving, tell
 
@@ -33,7 +33,7 @@ def serving_on(listener: Listener, env: Any = "counter-v0", **keywords: Any) -> 
     options, kwargs = serving.split({"drain_s": 0, **keywords})
     spec = recipe(env, None, None, None, kwargs)
     ready = threading.Event()
-    site = Site(lambda: serving.place_for(spec, kwargs, options), options)
+    site = AppState(lambda: serving.place_for(spec, kwargs, options), options)
     server = Serving(site, listener, lambda _: ready.set())
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(server.run()))

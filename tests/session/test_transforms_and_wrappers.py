@@ -206,10 +206,10 @@ def test_a_limit_waits_for_the_answer_to_the_last_steps_tool_call() -> None:
 
 
 def test_a_wrapper_may_set_another_action_spec() -> None:
-    from envweave.codec.scalars import Integer
+    from envweave.codec.scalars import IntSpec
 
     class ByNumber(ew.Wrapper):
-        action_spec = Integer(0, 3)
+        action_spec = IntSpec(0, 3)
 
         def before_step(self, action):
             return CounterAction(action)

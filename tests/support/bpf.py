@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 
-from envweave.sandbox.walls.seccomp import MACHINES, Check, Policy
+from envweave.sandbox.walls.seccomp import MACHINES, ArgumentCheck, SeccompPolicy
 
 _LOAD, _AND, _RETURN, _GO, _IF_EQUAL, _IF_AT_LEAST = 0x20, 0x54, 0x06, 0x05, 0x15, 0x35
 _DESCRIPTION = struct.Struct("<iIQ6Q")
@@ -35,7 +35,9 @@ def run(program: bytes, convention: int, number: int, arguments: tuple[int, ...]
             at += then if holds else otherwise
 
 
-def decide(policy: Policy, machine: str, number: int, arguments: tuple[int, ...] = ()) -> int:
+def decide(
+    policy: SeccompPolicy, machine: str, number: int, arguments: tuple[int, ...] = ()
+) -> int:
     """Return what a policy says of a call, read off its rules."""
     name = names_of(machine).get(number)
     if name is None:
@@ -49,7 +51,7 @@ def decide(policy: Policy, machine: str, number: int, arguments: tuple[int, ...]
     return rule.otherwise
 
 
-def _holds(check: Check, arguments: tuple[int, ...]) -> bool:
+def _holds(check: ArgumentCheck, arguments: tuple[int, ...]) -> bool:
     given = (*arguments, 0, 0, 0, 0, 0, 0)[check.argument]
     return given & check.mask in check.values
 

@@ -12,8 +12,8 @@ import envweave.sandbox.inside.branch as branching
 from envweave.sandbox.protocol.messages import Failure, Ready, Replied
 from envweave.sandbox.walls import kernel
 import msgspec
-usual = branching.Branching.__call__
-settle = branching.Branching._settle
+usual = branching.BranchServer.__call__
+settle = branching.BranchServer._settle
 
 def frame(message):
     data = msgspec.msgpack.encode(message)

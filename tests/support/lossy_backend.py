@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envweave.backends import inproc
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 
 LOSE: list[str] = []
 """The calls to lose, each once: `"reset"`, `"step"`."""
@@ -50,5 +50,5 @@ def lose(call: str) -> None:
         raise ConnectionError("the line went dead")
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Lossy:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Lossy:
     return Lossy(inproc.connect_async(spec, kwargs, options))

@@ -16,8 +16,8 @@ from typing import Any
 import envweave as ew
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Place, Runner, Wishes
-from envweave.server.runtime.local import LocalPlace
+from envweave.server.runtime.base import Runtime, SessionOptions, SessionRuntime
+from envweave.server.runtime.local import LocalRuntime
 
 WAIT_S = 20.0
 """How long to wait for what must happen."""
@@ -124,19 +124,19 @@ def fresh(base: type[Worker] = Worker) -> Any:
     return type(base.__name__, (base,), signals)
 
 
-def local(factory: Any, **options: Any) -> LocalPlace:
-    return LocalPlace(EnvSpec("worker", factory), {}, ServerOptions(**options))
+def local(factory: Any, **options: Any) -> LocalRuntime:
+    return LocalRuntime(EnvSpec("worker", factory), {}, ServerOptions(**options))
 
 
-async def opened(place: Place, count: int = 1, **wishes: Any) -> list[Runner]:
-    return [await place.open(Wishes(**wishes)) for _ in range(count)]
+async def opened(place: Runtime, count: int = 1, **wishes: Any) -> list[SessionRuntime]:
+    return [await place.open(SessionOptions(**wishes)) for _ in range(count)]
 
 
-async def reset(runner: Runner, timeout_s: float | None = None, **wanted: Any) -> Any:
+async def reset(runner: SessionRuntime, timeout_s: float | None = None, **wanted: Any) -> Any:
     return await asyncio.wait_for(runner.call("reset", wanted, timeout_s), WAIT_S)
 
 
-async def step(runner: Runner, action: Any = "go", timeout_s: float | None = None) -> Any:
+async def step(runner: SessionRuntime, action: Any = "go", timeout_s: float | None = None) -> Any:
     params: Mapping[str, Any] = {"action": action}
     return await asyncio.wait_for(runner.call("step", params, timeout_s), WAIT_S)
 

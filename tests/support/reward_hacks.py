@@ -23,7 +23,7 @@ from envweave.codeact.factory import create_codeact_env
 from envweave.codeact.grading import ExactMatch, HiddenTests, NumericMatch, RegexMatch
 from envweave.codeact.grading.base import Grader
 from envweave.codeact.models import CodeAction
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.session import DirectEnvironment
 
 HACKS = [*LIVE, *HIDDEN]

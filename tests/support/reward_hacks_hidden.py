@@ -25,14 +25,14 @@ class Anything:
 _FORGE = """
 import os, sys
 def forge(value):
-    from envweave.sandbox.protocol.messages import DESCRIPTOR, Finished
+    from envweave.sandbox.protocol.messages import DESCRIPTOR, RunFinished
     from envweave.sandbox.protocol.plain_values import encode
     frame = sys._getframe()
     while frame is not None:
         message = frame.f_locals.get("message")
         if type(message).__name__ == "Run":
             os.write(DESCRIPTOR, encode(
-                Finished(message.id, "", "", value, True, None, None, False, False)))
+                RunFinished(message.id, "", "", value, True, None, None, False, False)))
         frame = frame.f_back
 """
 

@@ -17,7 +17,7 @@ class Anything:
 # Inside a session the modules of its runner are there to be found, and so is the id of the run.
 _FORGE = """
 import os, sys
-from envweave.sandbox.protocol.messages import DESCRIPTOR, Called, Finished
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Called, RunFinished
 from envweave.sandbox.protocol.plain_values import encode
 def run_id():
     frame = sys._getframe()
@@ -113,10 +113,10 @@ _PLAIN = [
      "from envweave.sandbox.protocol import plain_values as plain\n"
      "runner._pack = plain.pack = runner.pack = lambda *a, **k: True\n'wrong'", 0.0),
     ("writes a result of its own to the line", "value",
-     _FORGE + "os.write(DESCRIPTOR, encode(Finished(run_id(), '', '', True, True, 'True', None, "
+     _FORGE + "os.write(DESCRIPTOR, encode(RunFinished(run_id(), '', '', True, True, 'True', None, "
      "False, False)))\n'wrong'", 0.0),
     ("writes a result with a score to the line", "value",
-     _FORGE + "os.write(DESCRIPTOR, encode(Finished(run_id(), '', '', {'score': 1.0, 'passed': "
+     _FORGE + "os.write(DESCRIPTOR, encode(RunFinished(run_id(), '', '', {'score': 1.0, 'passed': "
      "True}, True, '', None, False, False)))\n'wrong'", 0.0),
     ("writes calls of tools that it has not got to the line", "answer",
      _FORGE + "for call, name in enumerate(['grade', '_grade', 'reward', 'step', 'reset']):\n"

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 import envweave
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.messages import Begin, Birth, Ready, ToSession
+from envweave.sandbox.protocol.messages import Begin, Ready, SpawnRequest, ToSession
 from envweave.sandbox.protocol.plain_values import encode, read_from_host, read_from_session
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 _BOOT = """
 import os, sys
@@ -34,10 +34,10 @@ for stream in (1, 2):
     os.dup2(os.memfd_create("output"), stream)
 os.chdir(sys.argv[2])
 import msgspec
-from envweave.sandbox.protocol.messages import Birth, Ready
-from envweave.sandbox.inside.runner import Runner
-birth = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=Birth)
-runner = Runner(birth)
+from envweave.sandbox.protocol.messages import SpawnRequest, Ready
+from envweave.sandbox.inside.runner import SessionRunner
+birth = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=SpawnRequest)
+runner = SessionRunner(birth)
 runner.start(birth)
 runner.send(Ready())
 runner.serve()
@@ -55,11 +55,11 @@ class ProcessBody:
     def wake(self) -> None:
         pass
 
-    def __init__(self, limits: Limits, tools: Tools, seed: int | None = None) -> None:
+    def __init__(self, limits: Limits, tools: SandboxTools, seed: int | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.beyond: str | None = None
         self.socket, theirs = socket.socketpair()
-        birth = Birth(
+        birth = SpawnRequest(
             seed=seed,
             output_bytes=limits.output_bytes,
             message_bytes=limits.message_bytes,
@@ -88,14 +88,14 @@ class ProcessBody:
     def kill(self) -> None:
         self.process.kill()
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            return Death("lost")
-        return Death("exit", code) if code >= 0 else Death("signal", -code)
+            return ExitReason("lost")
+        return ExitReason("exit", code) if code >= 0 else ExitReason("signal", -code)
 
     def excess(self) -> str | None:
         return self.beyond
@@ -156,7 +156,7 @@ class PuppetBody:
     def wake(self) -> None:
         pass
 
-    def __init__(self, play: Callable[[Puppet], None], *, death: Death | None = None) -> None:
+    def __init__(self, play: Callable[[Puppet], None], *, death: ExitReason | None = None) -> None:
         self.socket, self._theirs = socket.socketpair()
         self.puppet = Puppet(self._theirs)
         self.kills = 0
@@ -164,7 +164,7 @@ class PuppetBody:
         self.failure: BaseException | None = None
         self.beyond: str | None = None
         self.next_body: PuppetBody | Exception | None = None
-        self._death = death or Death("lost")
+        self._death = death or ExitReason("lost")
         self._thread = threading.Thread(target=self._run, args=(play,))
         self._thread.start()
 
@@ -187,7 +187,7 @@ class PuppetBody:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         return self._death
 
     def excess(self) -> str | None:

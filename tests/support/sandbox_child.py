@@ -1,6 +1,6 @@
 """A session's runner in a process of its own, without walls, and the host's end of its socket.
 
-Run as a script it is that process: its socket's number and its `Birth` are its arguments.
+Run as a script it is that process: its socket's number and its `SpawnRequest` are its arguments.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import msgspec
 
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.messages import (
-    Answer,
     Begin,
-    Birth,
     Called,
-    Finished,
     FromSession,
     Get,
     Put,
     Ready,
     Replied,
     Run,
-    ToolFace,
+    RunFinished,
+    SpawnRequest,
+    ToolAnswer,
+    ToolSignature,
 )
 from envweave.sandbox.protocol.plain_values import encode, pack, read_from_session
 
@@ -63,10 +63,10 @@ class Child:
         self.send(Run(self._id, code))
         return self._id
 
-    def run(self, code: str, **tools: Callable[..., Any]) -> Finished:
+    def run(self, code: str, **tools: Callable[..., Any]) -> RunFinished:
         """Run a cell, answer its calls of `tools`, and return what it came to."""
         number = self.begin(code)
-        while not isinstance(message := self.receive(), Finished):
+        while not isinstance(message := self.receive(), RunFinished):
             assert isinstance(message, Called)
             self.send(answer(message, tools))
         assert message.id == number
@@ -77,15 +77,15 @@ class Child:
         assert finished.failure is None, finished.failure.traceback
         return finished.value
 
-    def interrupt(self, code: str) -> Finished:
+    def interrupt(self, code: str) -> RunFinished:
         """Run a cell, and interrupt it as soon as it calls a tool, whose name matters not."""
         self.begin(code)
         called = self.receive()
         assert isinstance(called, Called)
-        self.send(Answer(called.call, True, None))
+        self.send(ToolAnswer(called.call, True, None))
         self.process.send_signal(signal.SIGRTMAX)
         message = self.receive()
-        assert isinstance(message, Finished)
+        assert isinstance(message, RunFinished)
         return message
 
     def ask(self, make: Callable[..., msgspec.Struct], *args: Any) -> Replied:
@@ -105,12 +105,12 @@ class Child:
         assert self.ask(Put, name, pack(value)).failure is None
 
 
-def answer(called: Called, tools: dict[str, Callable[..., Any]]) -> Answer:
+def answer(called: Called, tools: dict[str, Callable[..., Any]]) -> ToolAnswer:
     try:
         value = tools[called.name](*called.args, **called.kwargs)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything
-        return Answer(called.call, False, str(error))
-    return Answer(called.call, True, pack(value))
+        return ToolAnswer(called.call, False, str(error))
+    return ToolAnswer(called.call, True, pack(value))
 
 
 @contextlib.contextmanager
@@ -118,12 +118,12 @@ def running(
     work: Path,
     *,
     seed: int | None = 7,
-    tools: list[ToolFace] | None = None,
+    tools: list[ToolSignature] | None = None,
     output_bytes: int = 10_000,
     message_bytes: int = 1 << 22,
 ) -> Iterator[Child]:
     """Yield a child that is ready; its end is checked to leave no process."""
-    birth = Birth(seed, output_bytes, message_bytes, work=str(work), user=None)
+    birth = SpawnRequest(seed, output_bytes, message_bytes, work=str(work), user=None)
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-B", __file__]
     command += [str(theirs.fileno()), msgspec.json.encode(birth).decode()]
@@ -145,7 +145,7 @@ def running(
             raise
 
 
-def be_session(descriptor: int, birth: Birth) -> None:
+def be_session(descriptor: int, birth: SpawnRequest) -> None:
     os.dup2(descriptor, 3, inheritable=False)
     if descriptor != 3:
         os.close(descriptor)
@@ -154,13 +154,13 @@ def be_session(descriptor: int, birth: Birth) -> None:
         os.dup2(memory, stream)
         os.close(memory)
 
-    from envweave.sandbox.inside.runner import Runner
+    from envweave.sandbox.inside.runner import SessionRunner
 
-    runner = Runner(birth)
+    runner = SessionRunner(birth)
     runner.start(birth)
     runner.send(Ready())
     runner.serve()
 
 
 if __name__ == "__main__":
-    be_session(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Birth))
+    be_session(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=SpawnRequest))

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from envweave.api.serving import create_fastapi_app
-from envweave.server.dialects.uvicorn_fast_path import ShortWayProtocol
+from envweave.server.dialects.uvicorn_fast_path import FastPathProtocol
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def app_served(app: Any, uds: Path | None = None, **settings: Any) -> Iterator[s
     config = uvicorn.Config(
         app,
         log_level="error",
-        ws=settings.pop("ws", ShortWayProtocol),
+        ws=settings.pop("ws", FastPathProtocol),
         ws_ping_interval=None,
         ws_per_message_deflate=False,
         ws_max_size=64 * 2**20,

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Health, Wishes
+from envweave.server.runtime.base import Health, SessionOptions
 from envweave.server.sessions import SessionTable
 from envweave.wire.description import Description
 from envweave.wire.messages import Call, Reply
@@ -65,7 +65,7 @@ class CountingPlace:
 
     async def start(self) -> None: ...
 
-    async def open(self, wishes: Wishes) -> CountingRunner:
+    async def open(self, wishes: SessionOptions) -> CountingRunner:
         if self.fails:
             raise RuntimeError("no more")
         await self.may_open.wait()

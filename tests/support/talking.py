@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave.sandbox.config import Limits
-from envweave.sandbox.protocol.messages import Finished, ToSession
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.messages import RunFinished, ToSession
 from envweave.sandbox.protocol.plain_values import read_from_host
-from envweave.sandbox.protocol.session_protocol import Conversation
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.protocol.session_protocol import SessionProtocol
+from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=1, grace_s=0.5, tool_calls=3, output_bytes=256, message_bytes=1 << 16)
 
@@ -27,11 +27,11 @@ def double(value: int) -> int:
     return 2 * value
 
 
-TOOLS = Tools({"double": double, "odd": object})
+TOOLS = SandboxTools({"double": double, "odd": object})
 
 
-def talk_of(clock: Clock, limits: Limits = LIMITS, **options: Any) -> Conversation:
-    return Conversation(limits, TOOLS, clock=clock, **options)
+def talk_of(clock: Clock, limits: Limits = LIMITS, **options: Any) -> SessionProtocol:
+    return SessionProtocol(limits, TOOLS, clock=clock, **options)
 
 
 def told(frame: bytes) -> ToSession:
@@ -40,12 +40,12 @@ def told(frame: bytes) -> ToSession:
     return read_from_host(frame[4:])
 
 
-def finished(number: int, **changes: Any) -> Finished:
+def finished(number: int, **changes: Any) -> RunFinished:
     fields = {"stdout": "", "stderr": "", "value": None, "plain": True, "shown": None}
     fields |= {"failure": None, "cut": False, "interrupted": False}
-    return Finished(number, **(fields | changes))
+    return RunFinished(number, **(fields | changes))
 
 
-def start(talk: Conversation, code: str = "1", timeout_s: float | None = None) -> int:
+def start(talk: SessionProtocol, code: str = "1", timeout_s: float | None = None) -> int:
     """Start a run; return its number."""
     return told(talk.start_run(code, timeout_s)).id

@@ -54,7 +54,7 @@ def put_up_walls(
     seccomp: bool = True,
 ) -> None:
     """Put up walls around this process, in the order that a session does."""
-    from envweave.sandbox.config import Limits
+    from envweave.sandbox.limits import Limits
     from envweave.sandbox.walls import capabilities, policy, rlimits
     from envweave.sandbox.walls import landlock as files
     from envweave.sandbox.walls import seccomp as calls

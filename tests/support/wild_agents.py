@@ -12,7 +12,7 @@ import numpy as np
 
 import envweave as ew
 from envweave.codec import AnySpec, spec_from_hint
-from envweave.codec.arrays import Array
+from envweave.codec.arrays import ArraySpec
 from envweave.testing import ScriptedAgents
 
 
@@ -34,7 +34,7 @@ class WildAgents(ew.MultiAgentEnvironment):
     possible_agents = ("array", "number", "note", "text", "late")
     action_spec = spec_from_hint(int)
     observation_spec = {  # noqa: RUF012
-        "array": Array((2,), "float32"),
+        "array": ArraySpec((2,), "float32"),
         "number": spec_from_hint(int),
         "note": spec_from_hint(Note),
         "text": spec_from_hint(str),

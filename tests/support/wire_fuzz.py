@@ -16,8 +16,8 @@ from envweave.testing.scripted import ScriptedAction, ScriptedObservation, Scrip
 from envweave.types import AutoResetReady, EpisodeEnd, LogEvent, NeedAction, StepResult
 from envweave.wire.description import read_description
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
-from envweave.wire.messages import Call, Calls, Fault, Replies, Reply, read_calls, read_replies
-from envweave.wire.results import AS_IT_IS, read_wired, result_of, wired
+from envweave.wire.messages import Call, Calls, Replies, Reply, WireFault, read_calls, read_replies
+from envweave.wire.results import AS_IT_IS, decode_result, encode_result, result_of
 from envweave.wire.schema import Rebuilt, describe
 
 _WORDS: list[Any] = [
@@ -35,7 +35,7 @@ def messages() -> list[Any]:
     result.ready = AutoResetReady({"at": 0}, {"seed": 3}, "e-1", "t")
     result._asked = (NeedAction({"at": 0}, agent_id="x"),)
     result._events = (LogEvent("hello"),)
-    sent = wired(result, ["x", "o"], Position(1, 2, 3, "p"))
+    sent = encode_result(result, ["x", "o"], Position(1, 2, 3, "p"))
     interface = Interface(
         frozenset(["seed"]),
         frozenset(),
@@ -47,7 +47,7 @@ def messages() -> list[Any]:
         call,
         Calls(calls=[call, Call(id=2, method="describe")]),
         Reply(id=1, result=sent),
-        Replies(replies=[Reply(id=1, fault=Fault(code="busy", message="no"))]),
+        Replies(replies=[Reply(id=1, fault=WireFault(code="busy", message="no"))]),
         sent,
         describe(interface, spec_from_hint(ScriptedState), None, "id", "1"),
         {"long": 2**70, "keys": {1: 2, (1, "a"): 1j}, "text": "\ud800", "$x": np.zeros((2, 0))},
@@ -63,7 +63,7 @@ def _rebuilt(plain: Any) -> None:
 
 
 def _result(plain: Any) -> None:
-    result = result_of(read_wired(plain), AS_IT_IS)
+    result = result_of(decode_result(plain), AS_IT_IS)
     repr(result.requests)
 
 

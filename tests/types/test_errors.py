@@ -74,8 +74,8 @@ def test_a_cause_in_words_has_the_line_it_came_from():
     try:
         raise KeyError("lost")
     except KeyError as error:
-        words = errors.in_words(error)
+        words = errors.format_error(error)
 
     assert re.fullmatch(r"KeyError: 'lost' \(test_errors\.py:\d+\)", words)
-    assert errors.in_words(ValueError()) == "ValueError"
-    assert errors.in_words(errors.SeedError("no seed")) == "SeedError: no seed"
+    assert errors.format_error(ValueError()) == "ValueError"
+    assert errors.format_error(errors.SeedError("no seed")) == "SeedError: no seed"

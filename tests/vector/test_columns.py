@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import envweave as ew
 from envweave.codec import AnySpec
 from envweave.errors import BadReturnError
-from envweave.vector.columns import Fields, Layout, MisfitError, layout_of, replaced
+from envweave.vector.columns import Fields, Layout, LayoutMismatchError, layout_of, replaced
 
 
 class Level(enum.IntEnum):
@@ -110,7 +110,7 @@ def test_what_each_row_may_be_all_of_them_may_be(first: Any, rows: list[Any], ot
     assert fits(layout, first)
     try:
         columns = layout.gather(rows)
-    except MisfitError:
+    except LayoutMismatchError:
         assert not all(fits(layout, row) for row in rows)
     else:
         assert all(fits(layout, row) for row in rows)

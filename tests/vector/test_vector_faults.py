@@ -14,7 +14,7 @@ import envweave as ew
 from envweave.backends import inproc
 from envweave.environment import Environment
 from envweave.errors import DefinitionError, ResetFailedError, ResetNeededError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import episode_seed
 
 
@@ -238,7 +238,7 @@ def test_whoever_wraps_environments_is_given_each_with_its_index_and_the_replace
         return ew.TimeLimit(environment, max_steps=2)
 
     transport = inproc.connect_vector(
-        EnvSpec("frail", Frail), {}, Options(autoreset=True), 2, wrap=wrap
+        EnvSpec("frail", Frail), {}, MakeOptions(autoreset=True), 2, wrap=wrap
     )
     venv = ew.VectorEnv(transport, 2)
     venv.reset()

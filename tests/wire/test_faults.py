@@ -10,7 +10,7 @@ from envweave import errors
 from envweave.errors import EnvWeaveError, ServerError
 from envweave.wire.encoding import JSON, MSGPACK, Encoding
 from envweave.wire.faults import INTERNAL, KINDS, error_of, fault_of, kind_named, kind_of
-from envweave.wire.messages import Fault, Reply, read_replies
+from envweave.wire.messages import Reply, WireFault, read_replies
 
 
 def below(cls: type[EnvWeaveError]) -> Iterator[type[EnvWeaveError]]:
@@ -69,7 +69,7 @@ def test_an_error_that_is_not_ours_is_not_told_to_strangers(error: BaseException
 
 
 def test_a_code_that_nobody_knows_is_an_error_of_the_server():
-    arrived = error_of(Fault(code="from the future", message="in words"))
+    arrived = error_of(WireFault(code="from the future", message="in words"))
 
     assert type(arrived) is ServerError
     assert kind_named("from the future") is INTERNAL

@@ -17,8 +17,8 @@ from envweave.wire.messages import (
     REPLIES_BYTES,
     Call,
     Calls,
-    Fault,
     Reply,
+    WireFault,
     gather_calls,
     gather_replies,
     read_calls,
@@ -56,7 +56,7 @@ def test_gathered_calls_are_read_as_they_were_and_answered_one_by_one(
 @ENCODED
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 70])
 def test_gathered_replies_are_read_as_they_were(encoding: Encoding, count: int) -> None:
-    fault = Fault(code="busy", message="“later”")
+    fault = WireFault(code="busy", message="“later”")
     replies = [Reply(id=i, session=f"s{i}", fault=fault) for i in range(1, count + 1)]
 
     (frame,) = gather_replies(encoding, map(encoding.encode, replies))

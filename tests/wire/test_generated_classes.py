@@ -15,7 +15,7 @@ import pytest
 
 import envweave as ew
 from envweave.codec import AnySpec, Spec, spec_from_hint
-from envweave.codec.containers import Dictionary, Record
+from envweave.codec.containers import DataclassSpec, DictSpec
 from envweave.environment.introspection import state_spec
 from envweave.errors import SpecError, WireError
 from envweave.types import Action, Observation, State
@@ -58,7 +58,7 @@ class Seen(ew.Observation):
 
 def class_for(hint: Any, role: str | None = None) -> Any:
     spec = spec_of(schema_of(spec_from_hint(hint)), role)
-    assert isinstance(spec, Record)
+    assert isinstance(spec, DataclassSpec)
     return spec.cls
 
 
@@ -147,7 +147,7 @@ def test_names_that_python_would_run_never_reach_it(name: str):
 
     spec = spec_of(schema)
 
-    assert isinstance(spec, Dictionary)
+    assert isinstance(spec, DictSpec)
     assert spec.contains({name: 1})
 
 
@@ -157,7 +157,7 @@ def test_a_title_that_is_no_name_is_not_used(title: str):
 
     spec = spec_of(schema)
 
-    assert isinstance(spec, Record)
+    assert isinstance(spec, DataclassSpec)
     assert spec.cls.__name__ == "Record"
 
 

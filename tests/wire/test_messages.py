@@ -18,9 +18,9 @@ from envweave.wire.messages import (
     OF_SESSIONS,
     Call,
     Calls,
-    Fault,
     Replies,
     Reply,
+    WireFault,
     read_calls,
     read_replies,
 )
@@ -35,7 +35,7 @@ calls = st.builds(
     session=st.text(max_size=8),
     params=st.dictionaries(st.text(max_size=4), values, max_size=3),
 )
-faults = st.builds(Fault, code=st.text(max_size=5), message=st.text(max_size=5))
+faults = st.builds(WireFault, code=st.text(max_size=5), message=st.text(max_size=5))
 replies = st.builds(Reply, id=numbers, session=st.text(max_size=4), result=values) | st.builds(
     Reply, id=numbers, session=st.text(max_size=4), fault=faults
 )

@@ -29,7 +29,14 @@ from envweave.types.results import same
 from envweave.wire.decoding import Rebuilding
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Reply, read_replies
-from envweave.wire.results import AS_IT_IS, Rebuild, read_wired, result_of, spelled_out, wired
+from envweave.wire.results import (
+    AS_IT_IS,
+    Rebuild,
+    decode_result,
+    encode_result,
+    result_of,
+    spelled_out,
+)
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda one: one.name)
 
@@ -48,9 +55,11 @@ SEVERAL = Rebuilding(AgentsSpec({"x": spec_from_hint(Seen), "o": spec_from_hint(
 def sent_and_read(
     encoding: Encoding, result: StepResult[Any], rebuild: Rebuild, *more: Any
 ) -> StepResult[Any]:
-    frame = encoding.encode(Reply(id=1, session="s", result=wired(result, *(more or (None, None)))))
+    frame = encoding.encode(
+        Reply(id=1, session="s", result=encode_result(result, *(more or (None, None))))
+    )
     (reply,) = read_replies(encoding.decode(frame))
-    return result_of(read_wired(reply.result), rebuild)
+    return result_of(decode_result(reply.result), rebuild)
 
 
 @both
@@ -59,9 +68,9 @@ def sent_and_read(
 def test_every_result_arrives_as_it_was(
     encoding: Encoding, result: StepResult[Any], position: Position | None
 ):
-    frame = encoding.encode(wired(result, ["x", "o"], position))
+    frame = encoding.encode(encode_result(result, ["x", "o"], position))
 
-    sent = read_wired(encoding.decode(frame))
+    sent = decode_result(encoding.decode(frame))
 
     assert result_of(sent, AS_IT_IS) == result
     assert (sent.agents, sent.position) == (["x", "o"], position)
@@ -132,7 +141,9 @@ def test_what_an_author_puts_into_an_event_is_not_looked_at(encoding: Encoding):
 
 
 def test_a_result_leaves_out_what_is_as_usual():
-    sent = MSGPACK.decode(MSGPACK.encode(wired(StepResult(1, 0.5, step_index=2), None, None)))
+    sent = MSGPACK.decode(
+        MSGPACK.encode(encode_result(StepResult(1, 0.5, step_index=2), None, None))
+    )
 
     assert sent == {"observation": 1, "reward": 0.5, "step_index": 2}
 
@@ -140,7 +151,7 @@ def test_a_result_leaves_out_what_is_as_usual():
 def test_plain_http_has_every_field_by_name():
     result = StepResult(SEEN, 1.0, episode_id="e", step_index=3, task_id="t", info={"a": 1})
 
-    spelled = json.loads(PLAIN_JSON.encode(spelled_out(wired(result, None, None))))
+    spelled = json.loads(PLAIN_JSON.encode(spelled_out(encode_result(result, None, None))))
 
     seen = {"reward": None, "done": False, "truncated": False, "metadata": {"a": 1}, "at": 1}
     seen["grid"] = [1.5, None]
@@ -193,4 +204,4 @@ def test_plain_http_has_every_field_by_name():
 )
 def test_what_is_no_result_is_refused(plain: Any):
     with pytest.raises(WireError, match=r"^The reply holds"):
-        read_wired(plain)
+        decode_result(plain)

@@ -17,7 +17,7 @@ from wire_values import equal, values
 
 import envweave as ew
 from envweave.codec import AgentsSpec, Bounds, Spec, spec_from_hint
-from envweave.codec.scalars import Array
+from envweave.codec.scalars import ArraySpec
 from envweave.codec.spaces import from_space
 from envweave.environment import Interface
 from envweave.errors import SpecError
@@ -228,7 +228,7 @@ def test_the_schema_of_a_large_image_is_short():
 
 @pytest.mark.parametrize("bound", [-np.inf, np.array([-np.inf, 0.0])])
 def test_an_infinite_bound_is_kept(bound: Any):
-    spec = Array((2,), "float64", bound, np.inf)
+    spec = ArraySpec((2,), "float64", bound, np.inf)
 
     other = travelled(spec)
 

@@ -14,10 +14,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from envweave.codec import Mismatch
-from envweave.codec.scalars import Array, Integer
+from envweave.codec.scalars import ArraySpec, IntSpec
 from envweave.codec.spaces import from_space
 from envweave.errors import ActionError, BadReturnError
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers
 
 
@@ -28,7 +28,7 @@ def rows_of(space: Any, batch: Any) -> list[Any]:
         BadReturnError: It is no such batch.
     """
     try:
-        return [keep(row) for row in iterate(space, batch)]
+        return [snapshot(row) for row in iterate(space, batch)]
     except BadReturnError:
         raise
     except Exception as error:
@@ -75,7 +75,7 @@ def row_of(columns: Columns, i: int, layout: Layout) -> Any:
     if isinstance(layout, Fields):
         return {name: row_of(columns[name], i, one) for name, one in layout.columns.items()}
     if isinstance(layout, Listed):
-        return keep(columns[i])
+        return snapshot(columns[i])
     return columns[i, ...].copy() if isinstance(layout, Arrays) else columns[i]
 
 
@@ -90,7 +90,7 @@ def fitted(layout: Layout, value: Any) -> Any:
             raise BadReturnError(f"A final observation is {value!r}, and no dict of all fields.")
         return {name: fitted(column, value[name]) for name, column in layout.columns.items()}
     if isinstance(layout, Listed):
-        return keep(value)
+        return snapshot(value)
     assert isinstance(layout, Arrays | Numbers)
     shape = layout.shape if isinstance(layout, Arrays) else ()
     array = np.asarray(value)
@@ -171,7 +171,7 @@ def row_info(infos: Mapping[str, Any], i: int, count: int) -> dict[str, Any]:
             info[key] = row_info(value, i, count)
         elif _has_rows(value) and len(value) == count:
             one = value[i]
-            info[key] = one.item() if isinstance(one, np.generic) else keep(one)
+            info[key] = one.item() if isinstance(one, np.generic) else snapshot(one)
         else:
             info[key] = value
     return info
@@ -210,11 +210,11 @@ class BatchActions:
     def read_array(self, actions: NDArray[Any]) -> Any:
         """Return one array of all actions as `step` takes it; `None` if it must be looked at."""
         spec, count = self.spec, self._count
-        if isinstance(spec, Integer):
+        if isinstance(spec, IntSpec):
             if actions.shape != (count,) or actions.dtype.kind not in "iu":
                 return None
             low, high, clips = spec.low, spec.high, False
-        elif isinstance(spec, Array):
+        elif isinstance(spec, ArraySpec):
             if actions.dtype != spec.dtype or actions.shape[1:] != spec.shape:
                 return None
             low, high, clips = spec.low, spec.high, spec.clips

@@ -46,7 +46,7 @@ from envweave.errors import (
     ResetFailedError,
     SeedError,
     TaskError,
-    in_words,
+    format_error,
 )
 from envweave.session.episodes import draw_seed, episode_seed, read_seed
 from envweave.session.results import bad_step, check_parts
@@ -277,7 +277,7 @@ _NOTHING: Mapping[int, Any] = {}
 _NO_WISHES: Mapping[str, Any] = {"seed": None, "task": None, "options": None}
 
 
-class _Told(NamedTuple):
+class _StepColumns(NamedTuple):
     """What one `step` of the vector returned, checked and copied."""
 
     shown: Columns
@@ -362,7 +362,7 @@ class GymnasiumBatch:
         return outcomes
 
     def _reset_failure(self, error: Exception) -> Exception:
-        failure = ResetFailedError(f"{self._name}.reset() failed: {in_words(error)}")
+        failure = ResetFailedError(f"{self._name}.reset() failed: {format_error(error)}")
         failure.__cause__ = error
         return failure
 
@@ -450,7 +450,7 @@ class GymnasiumBatch:
             logger.warning("all episodes of %s ended: its step failed", self._name, exc_info=error)
             nothing = np.zeros(self.num_envs, np.bool_)
             unpaid = np.full(self.num_envs, math.nan)
-            told = _Told(self._columns, unpaid, nothing, nothing, {})
+            told = _StepColumns(self._columns, unpaid, nothing, nothing, {})
             return self._book(told, {i: self._failed(i, error) for i in self._ids}, {})
         failures = self._failures(told)
         over = np.flatnonzero(told.terminated | told.truncated).tolist()
@@ -465,7 +465,7 @@ class GymnasiumBatch:
         special |= {i: self._failed(i, error) for i, error in failures.items()}
         return self._book(told, special, {})
 
-    def _read(self, outcome: Any) -> _Told:
+    def _read(self, outcome: Any) -> _StepColumns:
         """Check what the vector's `step` returned, and take copies that are ours."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
             raise bad_step(outcome)
@@ -480,9 +480,9 @@ class GymnasiumBatch:
                     f"environment, of {self.num_envs}."
                 )
         shown = columns_of(self._layout, self._space, outcome[0], self.num_envs)
-        return _Told(shown, rewards, flags[0], flags[1], kept(outcome[4]))
+        return _StepColumns(shown, rewards, flags[0], flags[1], kept(outcome[4]))
 
-    def _failures(self, told: _Told) -> dict[int, Exception]:
+    def _failures(self, told: _StepColumns) -> dict[int, Exception]:
         """Return what is wrong with single rows: no reward may be NaN, and parts must sum."""
         failures: dict[int, Exception] = {}
         if np.isnan(told.rewards).any():
@@ -499,7 +499,7 @@ class GymnasiumBatch:
         return failures
 
     def _book_same_step(
-        self, told: _Told, over: list[int], failures: dict[int, Exception]
+        self, told: _StepColumns, over: list[int], failures: dict[int, Exception]
     ) -> StepBatch:
         """Book a step of a vector that has begun anew by itself where it ended."""
         infos, count = told.infos, self.num_envs
@@ -526,7 +526,9 @@ class GymnasiumBatch:
         special |= {i: self._failed(i, error) for i, error in failures.items()}
         return self._book(told, special, began)
 
-    def _ended(self, i: int, told: _Told, last: Any, info: dict[str, Any]) -> StepResult[Any]:
+    def _ended(
+        self, i: int, told: _StepColumns, last: Any, info: dict[str, Any]
+    ) -> StepResult[Any]:
         """Return the result of a step that ended an episode."""
         return StepResult(
             last,
@@ -544,13 +546,13 @@ class GymnasiumBatch:
             row_of(self._columns, i, self._layout),
             math.nan,
             truncated=True,
-            end=EpisodeEnd("error", "environment", in_words(error)),
+            end=EpisodeEnd("error", "environment", format_error(error)),
             episode_id=self._episodes[i],
             step_index=int(self._tick + 1 - self._starts[i]),
         )
 
     def _book(
-        self, told: _Told, special: dict[int, StepResult[Any]], began: Mapping[int, _Start]
+        self, told: _StepColumns, special: dict[int, StepResult[Any]], began: Mapping[int, _Start]
     ) -> StepBatch:
         """Book a step, and begin the episodes that an autoreset owes.
 
@@ -598,7 +600,7 @@ class GymnasiumBatch:
         except Exception as error:
             logger.warning("the autoreset of %s failed", self._name, exc_info=error)
             for i in due:
-                special[i].info = {**special[i].info, "reset_error": in_words(error)}
+                special[i].info = {**special[i].info, "reset_error": format_error(error)}
         else:
             self._join(special, starts)
 

@@ -18,10 +18,10 @@ from envweave.adapters.export_common import (
     with_mask,
 )
 from envweave.codec import Mismatch, Spec
-from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
 from envweave.codec.gymnasium_spaces import bridge
 from envweave.codec.hints import Declared
-from envweave.codec.scalars import Array, Boolean, Integer, Real
+from envweave.codec.scalars import ArraySpec, BoolSpec, FloatSpec, IntSpec
 from envweave.errors import BadReturnError, DefinitionError, EnvironmentFailure, OptionError
 from envweave.types import StepResult
 from envweave.vector import StepBatch, VectorEnv
@@ -146,7 +146,7 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
         empty: Any = create_empty_array(one.space, count)
         return concatenate(one.space, [one.encode(value) for value in column], empty)
 
-    if isinstance(spec, Record | Model | Dictionary) and isinstance(
+    if isinstance(spec, DataclassSpec | PydanticSpec | DictSpec) and isinstance(
         one.space, gymnasium.spaces.Dict
     ):
         fields = spec.fields or {}
@@ -158,7 +158,7 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
             return {name: encode(columns[name]) for name, encode in inner.items()}
 
         return by_field
-    if isinstance(spec, Array | Integer | Real | Boolean):
+    if isinstance(spec, ArraySpec | IntSpec | FloatSpec | BoolSpec):
         batch = batch_space(one.space, count)
 
         def by_array(column: Any) -> Any:
@@ -170,10 +170,12 @@ def column_encoder(spec: Spec, count: int) -> Encoder:
     return by_value
 
 
-def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, Any]) -> bool:
-    if isinstance(spec, Boolean):
+def _is_within(
+    spec: ArraySpec | IntSpec | FloatSpec | BoolSpec, column: np.ndarray[Any, Any]
+) -> bool:
+    if isinstance(spec, BoolSpec):
         return bool(column.dtype.kind == "b")
-    if isinstance(spec, Array):
+    if isinstance(spec, ArraySpec):
         if column.shape[1:] != spec.shape:
             return False
         if spec.clips:
@@ -185,22 +187,22 @@ def _is_within(spec: Array | Integer | Real | Boolean, column: np.ndarray[Any, A
 
 def _takes_arrays(spec: Spec) -> bool:
     """Whether one array of a space's values is an array of actions as it is."""
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         fields = _own_fields(spec)
-        nested = fields and isinstance(fields[0], Record | Model)
+        nested = fields and isinstance(fields[0], DataclassSpec | PydanticSpec)
         return len(fields) == 1 and not nested and _takes_arrays(fields[0])
-    if isinstance(spec, Array):
+    if isinstance(spec, ArraySpec):
         return spec.dtype is not None and spec.dtype.kind != "b"
-    return isinstance(spec, Integer | Real)
+    return isinstance(spec, IntSpec | FloatSpec)
 
 
 def _is_number(spec: Spec) -> bool:
     """Whether an action is one number, for which the space may have an array of one item."""
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         fields = _own_fields(spec)
         return len(fields) == 1 and _is_number(fields[0])
-    return isinstance(spec, Integer | Real)
+    return isinstance(spec, IntSpec | FloatSpec)
 
 
-def _own_fields(spec: Record | Model) -> list[Spec]:
+def _own_fields(spec: DataclassSpec | PydanticSpec) -> list[Spec]:
     return [one for name, one in spec.fields.items() if name != "metadata"]

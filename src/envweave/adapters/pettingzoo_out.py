@@ -26,7 +26,7 @@ from envweave.types import AgentEnd, StepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AgentTurn:
     """One result in PettingZoo's terms, for those who were there and those who came.
 
     Attributes:
@@ -44,7 +44,7 @@ class Turn:
 
 
 @final
-class Inside:
+class _EnvHolder:
     """The environment inside, spoken to in PettingZoo's terms."""
 
     def __init__(self, env: Any) -> None:
@@ -66,7 +66,7 @@ class Inside:
         self._seen: dict[str, Any] = {}
         self._agents: list[str] = []
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Turn:
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentTurn:
         """Begin an episode."""
         try:
             result = self._env.reset(seed=seed, options=options or None)
@@ -76,7 +76,7 @@ class Inside:
         self._agents = []
         return self._tell(result)
 
-    def step(self, actions: dict[str, Any]) -> Turn:
+    def step(self, actions: dict[str, Any]) -> AgentTurn:
         """Act, with decoded actions of exactly those asked."""
         return self._tell(self._env.step(actions))
 
@@ -89,7 +89,7 @@ class Inside:
         name = f"observation[{agent!r}]"
         return encode_observation(self._shown[agent].encode, self._seen[agent], name)
 
-    def _tell(self, result: StepResult[Any]) -> Turn:
+    def _tell(self, result: StepResult[Any]) -> AgentTurn:
         check_result(result, self.name)
         ends = {one.agent_id: one for one in result.events if isinstance(one, AgentEnd)}
         needs = {need.agent_id: need for need in result.needs}
@@ -101,7 +101,7 @@ class Inside:
         rewards = result.reward or {}
         concerned = before + [agent for agent in self._agents if agent not in before]
         flags = {agent: _flags(agent, result, ends.get(agent)) for agent in concerned}
-        return Turn(
+        return AgentTurn(
             {agent: self.observe(agent) for agent in concerned},
             {agent: to_reward(rewards.get(agent, 0.0)) for agent in concerned},
             {agent: terminated for agent, (terminated, _) in flags.items()},
@@ -141,7 +141,7 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
     """An environment of ours where all act at once, as PettingZoo's. See `to_pettingzoo`."""
 
     def __init__(self, env: Any) -> None:
-        self._inside = inside = Inside(env)
+        self._inside = inside = _EnvHolder(env)
         self.metadata = {"name": inside.name, "render_modes": ["ansi"]}
         self.render_mode = "ansi"
         self.possible_agents = inside.possible_agents
@@ -183,7 +183,7 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
         self._take(turn)
         return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: AgentTurn) -> None:
         self.agents = turn.agents
         waiting = [agent for agent in turn.agents if agent not in turn.asked]
         if waiting:
@@ -208,7 +208,7 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
 
     def __init__(self, env: Any) -> None:
         super().__init__()
-        self._inside = inside = Inside(env)
+        self._inside = inside = _EnvHolder(env)
         self.metadata = {
             "name": inside.name,
             "render_modes": ["ansi"],
@@ -262,7 +262,7 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
             return
         self._take(self._inside.step(self._given))
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: AgentTurn) -> None:
         # Those who left stay listed until their empty last action.
         self.agents = list(turn.observations)
         self.rewards = turn.rewards

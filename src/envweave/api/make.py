@@ -23,8 +23,8 @@ from envweave.api.options import (
     with_registered_place,
 )
 from envweave.api.packages import prepare_packages
-from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words
-from envweave.registry import EnvSpec, Options, Registry, Remote
+from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
+from envweave.registry import EnvSpec, MakeOptions, Registry, Remote
 from envweave.registry.plugins import load_path
 from envweave.vector import VectorEnv
 
@@ -47,7 +47,7 @@ def adapt_batch(
     num_envs: int | None,
     backend: str,
     spec: EnvSpec,
-    options: Options,
+    options: MakeOptions,
     kwargs: Mapping[str, Any],
 ) -> VectorEnv | None:
     """Return a vector of Gymnasium's as ours; `None` where single environments are wanted.
@@ -97,10 +97,10 @@ def _make(factory: Any, spec: EnvSpec, num_envs: Any, kwargs: Mapping[str, Any])
     except EnvWeaveError:
         raise
     except Exception as error:
-        raise DefinitionError(f"Making {spec.id!r} failed: {in_words(error)}") from error
+        raise DefinitionError(f"Making {spec.id!r} failed: {format_error(error)}") from error
 
 
-def _open(env: Any, backend: str, spec: EnvSpec, options: Options) -> VectorEnv:
+def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> VectorEnv:
     from envweave.adapters.gymnasium_vector import GymnasiumBatch
 
     refused = {
@@ -193,7 +193,9 @@ def make(
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
-    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
+    options = MakeOptions(
+        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote
+    )
     return Env(module.connect(spec, given, options), spec.id)
 
 
@@ -230,7 +232,9 @@ def make_async(
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
-    options = Options(flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote)
+    options = MakeOptions(
+        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote
+    )
     return AsyncEnv(module.connect_async(spec, given, options), spec.id)
 
 
@@ -334,7 +338,7 @@ def make_vector(
             )
         workers = whole_number("max_workers", max_workers)
         mode = "threads" if mode is None and chosen == "inproc" else mode
-    options = Options(
+    options = MakeOptions(
         flag("autoreset", autoreset),
         seconds("timeout_s", timeout_s),
         mode,

@@ -42,7 +42,7 @@ def prepare_packages(
     if venv is None and not requirements and spec.package is None and install == "never":
         return backend, remote
     from envweave.providers import SubprocessProvider
-    from envweave.providers.interpreter import Interpreter, ensure_installed, read_permission
+    from envweave.providers.interpreter import PythonInterpreter, ensure_installed, read_permission
 
     install = read_permission(install)
     is_list = isinstance(requirements, list | tuple)
@@ -54,7 +54,7 @@ def prepare_packages(
         is_elsewhere = remote.base_url is not None or remote.docker_image is not None
         is_here = isinstance(remote.provider, SubprocessProvider | None) and not is_elsewhere
         if spec.package is not None and backend in _HERE and is_here:
-            ensure_installed(spec.id, spec.package, Interpreter(), install)
+            ensure_installed(spec.id, spec.package, PythonInterpreter(), install)
         return backend, remote
     _refuse_with_venv(spec, backend, remote)
     if venv == "auto":

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from envweave.server.options import ServerOptions
-    from envweave.server.runtime.base import Place
+    from envweave.server.runtime.base import Runtime
 
 
 def with_types(spec: EnvSpec, action: Any, observation: Any) -> EnvSpec:
@@ -274,7 +274,7 @@ def run_server(
     uds_mode: int = 0o600,
 ) -> int:
     """Serve until told to stop, and return the exit code. Calls `on_ready` with the URL."""
-    from envweave.server.app import Site
+    from envweave.server.app import AppState
     from envweave.server.listen import listen, listen_unix, refuse_openness
     from envweave.server.run import Serving
 
@@ -287,7 +287,7 @@ def run_server(
     else:
         listener = listen_unix(uds, uds_mode)
     try:
-        site = Site(partial(place_for, spec, kwargs, options), options)
+        site = AppState(partial(place_for, spec, kwargs, options), options)
         return Serving(site, listener, on_ready, lifeline_fd).run()
     finally:
         listener.close()
@@ -383,15 +383,15 @@ def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
     return options
 
 
-def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Place:
+def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Runtime:
     """Return where a server's environments run: in this process, or in workers."""
     if options.workers:
-        from envweave.server.runtime.workers import WorkerPlace
+        from envweave.server.runtime.workers import WorkerRuntime
 
-        return WorkerPlace(spec, kwargs, options)
-    from envweave.server.runtime.local import LocalPlace
+        return WorkerRuntime(spec, kwargs, options)
+    from envweave.server.runtime.local import LocalRuntime
 
-    return LocalPlace(spec, kwargs, options)
+    return LocalRuntime(spec, kwargs, options)
 
 
 def refuse_without_extra() -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends.remote import (
-    Reached,
+    Connected,
     connect_apart,
     connect_batch,
     connect_many,
@@ -21,11 +21,11 @@ from envweave.backends.remote import (
     encoding_of,
     refuse_mode,
 )
-from envweave.client.managed_server import Place, start_all, stop_all
+from envweave.client.managed_server import ManagedServer, start_all, stop_all
 from envweave.client.server_info import Server
 from envweave.errors import OptionError
 from envweave.providers.import_paths import import_path, served_as
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ GOES_ON = True
 connect anew."""
 
 
-def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
     with _started(spec, kwargs, options, 1) as places:
         return connect_one(places[0], spec, options)
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
     """Carry an async caller's calls to one session."""
     return connect_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself."""
     count, sessions = (size, 1) if options.remote.isolation == "container" else (1, size)
@@ -63,7 +63,7 @@ def connect_pool(
 
 
 def connect_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame if they share a container."""
     refuse_mode(options, "docker_http")
@@ -76,8 +76,8 @@ def connect_vector(
 
 @contextmanager
 def _started(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int, count: int = 1
-) -> Iterator[list[Reached]]:
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int, count: int = 1
+) -> Iterator[list[Connected]]:
     """Start containers for so many sessions each; all are stopped if anything fails."""
     remote = options.remote
     encoding, image = encoding_of(remote), image_for(spec, options)
@@ -86,11 +86,13 @@ def _started(
         told["ENVWEAVE_TOKEN"] = remote.token
     providers = providers_for(remote.provider, count)
     places = start_all(
-        lambda one: Place(one, partial(one.start_container, image, env_vars=told), remote.token),
+        lambda one: ManagedServer(
+            one, partial(one.start_container, image, env_vars=told), remote.token
+        ),
         providers,
     )
     try:
-        yield [Reached(Server(one.address, encoding, one.token, one), one.stop) for one in places]
+        yield [Connected(Server(one.address, encoding, one.token, one), one.stop) for one in places]
     except BaseException:
         stop_all(places)
         raise
@@ -137,7 +139,7 @@ def provider_for(given: Any) -> ContainerProvider:
     return given
 
 
-def image_for(spec: EnvSpec, options: Options) -> str:
+def image_for(spec: EnvSpec, options: MakeOptions) -> str:
     """Return which image to run: the one that is named, or by an ID's own name.
 
     Raises:
@@ -164,7 +166,7 @@ def image_for(spec: EnvSpec, options: Options) -> str:
 
 
 def _told(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int
 ) -> dict[str, Any]:
     """Return what the server in the container is told."""
     from envweave.server.options import ServerOptions

@@ -11,7 +11,7 @@ from typing import Any, final
 from envweave.adapters import adopt
 from envweave.environment import Environment, Interface
 from envweave.errors import DefinitionError, OptionError
-from envweave.registry import EnvSpec, Options, ReadyMade, build
+from envweave.registry import EnvSpec, MakeOptions, ReadyMade, build
 from envweave.session import Deadline, PrivateLoop, Session
 from envweave.wrappers import TimeLimit
 
@@ -19,14 +19,14 @@ logger = logging.getLogger("envweave.session")
 
 
 @final
-class Workshop:
+class EnvFactory:
     """Makes environments by their places in a vector; a single one has place 0."""
 
     def __init__(
         self,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: MakeOptions,
         num_envs: int = 1,
         wrap: Callable[[int, Environment], Environment] | None = None,
     ) -> None:

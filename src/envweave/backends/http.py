@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envweave.backends.remote import (
-    Reached,
+    Connected,
     connect_batch,
     connect_many,
     connect_one,
@@ -21,10 +21,10 @@ from envweave.backends.remote import (
     token_of,
 )
 from envweave.client.address import parse_address
-from envweave.client.managed_server import Place
+from envweave.client.managed_server import ManagedServer
 from envweave.client.server_info import Server
 from envweave.errors import OptionError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ GOES_ON = True
 connect anew."""
 
 
-def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
     with _reached(spec, kwargs, options) as reached:
         return connect_one(reached, spec, options)
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
     """Carry an async caller's calls to one session."""
     return connect_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself, over one connection."""
     with _reached(spec, kwargs, options, size) as reached:
@@ -55,7 +55,7 @@ def connect_pool(
 
 
 def connect_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame."""
     refuse_mode(options, "http")
@@ -65,8 +65,8 @@ def connect_vector(
 
 @contextmanager
 def _reached(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int = 1
-) -> Iterator[Reached]:
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int = 1
+) -> Iterator[Connected]:
     """Give the server that is named, or start one for so many sessions.
 
     One that was started is stopped if anything fails.
@@ -80,19 +80,19 @@ def _reached(
                 f"workers={options.workers} are the server's, and it runs already. Start it with "
                 "`envweave serve ID --workers N`."
             )
-        yield Reached(Server(parse_address(url), encoding, token))
+        yield Connected(Server(parse_address(url), encoding, token))
         return
     place = _start(spec, kwargs, options, sessions, token)
     try:
-        yield Reached(Server(place.address, encoding, place.token, place), place.stop)
+        yield Connected(Server(place.address, encoding, place.token, place), place.stop)
     except BaseException:
         place.stop()
         raise
 
 
 def _start(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, sessions: int, token: str | None
-) -> Place:
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int, token: str | None
+) -> ManagedServer:
     from envweave.providers import ContainerProvider, SubprocessProvider
     from envweave.server.options import ServerOptions
 
@@ -114,5 +114,5 @@ def _start(
             f"workers={options.workers} belong to the provider's server. Pass them to the provider."
         )
     if isinstance(provider, SubprocessProvider):
-        return Place(provider, partial(provider.start, spec, kwargs), token)
-    return Place(provider, partial(provider.start_container, spec.id, **kwargs), token)
+        return ManagedServer(provider, partial(provider.start, spec, kwargs), token)
+    return ManagedServer(provider, partial(provider.start_container, spec.id, **kwargs), token)

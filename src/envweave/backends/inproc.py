@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from envweave.backends.env_factory import Workshop, discard
+from envweave.backends.env_factory import EnvFactory, discard
 from envweave.environment import Environment
 from envweave.errors import DefinitionError, OptionError, suggest
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.vector import BatchTransport
-from envweave.vector.concurrent import ApartTransport
+from envweave.vector.concurrent import ConcurrentTransport
 from envweave.vector.event_loop import LoopCrew
 from envweave.vector.serial import SerialTransport
 from envweave.vector.threads import ThreadCrew
@@ -22,23 +22,23 @@ from envweave.vector.transport import AsyncTransport, Transport
 MODES = ("serial", "threads", "async")
 
 
-def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one environment."""
-    session = Workshop(spec, kwargs, options).open_session(0)
+    session = EnvFactory(spec, kwargs, options).open_session(0)
     if session.interface.is_async:
         return LoopDriver(session, options.timeout_s)
     return SyncDriver(session)
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
     """Carry an async caller's calls to one environment."""
-    return AsyncDriver(Workshop(spec, kwargs, options).open_session(0), options.timeout_s)
+    return AsyncDriver(EnvFactory(spec, kwargs, options).open_session(0), options.timeout_s)
 
 
 def connect_vector(
     spec: EnvSpec,
     kwargs: Mapping[str, Any],
-    options: Options,
+    options: MakeOptions,
     num_envs: int,
     wrap: Callable[[int, Environment], Environment] | None = None,
     share: tuple[int, int] | None = None,
@@ -61,7 +61,7 @@ def connect_vector(
             f"{suggest(str(options.mode), MODES)}"
         )
     _refuse_workers(options)
-    workshop = Workshop(spec, kwargs, options, num_envs, wrap)
+    workshop = EnvFactory(spec, kwargs, options, num_envs, wrap)
     with _discarded_on_failure(options) as sessions:
         for i in range(num_envs):
             sessions.append(_open(workshop, i, *(share or (0, num_envs))))
@@ -72,20 +72,20 @@ def connect_vector(
 def connect_pool(
     spec: EnvSpec,
     kwargs: Mapping[str, Any],
-    options: Options,
+    options: MakeOptions,
     size: int,
     wrap: Callable[[int, Environment], Environment] | None = None,
     share: tuple[int, int] | None = None,
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself."""
     _refuse_workers(options)
-    workshop = Workshop(spec, kwargs, options, size, wrap)
+    workshop = EnvFactory(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:
         sessions.extend(_open(workshop, i, *(share or (0, size))) for i in range(size))
     return [AsyncDriver(session, options.timeout_s) for session in sessions]
 
 
-def _refuse_workers(options: Options) -> None:
+def _refuse_workers(options: MakeOptions) -> None:
     if options.workers is not None and options.mode != "threads":
         raise OptionError(
             f"workers={options.workers} are processes or threads, and backend='inproc' has neither "
@@ -94,7 +94,7 @@ def _refuse_workers(options: Options) -> None:
 
 
 @contextmanager
-def _discarded_on_failure(options: Options) -> Iterator[list[Session]]:
+def _discarded_on_failure(options: MakeOptions) -> Iterator[list[Session]]:
     """Give a list for sessions; if anything fails, close the environments of those in it."""
     sessions: list[Session] = []
     try:
@@ -105,7 +105,7 @@ def _discarded_on_failure(options: Options) -> Iterator[list[Session]]:
         raise
 
 
-def _open(workshop: Workshop, index: int, first: int, in_all: int) -> Session:
+def _open(workshop: EnvFactory, index: int, first: int, in_all: int) -> Session:
     try:
         return workshop.open_session(index)
     except DefinitionError as error:
@@ -114,17 +114,17 @@ def _open(workshop: Workshop, index: int, first: int, in_all: int) -> Session:
         raise DefinitionError(f"Environment {first + index} of {in_all}: {error}") from error
 
 
-def _transport(sessions: list[Session], options: Options) -> BatchTransport:
+def _transport(sessions: list[Session], options: MakeOptions) -> BatchTransport:
     if options.mode == "threads":
-        return ApartTransport(
+        return ConcurrentTransport(
             sessions, partial(ThreadCrew, timeout_s=options.timeout_s, max_threads=options.workers)
         )
     if options.mode == "async" or sessions[0].interface.is_async:
-        return ApartTransport(sessions, partial(LoopCrew, timeout_s=options.timeout_s))
+        return ConcurrentTransport(sessions, partial(LoopCrew, timeout_s=options.timeout_s))
     return SerialTransport(sessions)
 
 
-def _refuse_serial(session: Session, spec: EnvSpec, options: Options) -> None:
+def _refuse_serial(session: Session, spec: EnvSpec, options: MakeOptions) -> None:
     if options.mode == "serial" and session.interface.is_async:
         raise OptionError(
             f"mode='serial' cannot step {spec.id!r}, whose methods are async. "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envweave.backends import docker_http
 from envweave.backends.remote import refuse_mode
 from envweave.errors import OptionError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector.transport import AsyncTransport, Transport
 
 if TYPE_CHECKING:
@@ -25,32 +25,32 @@ GOES_ON = True
 connect anew."""
 
 
-def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
     return docker_http.connect(spec, kwargs, in_pods(options))
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
     """Carry an async caller's calls to one session."""
     return docker_http.connect_async(spec, kwargs, in_pods(options))
 
 
 def connect_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself."""
     return docker_http.connect_pool(spec, kwargs, in_pods(options), size)
 
 
 def connect_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame if they share a pod."""
     refuse_mode(options, "kubernetes")
     return docker_http.connect_vector(spec, kwargs, in_pods(options), num_envs)
 
 
-def in_pods(options: Options) -> Options:
+def in_pods(options: MakeOptions) -> MakeOptions:
     """Return the same with a provider that starts pods.
 
     Raises:

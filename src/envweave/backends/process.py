@@ -10,25 +10,25 @@ from typing import Any
 
 from envweave.backends import inproc
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector import BatchTransport
-from envweave.vector.process.row_state import Books
-from envweave.vector.process.shared_memory import Bell, Board, Turn, cores, looks
+from envweave.vector.process.row_state import RowState
+from envweave.vector.process.shared_memory import EventFd, TurnSlot, TurnTable, cores, looks
 from envweave.vector.process.transport import ProcessTransport, Share
-from envweave.vector.process.vector_worker import Hello
-from envweave.vector.process.worker_pool import Fleet, Shard
+from envweave.vector.process.vector_worker import WorkerInfo
+from envweave.vector.process.worker_pool import WorkerPool, WorkerShard
 from envweave.vector.transport import AsyncTransport, Transport
 from envweave.workers.pickling import pack_definition
 from envweave.workers.session_async_env import AsyncProcessDriver
-from envweave.workers.session_client import AsyncLine, Line
+from envweave.workers.session_client import AsyncWorkerConnection, WorkerConnection
 from envweave.workers.session_env import ProcessDriver
-from envweave.workers.worker_process import Seat, WorkerLostError, WorkerProcess
+from envweave.workers.worker_process import WorkerIPC, WorkerLostError, WorkerProcess
 
 
 def start_vector(
     spec: EnvSpec,
     kwargs: Mapping[str, Any],
-    options: Options,
+    options: MakeOptions,
     num_envs: int,
     make_own: Callable[[int], Any],
 ) -> ProcessTransport:
@@ -48,12 +48,12 @@ def start_vector(
     shares = _shares(num_envs, num_workers + has_share)
     there = dataclasses.replace(options, workers=None)  # a worker has none of its own
     definitions = [pack_definition(spec, kwargs, there, rows, num_envs) for rows in shares]
-    board, bell = Board.of(len(shares)), Bell.new()
+    board, bell = TurnTable.of(len(shares)), EventFd.new()
     spin = looks(num_workers + 1)
 
-    def shard(index: int, rows: range) -> Shard:
-        seat = Seat(board, Turn.of(index), Bell.new(), bell, spin)
-        return Shard(seat, rows, definitions[index], options.timeout_s)
+    def shard(index: int, rows: range) -> WorkerShard:
+        seat = WorkerIPC(board, TurnSlot.of(index), EventFd.new(), bell, spin)
+        return WorkerShard(seat, rows, definitions[index], options.timeout_s)
 
     shards = [shard(index, rows) for index, rows in enumerate(shares)]
     own: Share | None = None
@@ -69,7 +69,7 @@ def start_vector(
         hello = _greet(shards[has_share:])
         if own is not None:
             shards[0].end()
-            hello = Hello(own.interface, own.tasks)
+            hello = WorkerInfo(own.interface, own.tasks)
     except BaseException:
         if own is not None:
             own.close()
@@ -78,8 +78,8 @@ def start_vector(
         bell.close()
         board.close()
         raise
-    books = Books(num_envs, several_agents=hello.interface.possible_agents is not None)
-    fleet = Fleet(
+    books = RowState(num_envs, several_agents=hello.interface.possible_agents is not None)
+    fleet = WorkerPool(
         shards[has_share:],
         books,
         board,
@@ -91,7 +91,7 @@ def start_vector(
     return ProcessTransport(fleet, books, hello, own, len(shares[0]) if has_share else 0)
 
 
-def _plan(options: Options, num_envs: int) -> tuple[int, bool]:
+def _plan(options: MakeOptions, num_envs: int) -> tuple[int, bool]:
     """Return how many workers there are, and whether the caller's thread steps a share."""
     if options.workers is not None:
         return min(options.workers, num_envs), False
@@ -105,7 +105,7 @@ def _shares(num_envs: int, count: int) -> list[range]:
     return [range(low, high) for low, high in itertools.pairwise(edges)]
 
 
-def _launch(shards: Sequence[Shard]) -> None:
+def _launch(shards: Sequence[WorkerShard]) -> None:
     """Start workers side by side."""
     try:
         for shard in shards:
@@ -114,7 +114,7 @@ def _launch(shards: Sequence[Shard]) -> None:
         raise _unstarted(loss) from None
 
 
-def _greet(shards: Sequence[Shard]) -> Hello:
+def _greet(shards: Sequence[WorkerShard]) -> WorkerInfo:
     """Wait until the environments of workers that were started are made.
 
     Raises:
@@ -129,18 +129,18 @@ def _greet(shards: Sequence[Shard]) -> Hello:
     return hellos[0]
 
 
-def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> ProcessDriver:
+def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> ProcessDriver:
     """Start a worker with one environment, for a sync caller.
 
     Raises:
         EnvWeaveError: The environment could not be made.
     """
-    line = Line(pack_definition(spec, kwargs, options, range(1), 1), options.timeout_s)
+    line = WorkerConnection(pack_definition(spec, kwargs, options, range(1), 1), options.timeout_s)
     return ProcessDriver(line, _connected(line), autoreset=options.autoreset)
 
 
 def start_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncProcessDriver]:
     """Start a few workers with many environments each, for an async caller.
 
@@ -150,7 +150,8 @@ def start_pool(
     there = dataclasses.replace(options, workers=None)  # a worker has none of its own
     shares = _shares(size, min(options.workers or cores(), size))
     lines = [
-        Line(pack_definition(spec, kwargs, there, rows, size), options.timeout_s) for rows in shares
+        WorkerConnection(pack_definition(spec, kwargs, there, rows, size), options.timeout_s)
+        for rows in shares
     ]
     workers: list[WorkerProcess] = []
     try:
@@ -167,7 +168,7 @@ def start_pool(
         raise
     drivers: list[AsyncProcessDriver] = []
     for line, hello, rows in zip(lines, hellos, shares, strict=True):
-        shared = AsyncLine(line, len(rows))
+        shared = AsyncWorkerConnection(line, len(rows))
         drivers += [
             AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
             for i in range(len(rows))
@@ -175,7 +176,7 @@ def start_pool(
     return drivers
 
 
-def _connected(line: Line, worker: WorkerProcess | None = None) -> Hello:
+def _connected(line: WorkerConnection, worker: WorkerProcess | None = None) -> WorkerInfo:
     try:
         return line.start(worker)
     except WorkerLostError as loss:
@@ -192,25 +193,25 @@ def _unstarted(loss: WorkerLostError) -> DefinitionError:
     )
 
 
-def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> Transport:
+def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one environment in a process of its own."""
     return start_session(spec, kwargs, options)
 
 
-def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: Options) -> AsyncTransport:
+def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
     """Carry an async caller's calls to one environment in a process of its own."""
     return start_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, size: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself, in a few processes."""
     return list(start_pool(spec, kwargs, options, size))
 
 
 def connect_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, num_envs: int
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many environments in a few processes."""
     if options.mode is not None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from envweave.adapters.openenv import is_foreign, openenv_hints
 from envweave.client.env import RemoteDriver
-from envweave.client.server_info import Served, Server
+from envweave.client.server_info import Server, ServerInfo
 from envweave.environment.type_hints import class_hints
 from envweave.errors import OptionError, suggest
-from envweave.registry import EnvSpec, Options, Remote
+from envweave.registry import EnvSpec, MakeOptions, Remote
 from envweave.vector.transport import AsyncTransport, Transport
 from envweave.wire.encoding import ENCODINGS, Encoding
 from envweave.wire.schema import Types
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Connected:
     """A server, and how to stop it if it was started for this caller."""
 
     server: Server
     stop: Callable[[], None] | None = None
 
 
-def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
+def connect_one(reached: Connected, spec: EnvSpec, options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
     connection = reached.server.connect(reached.stop)
     try:
-        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
+        served = ServerInfo(
+            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+        )
         return RemoteDriver(
             connection,
             served,
@@ -48,16 +50,16 @@ def connect_one(reached: Reached, spec: EnvSpec, options: Options) -> Transport:
 
 
 def connect_many(
-    reached: Reached, spec: EnvSpec, options: Options, size: int
+    reached: Connected, spec: EnvSpec, options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself, over one connection."""
-    from envweave.client.async_env import AsyncRemoteDriver, SharedLine
+    from envweave.client.async_env import AsyncRemoteDriver, SharedConnection
 
     server = reached.server
     description = server.ask("describe", {})
     connection = server.connect_async(size)
-    served = Served(server, description, types_of(spec, options.remote), connection.ask)
-    line = SharedLine(connection, reached.stop)
+    served = ServerInfo(server, description, types_of(spec, options.remote), connection.ask)
+    line = SharedConnection(connection, reached.stop)
     return [
         AsyncRemoteDriver(
             line,
@@ -71,14 +73,16 @@ def connect_many(
 
 
 def connect_batch(
-    reached: Reached, spec: EnvSpec, options: Options, num_envs: int
+    reached: Connected, spec: EnvSpec, options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame."""
     from envweave.client.vector.vector import RemoteTransport
 
     connection = reached.server.connect(reached.stop)
     try:
-        served = Served(reached.server, connection.ask("describe"), types_of(spec, options.remote))
+        served = ServerInfo(
+            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+        )
         return RemoteTransport(
             connection,
             served,
@@ -92,9 +96,11 @@ def connect_batch(
         raise
 
 
-def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -> BatchTransport:
+def connect_apart(
+    reached: Sequence[Connected], spec: EnvSpec, options: MakeOptions
+) -> BatchTransport:
     """Carry a vector's calls to one session at each of several servers."""
-    from envweave.client.multi_server import ManyConnections
+    from envweave.client.multi_server import MultiServerConnection
     from envweave.client.vector.vector import RemoteTransport
 
     connections: list[BlockingConnection] = []
@@ -103,8 +109,8 @@ def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -
             connections.append(one.server.connect(one.stop))  # noqa: PERF401 - ended below
         server, described = reached[0].server, connections[0].ask("describe")
         return RemoteTransport(
-            ManyConnections(connections),
-            Served(server, described, types_of(spec, options.remote)),
+            MultiServerConnection(connections),
+            ServerInfo(server, described, types_of(spec, options.remote)),
             len(reached),
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
@@ -116,7 +122,7 @@ def connect_apart(reached: Sequence[Reached], spec: EnvSpec, options: Options) -
         raise
 
 
-def refuse_mode(options: Options, backend: str) -> None:
+def refuse_mode(options: MakeOptions, backend: str) -> None:
     """Refuse a way to run a vector that only this process knows."""
     if options.mode is not None:
         raise OptionError(

@@ -62,7 +62,7 @@ def _process_bytes(pid: int) -> int | None:
     return None
 
 
-class Weighed(Protocol):
+class MemoryUse(Protocol):
     """What can be weighed: anything that can be closed."""
 
     @property
@@ -71,7 +71,7 @@ class Weighed(Protocol):
         ...
 
 
-def weigh(open_one: Callable[[int], Weighed], num_envs: int) -> float | None:
+def weigh(open_one: Callable[[int], MemoryUse], num_envs: int) -> float | None:
     """Return how many bytes each of `num_envs` environments takes, with its share of workers.
 
     What is there once, such as modules, is loaded by a first and small one, and not counted.
@@ -111,9 +111,9 @@ def weigh_apart(request: Mapping[str, Any], *, timeout_s: float = 60.0) -> float
 
 def _main(request: Mapping[str, Any]) -> None:
     from envweave import spec
-    from envweave.bench.vectors import Way, open_vector
+    from envweave.bench.vectors import VectorVariant, open_vector
 
-    recipe, way = spec(request["id"]), Way(request["backend"], request["mode"])
+    recipe, way = spec(request["id"]), VectorVariant(request["backend"], request["mode"])
     found = weigh(
         lambda num_envs: open_vector(
             recipe, request["kwargs"], way, num_envs, seed=request["seed"]

@@ -11,18 +11,18 @@ from typing import Any
 import envweave as ew
 from envweave.bench.memory import describe_machine, usable_cores, weigh_apart
 from envweave.bench.solo import (
-    Alone,
-    Contender,
+    Candidate,
     MakeChooser,
     Rate,
     Script,
+    SoloBench,
     contest,
     overhead_us,
     through_make,
     write_script,
 )
-from envweave.bench.vectors import Way, open_vector, ways_for
-from envweave.errors import EnvWeaveError, OptionError, in_words
+from envweave.bench.vectors import VectorVariant, open_vector, ways_for
+from envweave.errors import EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec
 
 ALONE, THROUGH, READ = "the author's code alone", "through make", "requests and info read too"
@@ -31,7 +31,7 @@ _LONGEST_TICK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What to measure, and for how long.
 
     Attributes:
@@ -89,7 +89,7 @@ class VectorFigures:
         env_bytes: Memory an environment, with its share of workers; `None` where it is not known.
     """
 
-    way: Way
+    way: VectorVariant
     num_envs: int
     rate: Rate | None = None
     problem: str | None = None
@@ -97,10 +97,10 @@ class VectorFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class BenchReport:
     """What was found."""
 
-    plan: Plan
+    plan: BenchPlan
     machine: dict[str, Any]
     solo: SoloFigures
     vectors: list[VectorFigures]
@@ -134,7 +134,7 @@ class Figures:
         }
 
 
-def rehearse(plan: Plan, make_chooser: MakeChooser) -> Script:
+def rehearse(plan: BenchPlan, make_chooser: MakeChooser) -> Script:
     """Play the environment for a moment, and return what `measure_all` plays again.
 
     Raises:
@@ -151,18 +151,18 @@ def rehearse(plan: Plan, make_chooser: MakeChooser) -> Script:
     )
 
 
-def count_parts(plan: Plan, script: Script) -> int:
+def count_parts(plan: BenchPlan, script: Script) -> int:
     """Return how often `measure_all` will report progress."""
     ways = _ways(plan, script)
     return plan.repeats * 3 + len(plan.sizes) * len(ways) * (plan.repeats + plan.memory)
 
 
 def measure_all(
-    plan: Plan,
+    plan: BenchPlan,
     script: Script,
     make_chooser: MakeChooser,
     on_part: Callable[[str], None] = lambda _: None,
-) -> Figures:
+) -> BenchReport:
     """Measure an environment in every way that applies, or in the one that was asked for.
 
     Args:
@@ -184,19 +184,19 @@ def measure_all(
     if asked and all(one.rate is None for one in vectors):
         raise OptionError(f"{plan.env_id!r} cannot be measured this way: {vectors[0].problem}")
     versions = ("gymnasium",) if plan.env_id.startswith("gym://") else ()
-    return Figures(plan, describe_machine(versions), solo, vectors)
+    return BenchReport(plan, describe_machine(versions), solo, vectors)
 
 
-def _ways(plan: Plan, script: Script) -> list[Way]:
+def _ways(plan: BenchPlan, script: Script) -> list[VectorVariant]:
     return ways_for(plan.env_id, is_async=script.is_async, backend=plan.backend, mode=plan.mode)
 
 
 def _measure_solo(
-    plan: Plan, spec: EnvSpec, script: Script, on_part: Callable[[str], None]
+    plan: BenchPlan, spec: EnvSpec, script: Script, on_part: Callable[[str], None]
 ) -> SoloFigures:
     backend = plan.backend or "inproc"
     with contextlib.ExitStack() as stack:
-        alone = Alone(spec, plan.kwargs, script)
+        alone = SoloBench(spec, plan.kwargs, script)
         stack.callback(alone.close)
         envs = [
             stack.enter_context(
@@ -228,7 +228,7 @@ def _measure_solo(
 
 
 def _measure_vectors(
-    plan: Plan,
+    plan: BenchPlan,
     spec: EnvSpec,
     script: Script,
     num_envs: int,
@@ -237,7 +237,7 @@ def _measure_vectors(
     on_part: Callable[[str], None],
 ) -> Iterator[VectorFigures]:
     ways, problems = _ways(plan, script), dict[str, str]()
-    contenders: list[Contender] = []
+    contenders: list[Candidate] = []
     with contextlib.ExitStack() as stack:
         for way in ways:
             expected_s = _expected_tick_s(way, num_envs, step_s)
@@ -253,7 +253,7 @@ def _measure_vectors(
             except EnvWeaveError as error:
                 problems[way.name] = str(error)
             except Exception as error:  # noqa: BLE001 - another way may still work
-                problems[way.name] = in_words(error)
+                problems[way.name] = format_error(error)
         found = contest(
             contenders,
             repeats=plan.repeats,
@@ -276,7 +276,9 @@ def _measure_vectors(
         yield figures
 
 
-def _request(plan: Plan, way: Way, num_envs: int, seed: int | None) -> dict[str, Any]:
+def _request(
+    plan: BenchPlan, way: VectorVariant, num_envs: int, seed: int | None
+) -> dict[str, Any]:
     return {
         "id": plan.env_id,
         "kwargs": dict(plan.kwargs),
@@ -287,7 +289,7 @@ def _request(plan: Plan, way: Way, num_envs: int, seed: int | None) -> dict[str,
     }
 
 
-def _expected_tick_s(way: Way, num_envs: int, step_s: float) -> float:
+def _expected_tick_s(way: VectorVariant, num_envs: int, step_s: float) -> float:
     """How long one step of all will take where environments that only wait, wait in turn."""
     if way.name in ("inproc serial", "gymnasium sync"):
         return num_envs * step_s

@@ -15,7 +15,7 @@ import envweave as ew
 from envweave.adapters import adopt
 from envweave.codec import Spec
 from envweave.environment import Environment
-from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
+from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 from envweave.registry import EnvSpec, build
 from envweave.session import PrivateLoop
 from envweave.types import StepResult, ToolResult
@@ -23,7 +23,7 @@ from envweave.wrappers import Wrapper
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Candidate:
     """Something that takes steps.
 
     Attributes:
@@ -76,7 +76,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class Comparison:
     """What came of contenders that were measured in turns.
 
     Attributes:
@@ -88,7 +88,7 @@ class Contest:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def measure(contender: Contender, seconds: float, *, steps: int | None = None) -> float:
+def measure(contender: Candidate, seconds: float, *, steps: int | None = None) -> float:
     """Return steps a second, over `seconds` or over so many `steps`; at least one call."""
     clock, step, prepare = time.perf_counter, contender.step, contender.prepare
     taken, spent_s, wanted = 0, 0.0, steps or 0
@@ -110,14 +110,14 @@ def measure(contender: Contender, seconds: float, *, steps: int | None = None) -
 
 
 def contest(
-    contenders: Sequence[Contender],
+    contenders: Sequence[Candidate],
     *,
     repeats: int,
     seconds: float,
     steps: int | None = None,
     on_sample: Callable[[str], None] = lambda _: None,
     guard: Callable[[str], AbstractContextManager[Any]] = nullcontext,
-) -> Contest:
+) -> Comparison:
     """Measure everyone in turns: A B C, A B C, and so on.
 
     A turn begins with a few steps that are not counted, so that whatever slept is awake. One that
@@ -131,7 +131,7 @@ def contest(
         on_sample: Called after each turn, with the name of whose it was.
         guard: Entered around each turn, with the name; may raise where one takes too long.
     """
-    outcome = Contest()
+    outcome = Comparison()
     samples: dict[str, list[float]] = {one.name: [] for one in contenders}
     for _ in range(repeats):
         for one in contenders:
@@ -144,7 +144,7 @@ def contest(
             except EnvWeaveError as error:
                 outcome.failures[one.name] = str(error)
             except Exception as error:  # noqa: BLE001 - whoever it is, the others go on
-                outcome.failures[one.name] = in_words(error)
+                outcome.failures[one.name] = format_error(error)
             on_sample(one.name)
     for name, found in samples.items():
         if name not in outcome.failures:
@@ -175,7 +175,7 @@ MakeChooser: TypeAlias = Callable[[Spec], Chooser]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class BenchEpisodes:
     """An episode that was played once, and can be played again.
 
     Attributes:
@@ -195,10 +195,10 @@ class _Listener(Wrapper):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.heard: list[Played] = []
+        self.heard: list[BenchEpisodes] = []
 
     def reset(self, **kwargs: Any) -> Any:
-        self.heard.append(Played(kwargs))
+        self.heard.append(BenchEpisodes(kwargs))
         return super().reset(**kwargs)
 
     def before_step(self, action: Any) -> Any:
@@ -222,7 +222,7 @@ class Script:
         is_async: Whether the environment's methods are async.
     """
 
-    episodes: list[Played]
+    episodes: list[BenchEpisodes]
     seed: int | None
     by_step: bool
     is_async: bool
@@ -286,7 +286,7 @@ def refuse_failed(env_id: str, result: StepResult[Any]) -> None:
 
 
 @final
-class Alone:
+class SoloBench:
     """The author's code, called by nobody but us.
 
     Attributes:
@@ -310,9 +310,9 @@ class Alone:
         self.reset_s = 0.0
         self.steps = 0
 
-    def contender(self, name: str) -> Contender:
+    def contender(self, name: str) -> Candidate:
         """Return what plays the script once a call."""
-        return Contender(name, self._play if self._loop is None else self._play_on_loop)
+        return Candidate(name, self._play if self._loop is None else self._play_on_loop)
 
     def _play(self) -> int:
         clock, reset = time.perf_counter, self._environment.reset
@@ -354,7 +354,7 @@ class Alone:
             self._loop.close()
 
 
-def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False) -> Contender:
+def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False) -> Candidate:
     """Return what plays the script once a call, through an `Env` made with `autoreset`.
 
     Args:
@@ -384,7 +384,7 @@ def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False)
         last[:] = [result]
         return len(turns)
 
-    return Contender(
+    return Candidate(
         name,
         play_and_read if reads else play,
         check=lambda: refuse_failed(env.id, last[0]),

@@ -29,10 +29,10 @@ from typing import Annotated, Any
 import numpy as np
 
 import envweave as ew
-from envweave.bench.report import Figures, Plan, measure_all, rehearse
+from envweave.bench.report import BenchPlan, BenchReport, measure_all, rehearse
 from envweave.codec import Spec
 from envweave.envs.search_env import make_corpus
-from envweave.errors import in_words
+from envweave.errors import format_error
 
 BUILT_IN = "search-v0"
 CHECKOUT = "pkg://envweave.bench.tinker_search_env:make_checkout_env"
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         env_id = BUILT_IN
         if path is not None:
             env_id, kwargs = CHECKOUT, {"path": path, **kwargs}
-        plan = Plan(
+        plan = BenchPlan(
             env_id,
             kwargs,
             sizes=[given.num_envs],
@@ -155,14 +155,14 @@ def _find_checkout(kwargs: Mapping[str, Any]) -> str | None:
     except Exception as error:  # noqa: BLE001 - the checkout's code may raise anything
         problem = (
             f"The tinker-mxb checkout at {path} has no SearchEnv that can be used: "
-            f"{in_words(error)}"
+            f"{format_error(error)}"
         )
     if problem is not None:
         sys.stderr.write(f"{problem}. Measuring the built-in {BUILT_IN} instead.\n")
     return None
 
 
-def _report(environment: str, figures: Figures) -> str:
+def _report(environment: str, figures: BenchReport) -> str:
     plan, solo = figures.plan, figures.solo
     vectors = {f"{one.num_envs} envs, {one.way.name}": one for one in figures.vectors}
     rates = {**solo.rates, **{name: one.rate for name, one in vectors.items() if one.rate}}

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 import envweave as ew
-from envweave.bench.solo import Contender, MakeChooser, refuse_failed
+from envweave.bench.solo import Candidate, MakeChooser, refuse_failed
 from envweave.registry import EnvSpec, build
 from envweave.registry.plugins import BACKENDS, plugin_names
 
@@ -20,7 +20,7 @@ _BATCHES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class VectorVariant:
     """A way to run a vector.
 
     Attributes:
@@ -42,17 +42,19 @@ class Way:
         return self.backend != "gymnasium"
 
 
-def ways_for(env_id: str, *, is_async: bool, backend: str | None, mode: str | None) -> list[Way]:
+def ways_for(
+    env_id: str, *, is_async: bool, backend: str | None, mode: str | None
+) -> list[VectorVariant]:
     """Return the ways to run an environment that make sense, or those that were asked for."""
     if backend is not None or mode is not None:
-        return [Way(backend or "inproc", mode)]
-    ways = [Way("inproc", "async")] if is_async else [Way("inproc", "serial")]
+        return [VectorVariant(backend or "inproc", mode)]
+    ways = [VectorVariant("inproc", "async")] if is_async else [VectorVariant("inproc", "serial")]
     if not is_async:
-        ways.append(Way("inproc", "threads"))
+        ways.append(VectorVariant("inproc", "threads"))
     if "process" in plugin_names(BACKENDS):
-        ways.append(Way("process"))
+        ways.append(VectorVariant("process"))
     if env_id.startswith("gym://"):
-        ways += [Way("gymnasium", "sync"), Way("gymnasium", "async")]
+        ways += [VectorVariant("gymnasium", "sync"), VectorVariant("gymnasium", "async")]
     return ways
 
 
@@ -64,7 +66,7 @@ class OurVector:
         self,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
-        way: Way,
+        way: VectorVariant,
         num_envs: int,
         *,
         seed: int | None,
@@ -85,7 +87,7 @@ class OurVector:
             raise
         self._actions: Iterator[Any] = iter(())
 
-    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Contender:
+    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:
         """Return what steps all environments once a call, and reads what a learner reads.
 
         Args:
@@ -104,7 +106,7 @@ class OurVector:
 
         if not by_step:
             self._actions = itertools.cycle([draw() for _ in range(_BATCHES)])
-        return Contender(name, self._step, prepare=prepare if by_step else None, check=self._check)
+        return Candidate(name, self._step, prepare=prepare if by_step else None, check=self._check)
 
     def _step(self) -> int:
         batch = self._batch = self._venv.step(next(self._actions))
@@ -136,7 +138,7 @@ class GymnasiumVector:
         self,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
-        way: Way,
+        way: VectorVariant,
         num_envs: int,
         *,
         seed: int | None,
@@ -154,9 +156,9 @@ class GymnasiumVector:
         self._actions = itertools.cycle(drawn)
         self._over = np.zeros(num_envs, np.bool_)
 
-    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Contender:  # noqa: ARG002 - as ours
+    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:  # noqa: ARG002 - as ours
         """Return what steps all environments once a call, with actions drawn by Gymnasium."""
-        return Contender(name, self._step)
+        return Candidate(name, self._step)
 
     def _step(self) -> int:
         _, _, terminated, truncated, _ = self._venv.step(next(self._actions))
@@ -171,7 +173,7 @@ class GymnasiumVector:
 
 
 def open_vector(
-    spec: EnvSpec, kwargs: Mapping[str, Any], way: Way, num_envs: int, *, seed: int | None
+    spec: EnvSpec, kwargs: Mapping[str, Any], way: VectorVariant, num_envs: int, *, seed: int | None
 ) -> OurVector | GymnasiumVector:
     """Return a vector of the environment, whose episodes have begun.
 

@@ -25,7 +25,7 @@ from envweave.cli import (
     train,
 )
 from envweave.cli.build import command as build
-from envweave.errors import EnvironmentFailure, EnvWeaveError, in_words
+from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
 
@@ -166,7 +166,7 @@ def _invoke(arguments: Sequence[str], settings: Settings) -> int:
         if settings.debug:
             raise
         output.error_line(
-            f"Unexpected {in_words(error)}. To see where it comes from: "
+            f"Unexpected {format_error(error)}. To see where it comes from: "
             f"envweave --debug {shlex.join(arguments)} (and if that is envweave, please report it)"
         )
         return 1

@@ -66,12 +66,12 @@ def installed(env_id: str, install: str) -> str:
     if install == "never" and "/" not in env_id:
         return env_id
     import envweave as ew
-    from envweave.providers.interpreter import Interpreter, ensure_installed, read_permission
+    from envweave.providers.interpreter import PythonInterpreter, ensure_installed, read_permission
 
     install, spec = read_permission(install), ew.spec(env_id)
     if spec.package is None:
         return env_id
-    ensure_installed(spec.id, spec.package, Interpreter(), install)
+    ensure_installed(spec.id, spec.package, PythonInterpreter(), install)
     return spec.id
 
 

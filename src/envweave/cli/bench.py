@@ -9,7 +9,7 @@ import typer
 from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
-    from envweave.bench.report import Figures, Plan
+    from envweave.bench.report import BenchPlan, BenchReport
     from envweave.bench.solo import Rate
 
 
@@ -75,9 +75,9 @@ def bench_command(
     through make, so that the difference is what make adds to a step. Vectors run in every way
     that applies here; a gym:// environment also in Gymnasium's own.
     """
-    from envweave.bench.report import Plan
+    from envweave.bench.report import BenchPlan
 
-    plan = Plan(
+    plan = BenchPlan(
         arguments.installed(env_id, install),
         arguments.read_keywords(arg),
         sizes=sorted(set(num_envs or (16, 64))),
@@ -100,7 +100,7 @@ def bench_command(
     return 0
 
 
-def _measure(plan: Plan) -> Figures:
+def _measure(plan: BenchPlan) -> BenchReport:
     from envweave.bench.report import count_parts, measure_all, rehearse
     from envweave.cli.random_episodes import draw
     from envweave.testing import RandomPolicy
@@ -114,7 +114,7 @@ def _measure(plan: Plan) -> Figures:
         return measure_all(plan, script, make_chooser, advance)
 
 
-def _print_solo(figures: Figures) -> None:
+def _print_solo(figures: BenchReport) -> None:
     solo = figures.solo
     shown = output.table(
         "one environment",
@@ -142,7 +142,7 @@ def _print_solo(figures: Figures) -> None:
     output.print_table("Where the time goes", shown)
 
 
-def _print_vectors(figures: Figures) -> None:
+def _print_vectors(figures: BenchReport) -> None:
     columns = ("environments", "how", "steps/s", "spread", "memory each")
     shown = output.table(*columns, numeric=("environments", "steps/s", "spread", "memory each"))
     notes = []
@@ -163,7 +163,7 @@ def _print_vectors(figures: Figures) -> None:
         output.console().print(note, soft_wrap=True)
 
 
-def _print_machine(figures: Figures) -> None:
+def _print_machine(figures: BenchReport) -> None:
     machine = figures.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     where = output.console()
@@ -178,7 +178,7 @@ def _print_machine(figures: Figures) -> None:
     )
 
 
-def _turns(plan: Plan) -> str:
+def _turns(plan: BenchPlan) -> str:
     length = f"{plan.steps} steps" if plan.steps else f"{plan.seconds:g} s"
     return f"median of {plan.repeats} × {length}, random actions"
 

@@ -12,10 +12,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from envweave.cli import arguments, output
-from envweave.errors import in_words
+from envweave.errors import format_error
 
 if TYPE_CHECKING:
-    from envweave.cli.inspect_plugins import Found
+    from envweave.cli.inspect_plugins import PluginStatus
 
 _NOT_FOR_USERS = {"all", "dev", "docs"}
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(?:\[[^]]*])?\s*(?P<bounds>[^;]*)(?:;(?P<only>.*))?$")
@@ -98,7 +98,7 @@ def _examine() -> dict[str, Any]:
     }
 
 
-def _health(found: Found, missing: dict[str, str]) -> dict[str, Any]:
+def _health(found: PluginStatus, missing: dict[str, str]) -> dict[str, Any]:
     """Return a plug-in's state. One named as an extra that is missing waits for that extra."""
     if found.name in missing:
         status, detail = "missing", missing[found.name]
@@ -150,7 +150,7 @@ def _dependency(name: str, bounds: str, *, load: bool) -> Dependency:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - somebody's package, as it is imported
-            return Dependency(name, version, in_words(error))
+            return Dependency(name, version, format_error(error))
     return Dependency(name, version, None)
 
 

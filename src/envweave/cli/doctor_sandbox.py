@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envweave.cli import output
-from envweave.errors import EnvWeaveError, in_words
+from envweave.errors import EnvWeaveError, format_error
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +27,7 @@ def examine_sandbox() -> dict[str, Any]:
     except (EnvWeaveError, OSError) as error:
         return {
             "tier": None,
-            "missing": [f"The walls could not be tried: {in_words(error)}"],
+            "missing": [f"The walls could not be tried: {format_error(error)}"],
             "next": [],
             "tiers": [],
             "users": None,

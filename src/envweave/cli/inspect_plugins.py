@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envweave.errors import EnvWeaveError, in_words
+from envweave.errors import EnvWeaveError, format_error
 
 if TYPE_CHECKING:
     from envweave.registry import EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PluginStatus:
     """An environment, a scheme or a backend that has a name here.
 
     Attributes:
@@ -31,13 +31,13 @@ class Found:
     error: str | None
 
 
-def look_at_env(spec: EnvSpec) -> Found:
+def look_at_env(spec: EnvSpec) -> PluginStatus:
     """Load an environment's factory, for its description."""
     description, error = _attempt(spec.describe)
-    return Found(spec.id, description, place_of(spec.factory), error)
+    return PluginStatus(spec.id, description, place_of(spec.factory), error)
 
 
-def look_at_plugin(group: str, name: str) -> Found:
+def look_at_plugin(group: str, name: str) -> PluginStatus:
     """Load a scheme or a backend, for the first line of its module."""
     from envweave.registry.plugins import load_plugin, plugin_target
 
@@ -49,7 +49,7 @@ def look_at_plugin(group: str, name: str) -> Found:
         return (inspect.getdoc(module) or "").partition("\n")[0].replace("`", "")
 
     description, error = _attempt(describe)
-    return Found(name, description, target, error)
+    return PluginStatus(name, description, target, error)
 
 
 def place_of(factory: Callable[..., Any] | str) -> str:
@@ -66,4 +66,4 @@ def _attempt(describe: Callable[[], str]) -> tuple[str, str | None]:
     except EnvWeaveError as error:
         return "", str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's module, as it is imported
-        return "", in_words(error)
+        return "", format_error(error)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from envweave.cli import arguments, output
-from envweave.cli.inspect_plugins import Found, look_at_env, look_at_plugin
+from envweave.cli.inspect_plugins import PluginStatus, look_at_env, look_at_plugin
 
 
 def list_command(json: arguments.Json = False) -> None:
@@ -27,7 +27,7 @@ def list_command(json: arguments.Json = False) -> None:
     output.console().print("\nMore about one: envweave info ID", style="dim")
 
 
-def _print_table(title: str, head: str, found: Iterable[Found], suffix: str = "") -> None:
+def _print_table(title: str, head: str, found: Iterable[PluginStatus], suffix: str = "") -> None:
     from rich.text import Text
 
     shown = output.table(head, "what it is, and where")

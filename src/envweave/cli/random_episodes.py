@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import envweave as ew
-from envweave.errors import SpecError, in_words
+from envweave.errors import SpecError, format_error
 from envweave.testing import RandomPolicy
 from envweave.testing.policy import take_step
 
@@ -18,7 +18,7 @@ Return = float | dict[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedEpisode:
     """One episode that is over.
 
     Attributes:
@@ -62,7 +62,7 @@ class Finished:
         }
 
 
-def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
+def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[FinishedEpisode]:
     """Play episodes one after the other, with random actions.
 
     Raises:
@@ -81,7 +81,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[Finished]:
             _, result = take_step(env, partial(draw, env.id, choose), result)
             total = _add(total, result.reward)
         assert result.end is not None
-        yield Finished(
+        yield FinishedEpisode(
             number=number,
             seed=given,
             task_id=task_id,
@@ -106,7 +106,7 @@ def draw(
     try:
         return choose(result)
     except Exception as error:
-        said = str(error) if isinstance(error, SpecError) else in_words(error)
+        said = str(error) if isinstance(error, SpecError) else format_error(error)
         raise SpecError(f"The random policy cannot act in {env_id!r}: {said}") from error
 
 
@@ -123,7 +123,7 @@ def _add(total: Return, reward: Any) -> Return:
     return (total if isinstance(total, float) else 0.0) + float(reward)
 
 
-def summarize(finished: Sequence[Finished]) -> dict[str, Any]:
+def summarize(finished: Sequence[FinishedEpisode]) -> dict[str, Any]:
     """Return means over the valid episodes, and counts over all."""
     duration_s = sum(one.duration_s for one in finished)
     valid = [one for one in finished if one.valid]

@@ -10,10 +10,10 @@ import typer
 from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
-    from envweave.cli.random_episodes import Finished, Return
+    from envweave.cli.random_episodes import FinishedEpisode, Return
 
 
-class Policy(StrEnum):
+class PolicyName(StrEnum):
     """Who acts."""
 
     random = "random"
@@ -21,7 +21,9 @@ class Policy(StrEnum):
 
 def run_command(
     env_id: arguments.EnvId,
-    policy: Annotated[Policy, typer.Option(help="Who acts.", metavar="random")] = Policy.random,
+    policy: Annotated[
+        PolicyName, typer.Option(help="Who acts.", metavar="random")
+    ] = PolicyName.random,
     episodes: Annotated[
         int, typer.Option(help="How many episodes to run.", metavar="N", min=1)
     ] = 10,
@@ -76,13 +78,13 @@ def _play(
     max_steps: int,
     backend: str,
     keywords: dict[str, Any],
-) -> list[Finished]:
+) -> list[FinishedEpisode]:
     import envweave as ew
     from envweave.cli.random_episodes import play
 
     own_limit = ew.spec(env_id).max_episode_steps
     limit = max_steps if own_limit is None else min(own_limit, max_steps)
-    finished: list[Finished] = []
+    finished: list[FinishedEpisode] = []
     with (
         ew.make(env_id, backend=backend, max_episode_steps=limit, kwargs=keywords) as env,
         output.progress("running", episodes) as advance,
@@ -93,7 +95,7 @@ def _play(
     return finished
 
 
-def _print_episodes(title: str, finished: list[Finished]) -> None:
+def _print_episodes(title: str, finished: list[FinishedEpisode]) -> None:
     from rich.text import Text
 
     columns = ["episode", "return", "length", "end"]

@@ -12,19 +12,27 @@ import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
 from envweave.codec.containers import (
-    Dictionary,
-    Either,
-    Fixed,
-    Listing,
-    Model,
-    Record,
-    Recursion,
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    PydanticSpec,
+    RecursiveSpec,
+    TupleSpec,
+    UnionSpec,
     members_of,
 )
 from envweave.codec.hints import Declared
 from envweave.codec.pydantic_models import carries_outcome
-from envweave.codec.records import Struct
-from envweave.codec.scalars import Array, Boolean, Choice, Instance, Integer, Real, Text
+from envweave.codec.records import StructSpec
+from envweave.codec.scalars import (
+    ArraySpec,
+    BoolSpec,
+    EnumSpec,
+    FloatSpec,
+    InstanceSpec,
+    IntSpec,
+    StrSpec,
+)
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Action, Observation
 
@@ -61,17 +69,17 @@ def _walk(spec: Spec, path: str) -> Iterator[Field]:
     match spec:
         case Declared(spec=declared):
             named = [(path, declared)]
-        case Record() | Model():
+        case DataclassSpec() | PydanticSpec():
             is_ours = issubclass(spec.cls, Action | Observation) or carries_outcome(spec.cls)
             hidden = NOT_SHOWN if is_ours else frozenset()
             named = [(_join(path, n), s) for n, s in spec.fields.items() if n not in hidden]
-        case Dictionary(fields=dict() as fields):
+        case DictSpec(fields=dict() as fields):
             named = [(_join(path, name), one) for name, one in fields.items()]
-        case Fixed(items=items):
+        case TupleSpec(items=items):
             named = [(f"{path}[{index}]", one) for index, one in enumerate(items)]
-        case Struct(fields=fields):
+        case StructSpec(fields=fields):
             named = [(_join(path, name), one) for name, one in fields.items()]
-        case Either() if len(members := members_of(spec)) > 1:
+        case UnionSpec() if len(members := members_of(spec)) > 1:
             yield Field(path, _type(spec), "one of them")
             for name, option in members.items():
                 fields_inside = list(_walk(option, _within(path, name)))
@@ -97,35 +105,35 @@ def _join(path: str, name: str) -> str:
 
 def _type(spec: Spec) -> str:
     match spec:
-        case Integer():
+        case IntSpec():
             return "int"
-        case Real():
+        case FloatSpec():
             return "float"
-        case Boolean():
+        case BoolSpec():
             return "bool"
-        case Text(binary=binary):
+        case StrSpec(binary=binary):
             return "bytes" if binary else "str"
-        case Choice(values=[None]):
+        case EnumSpec(values=[None]):
             return "None"
-        case Choice():
+        case EnumSpec():
             return "choice"
-        case Array(shape=shape, dtype=dtype):
+        case ArraySpec(shape=shape, dtype=dtype):
             size = "of any shape" if shape is None else "×".join(map(str, shape)) or "scalar"
             return f"array {size}" + ("" if dtype is None else f" {dtype}")
-        case Listing(item=item):
+        case ListSpec(item=item):
             kind = spec.kind.__name__
             return kind if isinstance(item, AnySpec) else f"{kind} of {_type(item)}"
-        case Dictionary(fields=None, item=item):
+        case DictSpec(fields=None, item=item):
             return "dict" if isinstance(item, AnySpec) else f"dict of {_type(item)}"
-        case Either(options=options):
+        case UnionSpec(options=options):
             return " or ".join(dict.fromkeys(map(_type, options)))
-        case Record(cls=cls) | Model(cls=cls) | Struct(cls=cls):
+        case DataclassSpec(cls=cls) | PydanticSpec(cls=cls) | StructSpec(cls=cls):
             return cls.__name__
-        case Recursion(cls=cls) | Instance(cls=cls):
+        case RecursiveSpec(cls=cls) | InstanceSpec(cls=cls):
             return cls.__name__
-        case Dictionary(name=name):
+        case DictSpec(name=name):
             return name
-        case Fixed(items=items):
+        case TupleSpec(items=items):
             return f"({', '.join(map(_type, items))})"
         case AnySpec():
             return "anything"
@@ -134,26 +142,26 @@ def _type(spec: Spec) -> str:
 
 def _allowed(spec: Spec) -> str:
     match spec:
-        case Integer(multiple_of=unit) | Real(multiple_of=unit):
+        case IntSpec(multiple_of=unit) | FloatSpec(multiple_of=unit):
             multiples = "" if unit is None else f"multiples of {unit}"
             return ", ".join(filter(None, [_range(spec.low, spec.high), multiples]))
-        case Text(length=length, pattern=pattern):
+        case StrSpec(length=length, pattern=pattern):
             limit = "" if length.is_open else f"a length of {length}"
             return ", ".join(filter(None, [limit, "" if pattern is None else pattern.text]))
-        case Choice(values=values) if values != [None]:
+        case EnumSpec(values=values) if values != [None]:
             return ", ".join(repr(v.value if isinstance(v, enum.Enum) else v) for v in values)
-        case Array():
+        case ArraySpec():
             return _array_range(spec)
-        case Listing(item=item) | Dictionary(fields=None, item=item):
+        case ListSpec(item=item) | DictSpec(fields=None, item=item):
             inside = _allowed(item)
             limit = "" if spec.length.is_open else f"a length of {spec.length}"
             return ", ".join(filter(None, [limit, f"each {inside}" if inside else ""]))
-        case Either(options=options):
+        case UnionSpec(options=options):
             return "; ".join(filter(None, map(_allowed, options)))
     return ""
 
 
-def _array_range(spec: Array) -> str:
+def _array_range(spec: ArraySpec) -> str:
     if spec.low is None and spec.high is None:
         return ""
     low = np.ravel(-np.inf if spec.low is None else spec.low)

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.async_socket import LoopSocket, dial_apart
+from envweave.client.async_socket import AsyncSocket, dial_apart
 from envweave.client.connection import dial, dial_place
 from envweave.client.errors import silent
-from envweave.client.managed_server import NoReplacementError, Place, PlaceGoneError, Route
+from envweave.client.managed_server import ManagedServer, NoReplacementError, Route, ServerGoneError
 from envweave.client.socket import ANSWER_S
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError, EnvWeaveError
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, gather_calls
-from envweave.wire.protocol import PATIENCE_S, Exchange, Key, Patience
+from envweave.wire.protocol import PATIENCE_S, Backoff, Exchange, Key
 from envweave.wire.websocket import Message
 
 
@@ -42,7 +42,7 @@ class AsyncConnection:
         token: str | None = None,
         patience_s: float = PATIENCE_S,
         users: int = 1,
-        place: Place | None = None,
+        place: ManagedServer | None = None,
     ) -> None:
         self.address = address
         self.exchange = Exchange(encoding)
@@ -50,13 +50,13 @@ class AsyncConnection:
         self._route = None if place is None else Route(place)
         self._patience_s = patience_s
         self._users = users
-        self._line: LoopSocket | None = None
+        self._line: AsyncSocket | None = None
         self._since_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[Key, asyncio.Future[Reply]] = {}
         self._unsent: list[bytes] = []  # calls of this turn of the loop
         self._mending: asyncio.Task[None] | None = None
-        self._patience = Patience(patience_s)
+        self._patience = Backoff(patience_s)
         self._loss: ConnectionLostError | None = None  # why the last try, or connection, ended
         self._is_ended = False
         self._owner = os.getpid()
@@ -73,7 +73,7 @@ class AsyncConnection:
                 reply = await self.call(self.exchange.question(method, params), ANSWER_S)
             except NoReplacementError:
                 raise
-            except PlaceGoneError:  # any server can answer it
+            except ServerGoneError:  # any server can answer it
                 reply = await self.call(self.exchange.question(method, params), ANSWER_S)
         except DeadlineError:
             raise silent(self.address, method, ANSWER_S) from None
@@ -116,7 +116,7 @@ class AsyncConnection:
         finally:
             self._waiting.pop(key, None)
 
-    def _send_soon(self, line: LoopSocket, data: bytes) -> None:
+    def _send_soon(self, line: AsyncSocket, data: bytes) -> None:
         """Send a call, with the others that are made in the same turn of the loop."""
         if len(self._waiting) == 1:
             self._put(line, data)  # there are no others
@@ -147,7 +147,7 @@ class AsyncConnection:
         if self._line is not None:
             self._line.attend()
 
-    def _put(self, line: LoopSocket, data: bytes) -> None:
+    def _put(self, line: AsyncSocket, data: bytes) -> None:
         if self.exchange.encoding.is_text:
             line.send_text(data)
         else:
@@ -221,7 +221,7 @@ class AsyncConnection:
                 await asyncio.sleep(pause_s)
             try:
                 opened = await dial_apart(call)
-            except PlaceGoneError as error:
+            except ServerGoneError as error:
                 if not isinstance(error, NoReplacementError):  # else they are buried
                     self.exchange.bury(error)
                 self._patience.renew()
@@ -238,7 +238,7 @@ class AsyncConnection:
                     opened.close()
                     return
                 self._since_s, self._loss = time.monotonic(), None
-                line = LoopSocket(opened, self.address, self._deliver, self._lose)
+                line = AsyncSocket(opened, self.address, self._deliver, self._lose)
                 self._line = line
                 for data in self.exchange.again():
                     self._put(line, data)

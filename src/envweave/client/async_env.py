@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.client.async_connection import AsyncConnection
-from envweave.client.server_info import Served
-from envweave.client.session import CLOSE_S, LOSSES, Sitting, as_it_is, spoken
+from envweave.client.server_info import ServerInfo
+from envweave.client.session import CLOSE_S, LOSSES, RemoteSession, as_it_is, spoken
 from envweave.errors import (
     ActionError,
     BusyError,
@@ -20,12 +20,12 @@ from envweave.errors import (
     StateFailedError,
 )
 from envweave.types import ResetResult, State, StepResult
-from envweave.vector.episode_tracker import then
-from envweave.wire.protocol import UnsaidError
+from envweave.vector.episode_tracker import with_autoreset
+from envweave.wire.protocol import EncodeError
 
 
 @final
-class SharedLine:
+class SharedConnection:
     """A connection that several drivers share; the last of them ends it.
 
     Args:
@@ -70,8 +70,8 @@ class AsyncRemoteDriver:
 
     def __init__(
         self,
-        line: SharedLine,
-        served: Served,
+        line: SharedConnection,
+        served: ServerInfo,
         *,
         autoreset: bool,
         timeout_s: float | None,
@@ -84,9 +84,11 @@ class AsyncRemoteDriver:
         self._connection = line.connection
         line.connection.exchange.limit_bytes = served.max_message_bytes
         self._autoreset = autoreset
-        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s)
+        self._sitting = RemoteSession(
+            served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s
+        )
         self._has_opened = False
-        self._turn = _Turn()
+        self._turn = _CallTurn()
         self._unclosed = weakref.finalize(self, _dropped, line, self._sitting, self.interface.name)
         self._unclosed.atexit = False
 
@@ -95,7 +97,7 @@ class AsyncRemoteDriver:
         """Who takes part now."""
         return self._sitting.agents
 
-    def _alone(self, call: str) -> _Turn:
+    def _alone(self, call: str) -> _CallTurn:
         if self._turn.call is not None:
             raise BusyError(
                 f"{call}() while {self._turn.call}() is still under way on the same environment. "
@@ -129,7 +131,7 @@ class AsyncRemoteDriver:
                     raise
                 sitting.replace(loss, self._connection)
             return await self._begin(wanted)
-        except UnsaidError:
+        except EncodeError:
             raise
         except LOSSES as loss:
             self._sitting.lose_to(loss, self._connection)
@@ -153,7 +155,7 @@ class AsyncRemoteDriver:
                 if not self._has_opened:
                     await self._open()
                 result: StepResult[Any] = await self._make("step", spoken(action), sitting.result)
-            except UnsaidError as error:
+            except EncodeError as error:
                 raise ActionError(f"action: {error}") from None
             except LOSSES as loss:
                 self._sitting.lose_to(loss, self._connection)
@@ -167,9 +169,9 @@ class AsyncRemoteDriver:
         if not self._autoreset:
             return result
         try:
-            return then(result, await self._reset({}))
+            return with_autoreset(result, await self._reset({}))
         except EnvWeaveError as error:
-            return then(result, error)
+            return with_autoreset(result, error)
 
     async def state(self) -> State:
         """Return the environment's state."""
@@ -192,7 +194,7 @@ class AsyncRemoteDriver:
         try:
             call = sitting.opening() if method == "open" else sitting.call(method, params)
             return read(sitting.value(await self._connection.call(call, limit_s)))
-        except UnsaidError:
+        except EncodeError:
             sitting.take_back()
             raise
         except Exception:
@@ -220,7 +222,7 @@ class AsyncRemoteDriver:
 
 
 @final
-class _Turn:
+class _CallTurn:
     """Whose turn it is on one environment, until a `with` block ends.
 
     Attributes:
@@ -237,7 +239,7 @@ class _Turn:
         self.call = None
 
 
-def _dropped(line: SharedLine, sitting: Sitting, name: str) -> None:
+def _dropped(line: SharedConnection, sitting: RemoteSession, name: str) -> None:
     session = sitting.lose("it was dropped")
     if session is not None:
         line.connection.exchange.abandon(session)

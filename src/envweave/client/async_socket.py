@@ -36,7 +36,7 @@ async def dial_apart(dial: Callable[[], BlockingSocket]) -> BlockingSocket:
 
 
 @final
-class LoopSocket:
+class AsyncSocket:
     """One WebSocket to a server, read by the event loop that runs now.
 
     Args:

@@ -14,13 +14,13 @@ from typing import Any, final
 
 from envweave.client.address import Address
 from envweave.client.errors import foreign, silent
-from envweave.client.managed_server import NoReplacementError, Place, PlaceGoneError, Route
+from envweave.client.managed_server import ManagedServer, NoReplacementError, Route, ServerGoneError
 from envweave.client.socket import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, Stepped
-from envweave.wire.protocol import PATIENCE_S, Exchange, Patience, Volley
+from envweave.wire.protocol import PATIENCE_S, Backoff, BatchFrame, Exchange
 
 _BRIEF_S = 0.5
 
@@ -91,7 +91,7 @@ class BlockingConnection:
         *,
         token: str | None = None,
         patience_s: float = PATIENCE_S,
-        place: Place | None = None,
+        place: ManagedServer | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
@@ -99,7 +99,7 @@ class BlockingConnection:
         self._token = token
         self._route = None if place is None else Route(place)
         self._patience_s = patience_s
-        self._patience = Patience(patience_s)
+        self._patience = Backoff(patience_s)
         self._line: BlockingSocket | None = None
         self._since_s = 0.0
         self._inbox: deque[Reply] = deque()
@@ -140,7 +140,7 @@ class BlockingConnection:
             return dial_place(route, self.exchange.encoding)
         except NoReplacementError:
             raise  # what ran at the lost server is buried
-        except PlaceGoneError as loss:
+        except ServerGoneError as loss:
             self.exchange.bury(loss)
             raise
 
@@ -158,7 +158,7 @@ class BlockingConnection:
                 reply = self.call(self.exchange.question(method, params), timeout_s)
             except NoReplacementError:
                 raise
-            except PlaceGoneError:  # any server can answer it
+            except ServerGoneError:  # any server can answer it
                 reply = self.call(self.exchange.question(method, params), timeout_s)
         except DeadlineError:
             raise silent(self.address, method, timeout_s) from None
@@ -210,7 +210,7 @@ class BlockingConnection:
                 self.reach()
             else:
                 put(self._line, self.exchange.encoding, data, timeout_s)
-        except PlaceGoneError:
+        except ServerGoneError:
             raise
         except ConnectionLostError:
             self._drop()
@@ -218,7 +218,7 @@ class BlockingConnection:
             self._drop()  # nobody knows how much was sent
             raise
 
-    def volley(self, volley: Volley) -> Stepped | None:
+    def volley(self, volley: BatchFrame) -> Stepped | None:
         """Make a step of many sessions, and wait for it; return what came of it.
 
         Where that did not come in one piece, or a connection was lost over it, nothing is
@@ -242,7 +242,7 @@ class BlockingConnection:
             assert self._line is not None
             answer = exchange.answer(self._line.receive())
             self._send_closings()
-        except PlaceGoneError:
+        except ServerGoneError:
             raise
         except ConnectionLostError:
             self._drop()
@@ -309,7 +309,7 @@ class BlockingConnection:
             ConnectionLostError: There have been enough.
         """
         now_s = time.monotonic()
-        if isinstance(loss, PlaceGoneError):
+        if isinstance(loss, ServerGoneError):
             self._patience.renew()
             raise loss
         if self._line is not None and now_s - self._since_s > self._patience_s:
@@ -332,7 +332,7 @@ class BlockingConnection:
         Raises:
             EnvWeaveError: As `call`.
         """
-        self._patience = Patience(_BRIEF_S)
+        self._patience = Backoff(_BRIEF_S)
         self._patience_s = _BRIEF_S
         return self.call(call, timeout_s)
 

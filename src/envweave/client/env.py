@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.client.connection import BlockingConnection
-from envweave.client.server_info import Served
-from envweave.client.session import CLOSE_S, LOSSES, Sitting, as_it_is, spoken
+from envweave.client.server_info import ServerInfo
+from envweave.client.session import CLOSE_S, LOSSES, RemoteSession, as_it_is, spoken
 from envweave.errors import (
     ActionError,
     BusyError,
@@ -20,8 +20,8 @@ from envweave.errors import (
     StateFailedError,
 )
 from envweave.types import ResetResult, State, StepResult
-from envweave.vector.episode_tracker import then
-from envweave.wire.protocol import UnsaidError
+from envweave.vector.episode_tracker import with_autoreset
+from envweave.wire.protocol import EncodeError
 
 
 @final
@@ -44,7 +44,7 @@ class RemoteDriver:
     def __init__(
         self,
         connection: BlockingConnection,
-        served: Served,
+        served: ServerInfo,
         *,
         autoreset: bool,
         timeout_s: float | None,
@@ -56,8 +56,10 @@ class RemoteDriver:
         self._connection = connection
         connection.exchange.limit_bytes = served.max_message_bytes
         self._autoreset = autoreset
-        self._sitting = Sitting(served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s)
-        self._ending = _Ending(connection)
+        self._sitting = RemoteSession(
+            served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s
+        )
+        self._ending = _PendingEnd(connection)
         self._caller: int | None = None  # the thread that is in a call
         self._open()
         self._unclosed = weakref.finalize(self, _dropped, self._ending, self.interface.name)
@@ -90,7 +92,7 @@ class RemoteDriver:
                     raise
                 sitting.replace(loss, self._connection)
             return self._begin(wanted)
-        except UnsaidError:
+        except EncodeError:
             raise
         except LOSSES as loss:
             self._sitting.lose_to(loss, self._connection)
@@ -109,7 +111,7 @@ class RemoteDriver:
         sitting.refuse_closed("step")
         try:
             result: StepResult[Any] = self._make("step", spoken(action), sitting.result)
-        except UnsaidError as error:
+        except EncodeError as error:
             raise ActionError(f"action: {error}") from None
         except LOSSES as loss:
             self._sitting.lose_to(loss, self._connection)
@@ -121,9 +123,9 @@ class RemoteDriver:
         if not self._autoreset:
             return result
         try:
-            return then(result, self.reset())
+            return with_autoreset(result, self.reset())
         except EnvWeaveError as error:
-            return then(result, error)
+            return with_autoreset(result, error)
 
     def state(self) -> State:
         """Return the environment's state."""
@@ -161,7 +163,7 @@ class RemoteDriver:
         try:
             call = sitting.opening() if method == "open" else sitting.call(method, params)
             return read(sitting.value(self._connection.call(call, limit_s)))
-        except UnsaidError:
+        except EncodeError:
             sitting.take_back()
             raise
         except Exception:
@@ -186,11 +188,11 @@ class RemoteDriver:
 
 
 @final
-class _Ending:
+class _PendingEnd:
     """How a driver ends that nobody closed."""
 
     def __init__(self, connection: BlockingConnection) -> None:
-        self.sitting: Sitting | None = None
+        self.sitting: RemoteSession | None = None
         self._connection = connection
 
     def end(self) -> None:
@@ -199,7 +201,7 @@ class _Ending:
         self._connection.end([sitting.call("close", {})] if sitting and is_open else ())
 
 
-def _dropped(ending: _Ending, name: str) -> None:
+def _dropped(ending: _PendingEnd, name: str) -> None:
     atexit.unregister(ending.end)
     ending.end()
     warnings.warn(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 
 from envweave.client.address import Address
 from envweave.client.errors import broken, unreachable
-from envweave.client.managed_server import PlaceGoneError
+from envweave.client.managed_server import ServerGoneError
 from envweave.client.socket import CONNECT_S
 from envweave.errors import (
     AccessError,
@@ -28,8 +28,8 @@ from envweave.errors import (
 )
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import error_of
-from envweave.wire.messages import Fault
-from envweave.wire.protocol import Patience
+from envweave.wire.messages import WireFault
+from envweave.wire.protocol import Backoff
 from envweave.wire.websocket import MAX_MESSAGE_BYTES
 
 
@@ -69,7 +69,7 @@ class BoundedSocket:
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return a file to read an answer from."""
         assert mode == "rb"
-        return io.BufferedReader(_Reader(self, self._socket.makefile("rb", buffering=0)))
+        return io.BufferedReader(_ResponseReader(self, self._socket.makefile("rb", buffering=0)))
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -81,7 +81,7 @@ class BoundedSocket:
 
 
 @final
-class _Reader(io.RawIOBase):
+class _ResponseReader(io.RawIOBase):
     def __init__(self, bounded: BoundedSocket, raw: socket.SocketIO) -> None:
         self._bounded = bounded
         self._raw = raw
@@ -103,7 +103,7 @@ _BROKEN = (OSError, http.client.HTTPException)
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header
 
 
-class Answer(NamedTuple):
+class HTTPResponse(NamedTuple):
     """What came of a call.
 
     Attributes:
@@ -160,7 +160,7 @@ class HttpCalls:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None,
         may_repeat: bool,
-    ) -> Answer:
+    ) -> HTTPResponse:
         """Make one call, and return what came of it, whatever the status.
 
         Args:
@@ -181,7 +181,7 @@ class HttpCalls:
         """
         data = None if body is None else PLAIN_JSON.encode(body)
         sent = {**self._headers, **(headers or {})}
-        patience = Patience()
+        patience = Backoff()
         while True:
             was_sent = False
             try:
@@ -196,7 +196,7 @@ class HttpCalls:
                         f"{timeout_s:g} s. It may still be under way there."
                     ) from None
                 if self._why_gone is not None and (why := self._why_gone()) is not None:
-                    raise PlaceGoneError(why) from None
+                    raise ServerGoneError(why) from None
                 pause_s = patience.pause_s(time.monotonic())
                 may_try = self._was_reached and (may_repeat or not was_sent)
                 if pause_s is None or not may_try:
@@ -225,7 +225,7 @@ class HttpCalls:
         data: bytes | None,
         headers: dict[str, str],
         timeout_s: float | None,
-    ) -> Answer:
+    ) -> HTTPResponse:
         assert isinstance(connection.sock, BoundedSocket)
         connection.sock.bound(timeout_s)
         connection.request(method, self._address.prefix + path, data, headers)
@@ -237,9 +237,9 @@ class HttpCalls:
         if not stays:
             self.close()
         try:
-            return Answer(status, PLAIN_JSON.decode(raw) if raw else None)
+            return HTTPResponse(status, PLAIN_JSON.decode(raw) if raw else None)
         except WireError:
-            return Answer(status, None)
+            return HTTPResponse(status, None)
 
     def _body(self, response: http.client.HTTPResponse, path: str) -> bytes:
         announced = response.length
@@ -322,7 +322,7 @@ def _secure(host: str, port: int, *, timeout: float) -> http.client.HTTPSConnect
     )
 
 
-def error_in(answer: Answer, path: str) -> EnvWeaveError:
+def error_in(answer: HTTPResponse, path: str) -> EnvWeaveError:
     """Return the error that an answer of status 400 or above stands for.
 
     Where the server is none of ours, the status says which.
@@ -330,7 +330,7 @@ def error_in(answer: Answer, path: str) -> EnvWeaveError:
     payload = answer.payload
     fault = payload.get("error") if isinstance(payload, dict) else None
     if isinstance(fault, dict) and isinstance(fault.get("code"), str):
-        return error_of(Fault(code=fault["code"], message=str(fault.get("message", ""))))
+        return error_of(WireFault(code=fault["code"], message=str(fault.get("message", ""))))
     said = f"The server answered {path} with status {answer.status}{_words(payload)}."
     if answer.status in (401, 403):
         return AccessError(said)

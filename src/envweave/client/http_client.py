@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import msgspec
 
 from envweave.client.address import parse_address
-from envweave.client.http import Answer, HttpCalls, error_in
-from envweave.client.managed_server import START_S, PlaceGoneError
+from envweave.client.http import HttpCalls, HTTPResponse, error_in
+from envweave.client.managed_server import START_S, ServerGoneError
 from envweave.codec import Spec, spec_from_hint, to_plain
 from envweave.errors import (
     ActionError,
@@ -402,7 +402,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         reset = functools.partial(self._result, "/reset", body, None, request_id)
         try:
             result = reset()
-        except PlaceGoneError:
+        except ServerGoneError:
             if self._provider is None or self._start_server is None:
                 raise
             self._has_server = False
@@ -539,10 +539,10 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         payload: dict[str, Any] = answer.payload
         return payload
 
-    def _send(self, *args: Any, **options: Any) -> Answer:
+    def _send(self, *args: Any, **options: Any) -> HTTPResponse:
         """Make a call; if the server that was started for this client is gone, say what to do."""
         if not self._has_server:
-            raise PlaceGoneError(
+            raise ServerGoneError(
                 "The container has died, and another one could not be started. Call reset() to try "
                 "again."
             )
@@ -552,12 +552,12 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             if self._provider is None:
                 raise
             way = "Close this client, and make a new one with from_docker_image()."
-            if not isinstance(error, PlaceGoneError):
+            if not isinstance(error, ServerGoneError):
                 error.add_note(f"If the container has died: {way}")
                 raise
             if self._start_server is not None:
                 way = "Call reset(), which starts another one."
-            raise PlaceGoneError(f"{error}\nThe episode is lost. {way}") from None
+            raise ServerGoneError(f"{error}\nThe episode is lost. {way}") from None
 
     def _opened(self) -> str:
         """Return the session's id, after opening one if need be; empty if the server has none."""

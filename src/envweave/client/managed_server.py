@@ -24,15 +24,15 @@ AT_ONCE = 4
 """How many places are started at the same time."""
 
 
-class PlaceGoneError(ConnectionLostError):
+class ServerGoneError(ConnectionLostError):
     """Nobody will ever answer there again; the message says why."""
 
 
-class NoReplacementError(PlaceGoneError):
+class NoReplacementError(ServerGoneError):
     """A server is gone, and no other one could be started in its place."""
 
 
-class ServerLostError(PlaceGoneError):
+class ServerLostError(ServerGoneError):
     """A server was lost; the next attempt starts another one.
 
     Attributes:
@@ -45,7 +45,7 @@ class ServerLostError(PlaceGoneError):
 
 
 @final
-class Place:
+class ManagedServer:
     """Where a server runs that a provider starts, and starts again when it is lost.
 
     What ran in a place that is lost is lost, and whoever had a session there is told so: the next
@@ -113,7 +113,7 @@ class Place:
         """
         with self._lock:
             if self._is_stopped:
-                raise PlaceGoneError(f"The server at {self.address.url} was stopped.")
+                raise ServerGoneError(f"The server at {self.address.url} was stopped.")
             if known is not None and known < self._losses:
                 raise ServerLostError(self._why_lost, self._losses)
             if self._is_gone:
@@ -160,7 +160,7 @@ class Place:
 class Route:
     """How one connection finds its server; each loss is reported to it once."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ManagedServer) -> None:
         self.place = place
         self._known: int | None = None
 
@@ -183,8 +183,8 @@ class Route:
 
 
 def start_all(
-    start: Callable[[ContainerProvider], Place], providers: Sequence[ContainerProvider]
-) -> list[Place]:
+    start: Callable[[ContainerProvider], ManagedServer], providers: Sequence[ContainerProvider]
+) -> list[ManagedServer]:
     """Start several places, some at a time; if one cannot be, the others are stopped again.
 
     Raises:
@@ -206,11 +206,11 @@ def start_all(
             raise
 
 
-def _is_good(one: Future[Place]) -> bool:
+def _is_good(one: Future[ManagedServer]) -> bool:
     return not one.cancelled() and one.exception() is None
 
 
-def stop_all(places: Sequence[Place]) -> None:
+def stop_all(places: Sequence[ManagedServer]) -> None:
     """Stop several places, whatever comes of each; the first failure is raised at the end."""
     with contextlib.ExitStack() as stack:
         for one in places:

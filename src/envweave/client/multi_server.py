@@ -14,14 +14,14 @@ from envweave.errors import ConnectionLostError, DeadlineError, EnvWeaveError
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import Call, Reply
-from envweave.wire.protocol import Key, Volley
+from envweave.wire.protocol import BatchFrame, Key
 
 _GLANCE_S = 0.05
 """How long to wait for the rest of a message that has begun to come."""
 
 
 @final
-class ManyConnections:
+class MultiServerConnection:
     """Carries the calls of one blocking caller to sessions at several servers.
 
     A new session is opened where there are fewest. What befalls one server is told of its own
@@ -65,7 +65,7 @@ class ManyConnections:
         held = Counter(map(id, self._homes.values()))
         return min(self._connections, key=lambda one: held[id(one)])
 
-    def volley(self, volley: Volley) -> None:
+    def volley(self, volley: BatchFrame) -> None:
         """Make a step of many sessions; `collect` brings the replies one by one."""
         self.post([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
 
@@ -171,7 +171,7 @@ class _Exchanges:
         limit_bytes: How large a message the servers take; 0 if that is not known.
     """
 
-    def __init__(self, connections: ManyConnections) -> None:
+    def __init__(self, connections: MultiServerConnection) -> None:
         self.encoding = connections.encoding
         self._connections = connections
         self._limit_bytes = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from envweave.client.address import Address
 from envweave.client.connection import BlockingConnection
-from envweave.client.managed_server import Place
+from envweave.client.managed_server import ManagedServer
 from envweave.errors import TaskError
 from envweave.types import Task, Tasks
 from envweave.types.tasks import draw_index, position_of, unknown_task
@@ -52,7 +52,7 @@ def tasks_of(
     """
     if splits is None:
         return None
-    source = _Source(ask)
+    source = _TaskSource(ask)
     lengths = {name: length for name, length in splits.items() if length is not None}
     if lengths:
         tasks = Tasks.fetched(lengths, lambda: {name: source.all(name) for name in lengths})
@@ -64,7 +64,7 @@ def tasks_of(
 
 
 @final
-class _Source:
+class _TaskSource:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._ahead: tuple[str, int, list[Task]] = ("", 0, [])
@@ -185,7 +185,7 @@ class Server:
     address: Address
     encoding: Encoding
     token: str | None = None
-    place: Place | None = None
+    place: ManagedServer | None = None
 
     def connect(self, on_end: Callable[[], None] | None = None) -> BlockingConnection:
         """Return a connection for a blocking caller, once the server has agreed to it.
@@ -233,7 +233,7 @@ class Server:
 
 
 @final
-class Served:
+class ServerInfo:
     """What a server serves, as its description tells it.
 
     Attributes:

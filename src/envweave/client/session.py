@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol, final
 
-from envweave.client.server_info import Served
+from envweave.client.server_info import ServerInfo
 from envweave.errors import (
     CapacityError,
     ClosedError,
@@ -21,11 +21,11 @@ from envweave.errors import (
 from envweave.session.episodes import Position
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, EpisodeEnd, StepResult, ToolResult
-from envweave.vector.episode_tracker import Trail
+from envweave.vector.episode_tracker import EpisodeTracker
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
 from envweave.wire.protocol import Caller, Exchange
-from envweave.wire.results import read_ordinary, read_wired, result_of
+from envweave.wire.results import decode_result, read_ordinary, result_of
 
 logger = logging.getLogger("envweave.session")
 
@@ -44,7 +44,7 @@ LOSSES = (ServerError, DeadlineError, WireError)
 _MARGIN_S = 30.0
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """What carries the calls, as far as a session's end is concerned."""
 
     exchange: Exchange
@@ -54,7 +54,7 @@ class Line(Protocol):
 
 
 @final
-class Sitting:
+class RemoteSession:
     """The caller's side of one session after the other: a lost one is followed by another.
 
     Attributes:
@@ -68,13 +68,13 @@ class Sitting:
     """
 
     def __init__(
-        self, served: Served, *, autoreset: bool, timeout_s: float | None, wait_s: float | None
+        self, served: ServerInfo, *, autoreset: bool, timeout_s: float | None, wait_s: float | None
     ) -> None:
         several = served.interface.possible_agents is not None
         self.name = served.interface.name
         self.agents: list[str] = [] if several else [AGENT]
         self.is_closed = False
-        self.trail = Trail(several_agents=several)
+        self.trail = EpisodeTracker(several_agents=several)
         # A step may take a reset along, and a new environment before that.
         self.limit_s = None if timeout_s is None else 3 * timeout_s + _MARGIN_S
         self.open_limit_s = OPEN_S + (wait_s or 0.0)
@@ -138,7 +138,7 @@ class Sitting:
         if ordinary is not None:
             self.trail.follow(ordinary)
             return ordinary
-        sent = read_wired(plain)
+        sent = decode_result(plain)
         result = result_of(sent, self._served.rebuild)
         if sent.position is not None:
             self._position = sent.position
@@ -147,11 +147,11 @@ class Sitting:
         self.trail.follow(result)
         return result
 
-    def has_lost_server(self, line: Line) -> bool:
+    def has_lost_server(self, line: Connection) -> bool:
         """Whether the session went with its server. The next is opened at its replacement."""
         return self._caller is not None and line.exchange.is_buried(self._caller.session)
 
-    def replace(self, loss: EnvWeaveError, line: Line) -> None:
+    def replace(self, loss: EnvWeaveError, line: Connection) -> None:
         """Give up a session that went with its server, so that another one is opened."""
         logger.warning("an environment %s was lost and is replaced: %s", self.name, loss)
         self.lose_to(loss, line)
@@ -161,19 +161,19 @@ class Sitting:
         caller, self._caller, self._loss = self._caller, None, why
         return None if caller is None else caller.session
 
-    def lose_to(self, loss: EnvWeaveError, line: Line) -> None:
+    def lose_to(self, loss: EnvWeaveError, line: Connection) -> None:
         """Take note that the session is gone, or can be no further use and is closed there."""
         if not is_gone(loss):
             self.abandon(str(loss), line)
         elif (session := self.lose(str(loss))) is not None:
             line.exchange.drop(session)
 
-    def abandon(self, why: str, line: Line) -> None:
+    def abandon(self, why: str, line: Connection) -> None:
         """Give up the session, if there is one, and have it closed at the server."""
         if self.is_open and (session := self.lose(why)) is not None:
             line.abandon(session)
 
-    def interrupt(self, line: Line) -> None:
+    def interrupt(self, line: Connection) -> None:
         """Give up the session after a call of which nobody knows how far it came."""
         self.trail.is_live = False
         self.abandon(INTERRUPTED, line)

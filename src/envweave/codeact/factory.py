@@ -12,13 +12,14 @@ from envweave.codeact.executors.sandbox import SandboxOptions
 from envweave.codeact.grading.base import Grader
 from envweave.codeact.injected.files import FILE_TOOLS
 from envweave.errors import OptionError, suggest
-from envweave.sandbox.config import Limits, Profile, WantedIsolation
+from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.host.packages import (
     AnyPackages,
     calling_module,
     defining_modules,
     read_packages,
 )
+from envweave.sandbox.limits import Limits
 from envweave.session import DirectEnvironment
 from envweave.tools import ToolRegistry
 from envweave.tools.mcp.config import AnyConfig

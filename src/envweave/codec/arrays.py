@@ -9,12 +9,12 @@ from typing import Any, final
 import numpy as np
 
 from envweave.codec.bounds import between, bounded, ends, refuse_empty
-from envweave.codec.spec import Mismatch, Spec, short
+from envweave.codec.spec import Mismatch, Spec, short_repr
 from envweave.errors import DefinitionError
 
 
 @final
-class Array(Spec):
+class ArraySpec(Spec):
     """A numpy array of one dtype and shape, within bounds. NaN is within no bounds.
 
     With `clips`, values beyond the bounds are the environment's business, as in Gymnasium,
@@ -60,16 +60,16 @@ class Array(Spec):
             (self._low is None or bool((array >= self._low).all()))
             and (self._high is None or bool((array <= self._high).all()))
         ):
-            raise Mismatch(f"{short(array)} is not {between(self.low, self.high)}")
+            raise Mismatch(f"{short_repr(array)} is not {between(self.low, self.high)}")
         return array
 
     def _convert(self, value: Any) -> np.ndarray[Any, Any]:
         try:
             array = np.asarray(value)
         except (ValueError, TypeError, RuntimeError):
-            raise Mismatch(f"{short(value)} is not an array") from None
+            raise Mismatch(f"{short_repr(value)} is not an array") from None
         if array.dtype.kind not in "biufc":
-            raise Mismatch(f"{short(value)} is not an array of numbers")
+            raise Mismatch(f"{short_repr(value)} is not an array of numbers")
         if self.dtype is not None and array.dtype != self.dtype:
             array = self._cast(array, self.dtype)
         if self.shape is not None and array.shape != self.shape:
@@ -90,7 +90,7 @@ class Array(Spec):
         else:
             fits = np.array_equal(np.isfinite(cast), np.isfinite(array))
         if not fits:
-            raise Mismatch(f"{short(array)} does not fit into {dtype}")
+            raise Mismatch(f"{short_repr(array)} does not fit into {dtype}")
         return cast
 
     def sample(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -142,7 +142,7 @@ class Array(Spec):
         return item
 
     def __repr__(self) -> str:
-        return f"Array({self.shape}, {self.dtype}, {short(self.low)}, {short(self.high)})"
+        return f"Array({self.shape}, {self.dtype}, {short_repr(self.low)}, {short_repr(self.high)})"
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envweave.codec.spec import Mismatch, short
+from envweave.codec.spec import Mismatch, short_repr
 from envweave.errors import DefinitionError
 
 
@@ -30,8 +30,8 @@ def refuse_empty(low: Any, high: Any) -> None:
 def between(low: Any, high: Any) -> str:
     """Return "at least 0", "at most 1" or "between 0 and 1"."""
     if low is None or high is None:
-        return f"at most {short(high)}" if low is None else f"at least {short(low)}"
-    return f"between {short(low)} and {short(high)}"
+        return f"at most {short_repr(high)}" if low is None else f"at least {short_repr(low)}"
+    return f"between {short_repr(low)} and {short_repr(high)}"
 
 
 def bounded(schema: dict[str, Any], low: Any, high: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Length:
         """Raise `Mismatch` unless the value has such a length."""
         count = len(value)
         if count < self.low or (self.high is not None and count > self.high):
-            raise Mismatch(f"{short(value)} has a length of {count}, not {self}")
+            raise Mismatch(f"{short_repr(value)} has a length of {count}, not {self}")
 
     def draw(self, rng: np.random.Generator, reach: int) -> int:
         """Draw a length; an open end lies `reach` beyond the lowest one."""

@@ -8,19 +8,19 @@ from typing import Any, final
 import numpy as np
 
 from envweave.codec.bounds import ANY_LENGTH, Length
-from envweave.codec.pydantic_models import Model as Model
-from envweave.codec.records import Record as Record
-from envweave.codec.records import Recursion as Recursion
-from envweave.codec.records import Struct
-from envweave.codec.scalars import Choice, Integer, Real, Text
-from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec, described, gathered, short
+from envweave.codec.pydantic_models import PydanticSpec as PydanticSpec
+from envweave.codec.records import DataclassSpec as DataclassSpec
+from envweave.codec.records import RecursiveSpec as RecursiveSpec
+from envweave.codec.records import StructSpec
+from envweave.codec.scalars import EnumSpec, FloatSpec, IntSpec, StrSpec
+from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec, described, gathered, short_repr
 from envweave.errors import SpecError, suggest
 
 _ATTEMPTS = 100
 
 
 @final
-class Listing(Spec):
+class ListSpec(Spec):
     """A list of any length, every item of one kind; or a tuple or set of such."""
 
     def __init__(self, item: Spec, *, kind: type = list, length: Length = ANY_LENGTH) -> None:
@@ -37,7 +37,7 @@ class Listing(Spec):
         else:
             items = _sequence(value)
         if items is None:
-            raise Mismatch(f"{short(value)} is not a {self.kind.__name__}")
+            raise Mismatch(f"{short_repr(value)} is not a {self.kind.__name__}")
         if not self.length.is_open:
             self.length.check(items)
         read = _read_each(items, [self.item] * len(items))
@@ -51,9 +51,13 @@ class Listing(Spec):
         try:
             unique = self.kind(items)
         except TypeError as error:
-            raise Mismatch(f"{short(items)} cannot be a {self.kind.__name__}: {error}") from None
+            raise Mismatch(
+                f"{short_repr(items)} cannot be a {self.kind.__name__}: {error}"
+            ) from None
         if len(unique) != len(items):
-            raise Mismatch(f"{short(items)} is not a {self.kind.__name__}: an item comes twice")
+            raise Mismatch(
+                f"{short_repr(items)} is not a {self.kind.__name__}: an item comes twice"
+            )
         return unique
 
     def sample(self, rng: np.random.Generator) -> Any:
@@ -85,7 +89,7 @@ class Listing(Spec):
 
 
 @final
-class Fixed(Spec):
+class TupleSpec(Spec):
     """A tuple of fixed length, each place with a spec of its own.
 
     With `names` the places have names, as in a `NamedTuple`, which `make` makes from the items.
@@ -114,7 +118,9 @@ class Fixed(Spec):
         else:
             items = _sequence(value)
         if items is None or len(items) != len(self.items):
-            raise Mismatch(f"{short(value)} is not a {self.kind.__name__} of {len(self.items)}")
+            raise Mismatch(
+                f"{short_repr(value)} is not a {self.kind.__name__} of {len(self.items)}"
+            )
         read = _read_each(items, self.items, self.names)
         if type(value) is self.kind and all(map(_same, read, items)):
             return value
@@ -149,7 +155,7 @@ class Fixed(Spec):
 
 
 @final
-class Dictionary(Spec):
+class DictSpec(Spec):
     """A dict. With `fields` its keys are known, and all but the `optional` ones are needed."""
 
     def __init__(
@@ -179,7 +185,7 @@ class Dictionary(Spec):
     def read(self, value: Any) -> dict[Any, Any]:
         """Take a dict."""
         if not isinstance(value, Mapping):
-            raise Mismatch(f"{short(value)} is not a dict")
+            raise Mismatch(f"{short_repr(value)} is not a dict")
         if self.exact is not None:
             return value if type(value) is dict else dict(value)
         if not self.length.is_open:
@@ -240,7 +246,7 @@ class Dictionary(Spec):
             SpecError: More different keys are needed than could be drawn.
         """
         drawn: dict[str, Any] = {}
-        key = Text() if isinstance(self.key, AnySpec) else self.key
+        key = StrSpec() if isinstance(self.key, AnySpec) else self.key
         for _ in range(_ATTEMPTS + self.length.low if self.length.low else 0):
             if len(drawn) == self.length.low:
                 break
@@ -279,12 +285,12 @@ class Dictionary(Spec):
 
 
 @final
-class Either(Spec):
+class UnionSpec(Spec):
     """A union: the first option that fits is taken, an int before a float."""
 
     def __init__(self, options: Iterable[Spec]) -> None:
         # A float takes every int, so that an int behind it would never be one.
-        self.options = sorted(options, key=lambda option: isinstance(option, Real))
+        self.options = sorted(options, key=lambda option: isinstance(option, FloatSpec))
         self._drawn = [option for option in self.options if option.can_sample]
         self.can_sample = bool(self._drawn)
 
@@ -307,7 +313,7 @@ class Either(Spec):
         if isinstance(value, Mapping):
             overlaps = [
                 option.overlap(value)
-                if isinstance(option, Record | Dictionary | Model | Struct)
+                if isinstance(option, DataclassSpec | DictSpec | PydanticSpec | StructSpec)
                 else 0
                 for option in self.options
             ]
@@ -350,9 +356,9 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _key_schema(key: Spec) -> dict[str, Any]:
-    if isinstance(key, Integer):
+    if isinstance(key, IntSpec):
         return {"propertyNames": {"pattern": "^-?[0-9]+$"}}
-    if isinstance(key, Choice):
+    if isinstance(key, EnumSpec):
         values = key.json_schema()["enum"]
         return {"propertyNames": {"enum": [v if isinstance(v, str) else str(v) for v in values]}}
     return {}
@@ -363,10 +369,10 @@ def members_of(spec: Spec) -> dict[str, Spec]:
 
     `None` is no member of its own.
     """
-    if not isinstance(spec, Either):
+    if not isinstance(spec, UnionSpec):
         return {}
     options = [
-        one for one in spec.options if not (isinstance(one, Choice) and one.values == [None])
+        one for one in spec.options if not (isinstance(one, EnumSpec) and one.values == [None])
     ]
     if not any(_has_fields(option) for option in options):
         return {}
@@ -378,15 +384,15 @@ def members_of(spec: Spec) -> dict[str, Spec]:
 
 
 def _has_fields(spec: Spec) -> bool:
-    return isinstance(spec, Record | Model | Struct) or (
-        isinstance(spec, Dictionary) and spec.fields is not None
+    return isinstance(spec, DataclassSpec | PydanticSpec | StructSpec) or (
+        isinstance(spec, DictSpec) and spec.fields is not None
     )
 
 
 def _name(spec: Spec) -> str:
-    if isinstance(spec, Record | Model | Struct):
+    if isinstance(spec, DataclassSpec | PydanticSpec | StructSpec):
         return spec.cls.__name__
-    return spec.name if isinstance(spec, Dictionary) else type(spec).__name__.lower()
+    return spec.name if isinstance(spec, DictSpec) else type(spec).__name__.lower()
 
 
 def draw_each_member(spec: Spec, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
@@ -404,7 +410,7 @@ def draw_each_member(spec: Spec, rng: np.random.Generator) -> Iterator[tuple[str
         yield from [(f"{name}.{part}", value) for part, value in inside] or [
             (name, member.sample(rng))
         ]
-    if not isinstance(spec, Record | Model | Struct):
+    if not isinstance(spec, DataclassSpec | PydanticSpec | StructSpec):
         return
     for field, one in spec.fields.items():
         for name, value in draw_each_member(one, rng):

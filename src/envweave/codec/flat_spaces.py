@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten, flatten_space, unflatten
 
 from envweave.codec.gymnasium_spaces import AnyText, Bridge
-from envweave.codec.scalars import Integer
-from envweave.codec.spec import Mismatch, short
+from envweave.codec.scalars import IntSpec
+from envweave.codec.spec import Mismatch, short_repr
 from envweave.errors import SpecError
 
 MAX_ONE_HOT = 1000
@@ -122,7 +122,7 @@ def _join(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
 
 def _choices(kinds: Sequence[Any]) -> tuple[spaces.Space[Any], Callable[[Any], list[Any]]]:
     if len(kinds) == 1 and isinstance(kinds[0], spaces.Discrete):
-        only, index = kinds[0], Integer(0, int(kinds[0].n) - 1)
+        only, index = kinds[0], IntSpec(0, int(kinds[0].n) - 1)
         return spaces.Discrete(only.n), lambda value: [only.start + index.read(value)]
     counts = [
         np.full(one.shape, 2)
@@ -133,7 +133,7 @@ def _choices(kinds: Sequence[Any]) -> tuple[spaces.Space[Any], Callable[[Any], l
         for one in kinds
     ]
     flat = np.concatenate([one.ravel() for one in counts])
-    indices = [Integer(0, int(count) - 1) for count in flat]
+    indices = [IntSpec(0, int(count) - 1) for count in flat]
 
     def split(value: Any) -> list[Any]:
         chosen = np.asarray(value)
@@ -168,7 +168,7 @@ def _numbers(kinds: Sequence[Any]) -> tuple[spaces.Space[Any], Callable[[Any], l
     def split(value: Any) -> list[Any]:
         chosen = np.asarray(value, np.float32)
         if not space.contains(chosen):
-            raise Mismatch(f"{short(value)} is not in {space!r}")
+            raise Mismatch(f"{short_repr(value)} is not in {space!r}")
         parts = zip(np.split(chosen, ends), kinds, strict=True)
         # A bound that float32 rounds away from zero lies beyond the one of float64.
         return [

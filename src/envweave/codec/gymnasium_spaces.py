@@ -15,12 +15,12 @@ import numpy as np
 from gymnasium import spaces
 
 from envweave.codec.bounds import Length
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.containers import DataclassSpec, DictSpec, ListSpec, TupleSpec, UnionSpec
 from envweave.codec.hints import Declared
-from envweave.codec.pydantic_models import Model
-from envweave.codec.scalars import Array, Boolean, Choice, Integer, Real, Text
+from envweave.codec.pydantic_models import PydanticSpec
+from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
 from envweave.codec.spaces import shown_fields
-from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short
+from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short_repr
 from envweave.errors import SpecError, suggest
 from envweave.types import Action
 
@@ -43,9 +43,9 @@ class SpaceSpec(Spec):
             fits = self.space.contains(value)
         except Exception as error:
             # A space may stumble over a value of a kind it was never written for.
-            raise Mismatch(f"{short(value)} is not in {self.space!r}: {error}") from error
+            raise Mismatch(f"{short_repr(value)} is not in {self.space!r}: {error}") from error
         if not fits:
-            raise Mismatch(f"{short(value)} is not in {self.space!r}")
+            raise Mismatch(f"{short_repr(value)} is not in {self.space!r}")
         return value
 
     def sample(self, rng: np.random.Generator) -> Any:
@@ -94,7 +94,7 @@ class SpecText(spaces.Text):
         spec: The spec.
     """
 
-    def __init__(self, spec: Text) -> None:
+    def __init__(self, spec: StrSpec) -> None:
         self.spec = spec
         letters = string.ascii_letters + string.digits + " "
         low, high = spec.length.low, spec.length.high
@@ -193,44 +193,44 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
             return bridge(declared, name)
         case SpaceSpec(space=space):
             return Bridge(space, spec.read, spec.read)
-        case Boolean():
+        case BoolSpec():
             return _by_index(spec, [False, True])
-        case Choice(values=values):
+        case EnumSpec(values=values):
             return _by_index(spec, values)
-        case Integer():
+        case IntSpec():
             return _integer(spec, name)
-        case Real(multiple_of=None):
+        case FloatSpec(multiple_of=None):
             return _real(spec)
-        case Text(binary=False):
+        case StrSpec(binary=False):
             return Bridge(_text(spec), spec.read, spec.read)
-        case Array(shape=shape, dtype=dtype) if shape is not None and dtype is not None:
+        case ArraySpec(shape=shape, dtype=dtype) if shape is not None and dtype is not None:
             if dtype.kind in "biuf":
                 return _array(spec, shape, dtype)
-        case Listing(item=item, kind=kind) if kind in (list, tuple):
+        case ListSpec(item=item, kind=kind) if kind in (list, tuple):
             return _listing(spec, bridge(item, f"{name}[…]"))
-        case Fixed(items=items):
+        case TupleSpec(items=items):
             return _fixed(spec, [bridge(one, f"{name}[{i}]") for i, one in enumerate(items)])
-        case Dictionary(fields=fields, optional=optional) if fields is not None and not optional:
+        case DictSpec(fields=fields, optional=optional) if fields is not None and not optional:
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in fields.items()})
         case AgentsSpec(agents=agents):
             return _keyed({key: bridge(one, f"{name}[{key!r}]") for key, one in agents.items()})
-        case Record() | Model():
+        case DataclassSpec() | PydanticSpec():
             return _record(spec, name)
-        case Either(options=options):
+        case UnionSpec(options=options):
             return _either([bridge(option, name) for option in options])
     raise SpecError(
-        f"{name}: {short(spec)} has no Gymnasium space. Annotate it with a number, a bool, a "
+        f"{name}: {short_repr(spec)} has no Gymnasium space. Annotate it with a number, a bool, a "
         "Literal, text, or an array with Bounds(shape=…, dtype=…), or set the spec yourself."
     )
 
 
-def _text(spec: Text) -> spaces.Space[Any]:
+def _text(spec: StrSpec) -> spaces.Space[Any]:
     """Return the space of texts; one with a pattern draws none that fit, but knows them."""
     return AnyText() if spec.exact is str else SpecText(spec)
 
 
 def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
-    index = Integer(0, len(values) - 1)
+    index = IntSpec(0, len(values) - 1)
     # 1 == True, so a value is known by its type as well.
     index_of = {(type(value), value): np.int64(i) for i, value in enumerate(values)}
 
@@ -241,7 +241,7 @@ def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
     return Bridge(spaces.Discrete(len(values)), encode, lambda i: values[index.read(i)])
 
 
-def _integer(spec: Integer, name: str) -> Bridge:
+def _integer(spec: IntSpec, name: str) -> Bridge:
     low, high = spec.low, spec.high
     if spec.multiple_of is not None:
         if low is None or high is None or (high - low) // spec.multiple_of > _MAX_MULTIPLES:
@@ -263,7 +263,7 @@ def _integer(spec: Integer, name: str) -> Bridge:
     return Bridge(box, encode, lambda value: spec.read(_only_item(value)))
 
 
-def _real(spec: Real) -> Bridge:
+def _real(spec: FloatSpec) -> Bridge:
     # One item rather than no dimension, which few trainers take.
     box = _box(spec.low, spec.high, (1,), np.dtype(np.float64))
     return Bridge(
@@ -291,10 +291,10 @@ def _box(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> s
     )
 
 
-def _array(spec: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bridge:
+def _array(spec: ArraySpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bridge:
     has_items = bool(shape) and all(shape)
     if dtype.kind == "b":
-        bits = Array(shape, np.int8, 0, 1)
+        bits = ArraySpec(shape, np.int8, 0, 1)
         return Bridge(
             _multi_binary(shape) if has_items else spaces.Box(0, 1, shape, np.int8),
             lambda value: np.array(spec.read(value), np.int8),
@@ -321,7 +321,7 @@ def _multi_binary(shape: tuple[int, ...]) -> spaces.MultiBinary:
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
-def _listing(spec: Listing, item: Bridge) -> Bridge:
+def _listing(spec: ListSpec, item: Bridge) -> Bridge:
     def encode(value: Any) -> tuple[Any, ...]:
         return tuple(_each(spec.read(value), None, lambda _, one: item.encode(one)))
 
@@ -333,7 +333,7 @@ def _listing(spec: Listing, item: Bridge) -> Bridge:
     return Bridge(spaces.Sequence(item.space), encode, decode)
 
 
-def _fixed(spec: Fixed, items: Sequence[Bridge]) -> Bridge:
+def _fixed(spec: TupleSpec, items: Sequence[Bridge]) -> Bridge:
     def encode(value: Any) -> tuple[Any, ...]:
         return tuple(_each(spec.read(value), len(items), lambda i, one: items[i].encode(one)))
 
@@ -346,7 +346,7 @@ def _fixed(spec: Fixed, items: Sequence[Bridge]) -> Bridge:
 def _each(values: Any, length: int | None, turn: Callable[[int, Any], Any]) -> list[Any]:
     if not isinstance(values, list | tuple) or length not in (None, len(values)):
         wanted = "a list" if length is None else f"a tuple of {length}"
-        raise Mismatch(f"{short(values)} is not {wanted}")
+        raise Mismatch(f"{short_repr(values)} is not {wanted}")
     turned = []
     for index, one in enumerate(values):
         try:
@@ -368,7 +368,7 @@ def _keyed(fields: Mapping[str, Bridge]) -> Bridge:
 
 def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise Mismatch(f"{short(value)} is not a dict")
+        raise Mismatch(f"{short_repr(value)} is not a dict")
     for key in value:
         if key not in known:
             raise Mismatch(f"unknown key.{suggest(str(key), known)}").under(f"[{key!r}]")
@@ -383,7 +383,7 @@ def _turn_keys(value: Any, known: Iterable[str], turn: Callable[[str, Any], Any]
     return turned
 
 
-def _record(spec: Record | Model, name: str) -> Bridge:
+def _record(spec: DataclassSpec | PydanticSpec, name: str) -> Bridge:
     fields = {
         field: bridge(one, f"{name}.{field}")
         for field, one in shown_fields(spec).items()
@@ -410,7 +410,7 @@ def _record(spec: Record | Model, name: str) -> Bridge:
     return Bridge(spaces.Dict({key: one.space for key, one in fields.items()}), encode, decode)
 
 
-def _only_field(spec: Record | Model, item: tuple[str, Bridge]) -> Bridge:
+def _only_field(spec: DataclassSpec | PydanticSpec, item: tuple[str, Bridge]) -> Bridge:
     field, one = item
 
     def encode(value: Any) -> Any:
@@ -427,7 +427,7 @@ def _only_field(spec: Record | Model, item: tuple[str, Bridge]) -> Bridge:
 
 
 def _either(options: Sequence[Bridge]) -> Bridge:
-    index = Integer(0, len(options) - 1)
+    index = IntSpec(0, len(options) - 1)
 
     def encode(value: Any) -> tuple[np.int64, Any]:
         reasons = []
@@ -440,7 +440,7 @@ def _either(options: Sequence[Bridge]) -> Bridge:
 
     def decode(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise Mismatch(f"{short(value)} is not a pair of an option's number and its value")
+            raise Mismatch(f"{short_repr(value)} is not a pair of an option's number and its value")
         try:
             option = options[index.read(value[0])]
         except Mismatch as mismatch:

@@ -15,19 +15,26 @@ from typing import Any, final
 import msgspec
 import numpy as np
 
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.pydantic_models import Model, is_model, model_hints
-from envweave.codec.records import Struct, definition
+from envweave.codec.containers import (
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    RecursiveSpec,
+    TupleSpec,
+    UnionSpec,
+)
+from envweave.codec.pydantic_models import PydanticSpec, is_model, model_hints
+from envweave.codec.records import StructSpec, definition
 from envweave.codec.scalars import (
     DICTS,
     LISTS,
     NO_LIMITS,
     SETS,
-    Boolean,
-    Choice,
-    Instance,
-    Limits,
-    Text,
+    AnnotatedLimits,
+    BoolSpec,
+    EnumSpec,
+    InstanceSpec,
+    StrSpec,
     is_number,
 )
 from envweave.codec.spec import AnySpec, Mismatch, Spec
@@ -122,7 +129,7 @@ def is_required(cls: Any, name: str, hint: Any) -> bool:
 
 _ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = …`, from Python 3.12 on
 
-Enclosing: typing.TypeAlias = Mapping[Any, list[Recursion]]
+Enclosing: typing.TypeAlias = Mapping[Any, list[RecursiveSpec]]
 """The hints around this one, and where they come back within themselves."""
 
 
@@ -144,7 +151,7 @@ def spec_from_hint(hint: Any) -> Spec:
     return _spec(hint, {}, NO_LIMITS)
 
 
-def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
+def _spec(hint: Any, within: Enclosing, limits: AnnotatedLimits) -> Spec:
     hint, limits = _unwrap(hint, limits)
     spec = _limited(hint, within, limits)
     if limits.notes and not spec.notes:
@@ -152,7 +159,7 @@ def _spec(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     return spec
 
 
-def _limited(hint: Any, within: Enclosing, limits: Limits) -> Spec:
+def _limited(hint: Any, within: Enclosing, limits: AnnotatedLimits) -> Spec:
     if isinstance(hint, str | typing.ForwardRef):
         raise DefinitionError(f"The type hint {hint!r} is a text that nobody has evaluated.")
     if (meant := _alias(hint)) is not None:
@@ -167,18 +174,18 @@ def _limited(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     kind = hint if origin is None else origin
     _refuse_useless(hint, kind, limits)
     if kind is typing.Literal:
-        return Choice(arguments)
+        return EnumSpec(arguments)
     if kind is tuple:
         return _tuple(hint, arguments, within, limits)
     if kind in LISTS or kind in SETS:
         item = _spec(arguments[0], within, NO_LIMITS) if arguments else AnySpec()
-        return Listing(item, kind=SETS.get(kind, list), length=limits.length)
+        return ListSpec(item, kind=SETS.get(kind, list), length=limits.length)
     if kind in DICTS:
         if not arguments:
-            return Dictionary(length=limits.length)
+            return DictSpec(length=limits.length)
         key, item = (_spec(argument, within, NO_LIMITS) for argument in arguments)
-        is_text = isinstance(key, Text) and key.exact is str
-        return Dictionary(item, key=None if is_text else key, length=limits.length)
+        is_text = isinstance(key, StrSpec) and key.exact is str
+        return DictSpec(item, key=None if is_text else key, length=limits.length)
     if kind is np.ndarray:
         return limits.array(_dtype_in(arguments))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -186,7 +193,7 @@ def _limited(hint: Any, within: Enclosing, limits: Limits) -> Spec:
     return _class(hint, kind, arguments, within, limits)
 
 
-def _refuse_useless(hint: Any, kind: Any, limits: Limits) -> None:
+def _refuse_useless(hint: Any, kind: Any, limits: AnnotatedLimits) -> None:
     """Refuse limits that say nothing of a type: they would be ignored."""
     _, others = limits.split(kind)
     if limits.are_ours and not is_number(kind):
@@ -197,7 +204,7 @@ def _refuse_useless(hint: Any, kind: Any, limits: Limits) -> None:
         )
 
 
-def _unwrap(hint: Any, limits: Limits) -> tuple[Any, Limits]:
+def _unwrap(hint: Any, limits: AnnotatedLimits) -> tuple[Any, AnnotatedLimits]:
     """Take off what stands around a hint and says nothing of the type, but for its marks."""
     while True:
         origin = typing.get_origin(hint)
@@ -230,7 +237,7 @@ def _bound(variable: typing.TypeVar) -> Any:
     return Any if variable.__bound__ is None else variable.__bound__
 
 
-def _union(options: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
+def _union(options: tuple[Any, ...], within: Enclosing, limits: AnnotatedLimits) -> Spec:
     """A union; limits around it are those of the options that they say something of."""
     bare = [_unwrap(option, NO_LIMITS)[0] for option in options]
     bare = [one if (meant := _alias(one)) is None else _unwrap(meant, NO_LIMITS)[0] for one in bare]
@@ -245,36 +252,38 @@ def _union(options: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
             f"{limits.describe(sorted(useless))} in Annotated says nothing about "
             f"{' | '.join(map(repr, options))}."
         )
-    return Either(
+    return UnionSpec(
         _spec(option, within, replace(own, are_ours=limits.are_ours and is_bounded))
         for option, (own, _), is_bounded in zip(options, split, takes_bounds, strict=True)
     )
 
 
-def _tuple(hint: Any, arguments: tuple[Any, ...], within: Enclosing, limits: Limits) -> Spec:
+def _tuple(
+    hint: Any, arguments: tuple[Any, ...], within: Enclosing, limits: AnnotatedLimits
+) -> Spec:
     if not hasattr(hint, "__args__"):  # `tuple` alone; `tuple[()]` has an empty one
-        return Listing(AnySpec(), kind=tuple, length=limits.length)
+        return ListSpec(AnySpec(), kind=tuple, length=limits.length)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         item = _spec(arguments[0], within, NO_LIMITS)
-        return Listing(item, kind=tuple, length=limits.length)
+        return ListSpec(item, kind=tuple, length=limits.length)
     if not limits.length.is_open:
         raise DefinitionError(f"{hint!r} has a length of its own. Leave out that in Annotated.")
-    return Fixed(_spec(argument, within, NO_LIMITS) for argument in arguments)
+    return TupleSpec(_spec(argument, within, NO_LIMITS) for argument in arguments)
 
 
 def _class(
-    hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing, limits: Limits
+    hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing, limits: AnnotatedLimits
 ) -> Spec:
     if cls is int:
         return limits.integer()
     if cls is float:
         return limits.real()
     if cls is bool or cls is np.bool_:
-        return Boolean()
+        return BoolSpec()
     if cls in (str, bytes, typing.LiteralString):
         return limits.text(binary=cls is bytes)
     if cls is None or cls is type(None):
-        return Choice([None])
+        return EnumSpec([None])
     if not isinstance(cls, type) or cls in (Any, object) or _is_bare_protocol(cls):
         return AnySpec()
     if is_typed_dict(cls):
@@ -284,22 +293,22 @@ def _class(
     if issubclass(cls, msgspec.Struct) and not cls.__struct_config__.array_like:
         return _struct(hint, cls, arguments, within)
     if issubclass(cls, enum.Enum):
-        return Choice(cls, enum=cls)
+        return EnumSpec(cls, enum=cls)
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
         return _named_tuple(cls, within)
     if issubclass(cls, np.integer) and cls.__subclasses__() == []:
         return limits.integer(np.iinfo(cls))
     if issubclass(cls, np.floating):
         return limits.real()
-    return Instance(cls)
+    return InstanceSpec(cls)
 
 
 def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
     if hint in within:
-        recursion = Recursion(cls)
+        recursion = RecursiveSpec(cls)
         within[hint].append(recursion)
         return recursion
-    returns: list[Recursion] = []
+    returns: list[RecursiveSpec] = []
     inside = {**within, hint: returns}
     hints = field_hints(cls, arguments)
     # `fields()` leaves out those that only the constructor takes.
@@ -312,7 +321,7 @@ def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing)
     }
     # The author's own fields come before those of the base classes, as in the constructor.
     ordered = sorted(specs, key=lambda name: bool(known[name].kw_only))
-    record = Record(
+    record = DataclassSpec(
         cls,
         {name: specs[name] for name in ordered if name in lasting and known[name].init},
         [name for name in ordered if _default(known[name]) is not dataclasses.MISSING],
@@ -328,7 +337,7 @@ def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing)
 def _field(field: dataclasses.Field[Any], spec: Spec) -> Spec:
     """The spec of a field: what the author gives as its default always fits."""
     if field.default is None and not spec.contains(None):
-        return Either([spec, Choice([None])])
+        return UnionSpec([spec, EnumSpec([None])])
     return spec
 
 
@@ -338,7 +347,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _named_tuple(cls: Any, within: Enclosing) -> Spec:
     hints = field_hints(cls, ())
-    return Fixed(
+    return TupleSpec(
         [_spec(hints.get(name, Any), {**within, cls: []}, NO_LIMITS) for name in cls._fields],
         names=cls._fields,
         optional=cls._field_defaults,
@@ -349,13 +358,13 @@ def _named_tuple(cls: Any, within: Enclosing) -> Spec:
 
 def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
     if hint in within:
-        recursion = Recursion(cls)
+        recursion = RecursiveSpec(cls)
         within[hint].append(recursion)
         return recursion
-    returns: list[Recursion] = []
+    returns: list[RecursiveSpec] = []
     hints = typed_dict_hints(cls, arguments)
     fields = {name: _spec(one, {**within, hint: returns}, NO_LIMITS) for name, one in hints.items()}
-    spec = Dictionary(
+    spec = DictSpec(
         fields=fields,
         optional=[name for name, one in hints.items() if not is_required(cls, name, one)],
         definition=definition(cls) if returns else None,
@@ -368,13 +377,13 @@ def _typed_dict(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosi
 
 def _model(cls: Any, within: Enclosing) -> Spec:
     if cls in within:
-        recursion = Recursion(cls)
+        recursion = RecursiveSpec(cls)
         within[cls].append(recursion)
         return recursion
-    returns: list[Recursion] = []
+    returns: list[RecursiveSpec] = []
     inside = {**within, cls: returns}
     fields = {name: _model_field(hint, inside) for name, hint in model_hints(cls).items()}
-    model = Model(cls, fields)
+    model = PydanticSpec(cls, fields)
     model.is_recursive = bool(returns)
     for recursion in returns:
         recursion.record = model
@@ -392,17 +401,17 @@ def _model_field(hint: Any, within: Enclosing) -> Spec:
 
 def _struct(hint: Any, cls: Any, arguments: tuple[Any, ...], within: Enclosing) -> Spec:
     if hint in within:
-        recursion = Recursion(cls)
+        recursion = RecursiveSpec(cls)
         within[hint].append(recursion)
         return recursion
-    returns: list[Recursion] = []
+    returns: list[RecursiveSpec] = []
     hints = field_hints(cls, arguments)
     fields = {
         name: _spec(hints[name], {**within, hint: returns}, NO_LIMITS)
         for name in cls.__struct_fields__
     }
     needed = {field.name for field in msgspec.structs.fields(cls) if field.required}
-    spec = Struct(cls, fields, [name for name in fields if name not in needed])
+    spec = StructSpec(cls, fields, [name for name in fields if name not in needed])
     spec.is_recursive = bool(returns)
     for recursion in returns:
         recursion.record = spec

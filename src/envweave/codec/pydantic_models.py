@@ -12,10 +12,10 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from envweave.codec.scalars import Text
-from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short
+from envweave.codec.scalars import StrSpec
+from envweave.codec.spec import AnySpec, Mismatch, Spec, described, gathered, short_repr
 from envweave.codec.strings import FORMATS
-from envweave.errors import DefinitionError, SpecError, in_words, suggest
+from envweave.errors import DefinitionError, SpecError, format_error, suggest
 
 _ATTEMPTS = 100
 _OUTCOME = frozenset({"reward", "done"})
@@ -42,7 +42,7 @@ def model_hints(cls: Any) -> dict[str, Any]:
         cls.model_rebuild()
     except Exception as error:
         raise DefinitionError(
-            f"The type hints of {cls.__qualname__} cannot be read: {in_words(error)}. "
+            f"The type hints of {cls.__qualname__} cannot be read: {format_error(error)}. "
             "Define the class at the top level of a module, or import the name it uses there."
         ) from error
     return {
@@ -64,7 +64,7 @@ def validate(cls: Any, given: dict[str, Any]) -> Any:
 
 
 @final
-class Model(Spec):
+class PydanticSpec(Spec):
     """A pydantic model, given as an instance or as a dict that it validates.
 
     Whether a value fits, and what becomes of it, is pydantic's decision alone. But a field that
@@ -96,7 +96,8 @@ class Model(Spec):
             return value
         if not isinstance(value, Mapping):
             raise Mismatch(
-                f"{type(value).__name__} {short(value)} is neither {self.cls.__name__} nor a dict "
+                f"{type(value).__name__} {short_repr(value)} is neither {self.cls.__name__} "
+                "nor a dict "
                 f"of its fields ({', '.join(self.fields)})"
             )
         _refuse_unknown(self.cls, value)
@@ -106,7 +107,7 @@ class Model(Spec):
         except pydantic.ValidationError as error:
             raise _mismatch(error.errors(include_url=False), self.cls, value) from None
         except Exception as error:  # a validator of the author's
-            raise Mismatch(f"{self.cls.__name__} refuses it: {in_words(error)}") from error
+            raise Mismatch(f"{self.cls.__name__} refuses it: {format_error(error)}") from error
         _refuse_ignored(made, value)
         return made
 
@@ -124,7 +125,7 @@ class Model(Spec):
             said = properties.get(self.cls.model_fields[name].alias or name, {})
             form = said.get("format")
             if form in FORMATS:
-                drawn[name] = Text(format=form)
+                drawn[name] = StrSpec(format=form)
             elif spec.can_sample:
                 drawn[name] = spec
         return drawn
@@ -137,7 +138,9 @@ class Model(Spec):
         """
         for name, spec in self.fields.items():
             if name not in self._drawn and name not in self.optional:
-                raise SpecError(f"{self.cls.__name__}.{name} cannot be sampled: {short(spec)}.")
+                raise SpecError(
+                    f"{self.cls.__name__}.{name} cannot be sampled: {short_repr(spec)}."
+                )
         for _ in range(_ATTEMPTS):
             drawn = {name: spec.sample(rng) for name, spec in self._drawn.items()}
             try:
@@ -145,7 +148,8 @@ class Model(Spec):
             except Exception as error:  # noqa: BLE001 - pydantic's, or of the author's validator
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: {in_words(reason)}. "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{format_error(reason)}. "
             "Put what it wants into the type hints, as a Literal or as limits."
         ) from reason
 
@@ -248,7 +252,7 @@ def _mismatch(errors: Sequence[Mapping[str, Any]], cls: Any, given: Any) -> Mism
         names = [] if owner is None else list(_names(owner))
         message = f"unknown field.{suggest(path[-1][1:], names)}"
     else:
-        message = f"{short(error['input'])} is refused: {error['msg']}"
+        message = f"{short_repr(error['input'])} is refused: {error['msg']}"
     mismatch = Mismatch(message)
     for step in reversed(path):
         mismatch = mismatch.under(step)

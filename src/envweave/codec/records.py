@@ -11,14 +11,14 @@ from typing import Any, final
 import msgspec
 import numpy as np
 
-from envweave.codec.spec import Mismatch, Spec, described, gathered, short
-from envweave.errors import SpecError, in_words, suggest
+from envweave.codec.spec import Mismatch, Spec, described, gathered, short_repr
+from envweave.errors import SpecError, format_error, suggest
 
 _ATTEMPTS = 100
 
 
 @final
-class Record(Spec):
+class DataclassSpec(Spec):
     """A dataclass, given as an instance or as a dict of its fields.
 
     Fields of plain unbounded types are checked together by exact type; the rest, and whatever
@@ -31,7 +31,7 @@ class Record(Spec):
         optional: The names of those with a default.
         init_only: What only its constructor takes.
         derived: What its instances hold, and the class works out by itself.
-        is_recursive: Whether a `Recursion` within it leads back here.
+        is_recursive: Whether a `RecursiveSpec` within it leads back here.
         stands_in: Whether the class stands in for an author's class elsewhere. Then instances of
             another one are taken too, if it has the same name and fields.
     """
@@ -94,7 +94,7 @@ class Record(Spec):
             names = [name for name in self._known if hasattr(value, name)]
             return self._build({name: getattr(value, name) for name in names})
         raise Mismatch(
-            f"{type(value).__name__} {short(value)} is neither {self.cls.__name__} "
+            f"{type(value).__name__} {short_repr(value)} is neither {self.cls.__name__} "
             f"nor a dict of its fields ({', '.join(self.fields)})"
         )
 
@@ -124,7 +124,7 @@ class Record(Spec):
         for name in self._required:
             if name not in given:
                 return Mismatch("this field is missing").under(f".{name}")
-        return Mismatch(f"{self.cls.__name__} refuses it: {in_words(error)}")
+        return Mismatch(f"{self.cls.__name__} refuses it: {format_error(error)}")
 
     def _settle(self, value: Any, fields: Mapping[str, Spec], changed: dict[str, Any]) -> Any:
         for name, spec in fields.items():
@@ -164,7 +164,8 @@ class Record(Spec):
             except Exception as error:  # noqa: BLE001 - the author's __post_init__
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: {in_words(reason)}. "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{format_error(reason)}. "
             "Put what it wants into the type hints, as a Literal or as Bounds."
         ) from reason
 
@@ -193,7 +194,7 @@ class Record(Spec):
 
 
 @final
-class Recursion(Spec):
+class RecursiveSpec(Spec):
     """A dataclass, or a `TypedDict`, within itself. Its `record` is filled in when complete."""
 
     can_sample = False
@@ -264,7 +265,7 @@ def _never(value: Any) -> bool:  # noqa: ARG001 - stands in for an exact test
 
 
 @final
-class Struct(Spec):
+class StructSpec(Spec):
     """A `msgspec.Struct`, given as an instance or as a dict of its fields.
 
     A dict may name the tag, as MessagePack and JSON do; another tag is refused.
@@ -295,12 +296,13 @@ class Struct(Spec):
             return self._settle(value)
         if not isinstance(value, Mapping):
             raise Mismatch(
-                f"{type(value).__name__} {short(value)} is neither {self.cls.__name__} nor a dict "
+                f"{type(value).__name__} {short_repr(value)} is neither {self.cls.__name__} "
+                "nor a dict "
                 f"of its fields ({', '.join(self.fields)})"
             )
         given = dict(value)
         if self._tag_field is not None and given.pop(self._tag_field, self._tag) != self._tag:
-            shown = short(value[self._tag_field])
+            shown = short_repr(value[self._tag_field])
             raise Mismatch(f"{shown} is not {self._tag!r}").under(f".{self._tag_field}")
         read = {}
         for key, one in given.items():
@@ -315,7 +317,7 @@ class Struct(Spec):
         try:
             return self.cls(**read)
         except Exception as error:  # an author's __post_init__
-            raise Mismatch(f"{self.cls.__name__} refuses it: {in_words(error)}") from error
+            raise Mismatch(f"{self.cls.__name__} refuses it: {format_error(error)}") from error
 
     def _part(self, name: str, value: Any) -> Any:
         try:
@@ -360,7 +362,8 @@ class Struct(Spec):
             except Exception as error:  # noqa: BLE001 - the author's __post_init__
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: {in_words(reason)}. "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{format_error(reason)}. "
             "Put what it wants into the type hints, as a Literal or as Bounds."
         ) from reason
 

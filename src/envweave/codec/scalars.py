@@ -18,9 +18,9 @@ from typing import Any, final
 import msgspec
 import numpy as np
 
-from envweave.codec.arrays import Array as Array
+from envweave.codec.arrays import ArraySpec as ArraySpec
 from envweave.codec.bounds import ANY_LENGTH, Length, between, bounded, ends, refuse_empty
-from envweave.codec.spec import Bounds, Mismatch, Spec, short
+from envweave.codec.spec import Bounds, Mismatch, Spec, short_repr
 from envweave.codec.strings import FORMATS, Pattern
 from envweave.codec.to_builtins import to_plain
 from envweave.errors import DefinitionError, SpecError
@@ -31,7 +31,7 @@ _TEXT = string.ascii_letters + string.digits + " "
 
 
 @final
-class Integer(Spec):
+class IntSpec(Spec):
     """A whole number within bounds. A bool is none."""
 
     def __init__(
@@ -82,12 +82,12 @@ class Integer(Spec):
         if type(value) is not int:
             value = _scalar(value)
             if not isinstance(value, np.integer | int) or isinstance(value, bool):
-                raise Mismatch(f"{short(value)} is not an int")
+                raise Mismatch(f"{short_repr(value)} is not an int")
             value = int(value)
         if not self._low <= value <= self._high:
-            raise Mismatch(f"{short(value)} is not {between(self.low, self.high)}")
+            raise Mismatch(f"{short_repr(value)} is not {between(self.low, self.high)}")
         if self.multiple_of is not None and value % self.multiple_of:
-            raise Mismatch(f"{short(value)} is not a multiple of {self.multiple_of}")
+            raise Mismatch(f"{short_repr(value)} is not a multiple of {self.multiple_of}")
         return value  # type: ignore[no-any-return] # an int by now
 
     def sample(self, rng: np.random.Generator) -> int:
@@ -117,7 +117,7 @@ class Integer(Spec):
 
 
 @final
-class Real(Spec):
+class FloatSpec(Spec):
     """A number within bounds. An int is one, a bool is none, and NaN is within no bounds."""
 
     def __init__(
@@ -146,11 +146,11 @@ class Real(Spec):
             if isinstance(value, bool) or not isinstance(
                 value, float | int | np.floating | np.integer
             ):
-                raise Mismatch(f"{short(value)} is not a number")
+                raise Mismatch(f"{short_repr(value)} is not a number")
             try:
                 value = float(value)
             except OverflowError:
-                raise Mismatch(f"{short(value)} is too large for a float") from None
+                raise Mismatch(f"{short_repr(value)} is too large for a float") from None
         if self._bounded and not (
             (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
         ):
@@ -185,7 +185,7 @@ class Real(Spec):
 
 
 @final
-class Boolean(Spec):
+class BoolSpec(Spec):
     """True or false, and no number in their place."""
 
     exact = bool
@@ -195,7 +195,7 @@ class Boolean(Spec):
         value = _scalar(value)
         if isinstance(value, bool | np.bool_):
             return bool(value)
-        raise Mismatch(f"{short(value)} is not a bool")
+        raise Mismatch(f"{short_repr(value)} is not a bool")
 
     def sample(self, rng: np.random.Generator) -> bool:
         """Draw evenly."""
@@ -210,7 +210,7 @@ class Boolean(Spec):
 
 
 @final
-class Text(Spec):
+class StrSpec(Spec):
     """A string, or with `binary` bytes, which JSON writes in base64.
 
     Args:
@@ -255,18 +255,18 @@ class Text(Spec):
         if self.pattern is None or not self._checks_pattern:
             return value
         if not self.pattern.is_in(value):
-            raise Mismatch(f"{short(value)} does not match the pattern {self.pattern.text!r}")
+            raise Mismatch(f"{short_repr(value)} does not match the pattern {self.pattern.text!r}")
         return value
 
     def _convert(self, value: Any) -> Any:
         if isinstance(value, self._kind):
             return value
         if not self.binary or not isinstance(value, str):
-            raise Mismatch(f"{short(value)} is not a {self._kind.__name__}")
+            raise Mismatch(f"{short_repr(value)} is not a {self._kind.__name__}")
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise Mismatch(f"{short(value)} is neither bytes nor base64") from None
+            raise Mismatch(f"{short_repr(value)} is neither bytes nor base64") from None
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draw up to 16 letters, digits and blanks, or what a pattern wants.
@@ -320,7 +320,7 @@ class Text(Spec):
 
 
 @final
-class Choice(Spec):
+class EnumSpec(Spec):
     """One of a few values: a `Literal`, an `Enum` by member or value, or `None`.
 
     With `stands_in` the values may be those of an `Enum` elsewhere, whose members are taken too.
@@ -364,7 +364,7 @@ class Choice(Spec):
                 if to_plain(one) == value:
                     return one
         shown = ", ".join(map(_plainly, self.values))
-        raise Mismatch(f"{short(value)} is not one of {shown}") from None
+        raise Mismatch(f"{short_repr(value)} is not one of {shown}") from None
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draw evenly."""
@@ -379,7 +379,7 @@ class Choice(Spec):
 
 
 @final
-class Instance(Spec):
+class InstanceSpec(Spec):
     """An object of a class the codec knows nothing more about."""
 
     def __init__(self, cls: type) -> None:
@@ -390,7 +390,7 @@ class Instance(Spec):
         """Take an instance of the class."""
         if isinstance(value, self.cls):
             return value
-        raise Mismatch(f"{short(value)} is not a {self.cls.__name__}")
+        raise Mismatch(f"{short_repr(value)} is not a {self.cls.__name__}")
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
         """Make one without arguments.
@@ -416,9 +416,9 @@ class Instance(Spec):
 
 def is_text(spec: Spec) -> bool:
     """Whether every value is a `str`: any text, or one of some."""
-    if isinstance(spec, Choice):
+    if isinstance(spec, EnumSpec):
         return all(isinstance(value, str) for value in spec.values)
-    return isinstance(spec, Text) and not spec.binary
+    return isinstance(spec, StrSpec) and not spec.binary
 
 
 def _scalar(value: Any) -> Any:
@@ -448,7 +448,7 @@ _OURS = frozenset({"type", "enum", "const", "properties", "required", "items", "
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnnotatedLimits:
     """Limits as hints give them; `None` is an open end.
 
     Attributes:
@@ -479,7 +479,7 @@ class Limits:
     notes: Mapping[str, Any] = field(default_factory=dict)
     are_ours: bool = False
 
-    def within(self, marks: Iterable[Any]) -> Limits:
+    def within(self, marks: Iterable[Any]) -> AnnotatedLimits:
         """Return these limits, narrowed by the marks of an `Annotated`.
 
         Raises:
@@ -500,7 +500,7 @@ class Limits:
                 limits = limits.narrowed(mark)
         return limits
 
-    def narrowed(self, mark: Any) -> Limits:
+    def narrowed(self, mark: Any) -> AnnotatedLimits:
         """Return these limits with those of a mark of msgspec, annotated_types or pydantic."""
         refuse_unkept(mark)
         inner = getattr(mark, "metadata", None)
@@ -527,7 +527,7 @@ class Limits:
             notes={**limits.notes, **_notes(mark)},
         )
 
-    def split(self, kind: Any) -> tuple[Limits, list[str]]:
+    def split(self, kind: Any) -> tuple[AnnotatedLimits, list[str]]:
         """Return the limits that say something of a type, and the names of the others."""
         kept = (*_names_for(kind), "notes", "are_ours")
         others = [
@@ -547,32 +547,32 @@ class Limits:
         """How long a text, a list or a dict may be."""
         return Length(0 if self.min_length is None else self.min_length, self.max_length)
 
-    def text(self, *, binary: bool) -> Text:
+    def text(self, *, binary: bool) -> StrSpec:
         """Return the spec of texts within these limits."""
         pattern = None if self.pattern is None else Pattern(self.pattern)
         examples = self.notes.get("examples") or ()
-        return Text(binary=binary, length=self.length, pattern=pattern, examples=examples)
+        return StrSpec(binary=binary, length=self.length, pattern=pattern, examples=examples)
 
-    def integer(self, info: Any = None) -> Integer:
+    def integer(self, info: Any = None) -> IntSpec:
         """Return the spec of whole numbers within these limits, and within those of a dtype."""
         self._refuse_array()
         low, high = self._whole()
         if info is not None:
             low, high = _pick(max, low, int(info.min)), _pick(min, high, int(info.max))
-        return Integer(low, high, multiple_of=self.multiple_of)
+        return IntSpec(low, high, multiple_of=self.multiple_of)
 
-    def real(self) -> Real:
+    def real(self) -> FloatSpec:
         """Return the spec of numbers within these limits."""
         self._refuse_array()
-        return Real(*self._real(float), multiple_of=self.multiple_of)
+        return FloatSpec(*self._real(float), multiple_of=self.multiple_of)
 
-    def array(self, dtype: Any) -> Array:
+    def array(self, dtype: Any) -> ArraySpec:
         """Return the spec of arrays within these limits; `dtype` is the hint's own."""
-        spec = Array(self.shape, dtype if self.dtype is None else self.dtype)
+        spec = ArraySpec(self.shape, dtype if self.dtype is None else self.dtype)
         if spec.dtype is not None and spec.dtype.kind in "iu":
-            return Array(spec.shape, spec.dtype, *self._whole())
+            return ArraySpec(spec.shape, spec.dtype, *self._whole())
         kind = float if spec.dtype is None or spec.dtype.kind != "f" else spec.dtype.type
-        return Array(spec.shape, spec.dtype, *self._real(kind))
+        return ArraySpec(spec.shape, spec.dtype, *self._real(kind))
 
     def _whole(self) -> tuple[int | None, int | None]:
         low = None if _open(self.low) else math.ceil(self.low)
@@ -678,4 +678,4 @@ DICTS = (dict, abc.Mapping, abc.MutableMapping)
 SIZED = (*LISTS, *SETS, *DICTS, tuple)
 """Types whose values have a length."""
 
-NO_LIMITS = Limits()
+NO_LIMITS = AnnotatedLimits()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from envweave.codec.containers import Dictionary, Fixed, Listing, Record
-from envweave.codec.pydantic_models import Model, carries_outcome
-from envweave.codec.scalars import Array, Integer, Text
+from envweave.codec.containers import DataclassSpec, DictSpec, ListSpec, TupleSpec
+from envweave.codec.pydantic_models import PydanticSpec, carries_outcome
+from envweave.codec.scalars import ArraySpec, IntSpec, StrSpec
 from envweave.codec.spec import Spec
 from envweave.errors import MissingExtraError, SpecError
 from envweave.types import Action, Observation
@@ -29,7 +29,7 @@ def gymnasium_module() -> ModuleType:
     return gymnasium
 
 
-def shown_fields(record: Record | Model) -> dict[str, Spec]:
+def shown_fields(record: DataclassSpec | PydanticSpec) -> dict[str, Spec]:
     """Return the author's own fields of a class: those of the base classes are no data."""
     if not issubclass(record.cls, Action | Observation) and not carries_outcome(record.cls):
         return dict(record.fields)
@@ -72,25 +72,25 @@ def from_space(space: Any) -> Spec:
     match space:
         case spaces.Discrete():
             start = int(space.start)
-            return Integer(start, start + int(space.n) - 1)
+            return IntSpec(start, start + int(space.n) - 1)
         case spaces.Box():
             low = space.low if space.bounded_below.any() else None
             high = space.high if space.bounded_above.any() else None
-            return Array(space.shape, space.dtype, low, high, clips=space.dtype.kind == "f")
+            return ArraySpec(space.shape, space.dtype, low, high, clips=space.dtype.kind == "f")
         case spaces.MultiBinary():
-            return Array(space.shape, space.dtype, 0, 1)
+            return ArraySpec(space.shape, space.dtype, 0, 1)
         case spaces.MultiDiscrete():
-            return Array(space.shape, space.dtype, space.start, space.start + (space.nvec - 1))
+            return ArraySpec(space.shape, space.dtype, space.start, space.start + (space.nvec - 1))
         case AnyText():
-            return Text()
+            return StrSpec()
         case SpecText():
             return space.spec
         case SizedSequence():
-            return Listing(from_space(space.feature_space), kind=tuple, length=space.length)
+            return ListSpec(from_space(space.feature_space), kind=tuple, length=space.length)
         case spaces.Dict():
-            return Dictionary(fields={key: from_space(one) for key, one in space.spaces.items()})
+            return DictSpec(fields={key: from_space(one) for key, one in space.spaces.items()})
         case spaces.Tuple():
-            return Fixed(from_space(one) for one in space.spaces)
+            return TupleSpec(from_space(one) for one in space.spaces)
         case spaces.Space():
             return SpaceSpec(space)
     raise SpecError(f"{space!r} is no Gymnasium space.")

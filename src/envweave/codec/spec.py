@@ -157,7 +157,7 @@ class AgentsSpec(Spec):
     def read(self, value: Any) -> Any:
         """Check a dict with any of the agents as keys."""
         if not isinstance(value, Mapping):
-            raise Mismatch(f"{short(value)} is no dict keyed by agent id")
+            raise Mismatch(f"{short_repr(value)} is no dict keyed by agent id")
         read = {}
         for agent_id, one in value.items():
             spec = self.agents.get(agent_id)
@@ -183,7 +183,7 @@ class AgentsSpec(Spec):
         return f"AgentsSpec({self.agents!r})"
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as a message shows it: on one line, and cut where it is long."""
     try:
         text = " ".join(repr(value).split())

@@ -58,7 +58,7 @@ class PolicyNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Choice:
+class PolicyChoice:
     """What was chosen for each prompt, with what an update needs to know about it."""
 
     chosen: NDArray[np.int64]
@@ -78,7 +78,7 @@ class Learner:
         self._learning_rate = learning_rate
         self.updates = 0
 
-    def choose(self, prompts: Sequence[str], rng: np.random.Generator) -> Choice:
+    def choose(self, prompts: Sequence[str], rng: np.random.Generator) -> PolicyChoice:
         """Draw a choice for each prompt.
 
         Every prompt is read from a position drawn at random, a few characters later than it
@@ -91,7 +91,7 @@ class Learner:
         probabilities = log_probabilities.exp()
         passed = probabilities.detach().numpy().cumsum(1) < rng.random((len(prompts), 1))
         chosen: NDArray[np.int64] = np.minimum(passed.sum(1), passed.shape[1] - 1)
-        return Choice(
+        return PolicyChoice(
             chosen,
             log_probabilities[torch.arange(len(prompts)), torch.from_numpy(chosen)],
             -(probabilities * log_probabilities).sum(1),
@@ -105,7 +105,7 @@ class Learner:
         best: NDArray[np.int64] = logits.argmax(1).numpy()
         return best
 
-    def update(self, choice: Choice, rewards: NDArray[np.float64]) -> float:
+    def update(self, choice: PolicyChoice, rewards: NDArray[np.float64]) -> float:
         """Learn from the rewards, NaN where an episode failed; return the policy's mean entropy."""
         kept = torch.from_numpy(~np.isnan(rewards))
         reward = torch.from_numpy(rewards).float()[kept]

@@ -62,7 +62,7 @@ class Network:
 
 @final
 @dataclass
-class Rollout:
+class TrajectoryBatch:
     """Some steps of many environments, as lists of columns; the learner reads them once."""
 
     seen: list[Array] = field(default_factory=list)
@@ -136,7 +136,7 @@ class ActorCritic:
         choices: NDArray[np.int64] = self.probabilities(features).argmax(axis=1)
         return choices
 
-    def update(self, rollout: Rollout) -> Update:
+    def update(self, rollout: TrajectoryBatch) -> Update:
         """Learn from a rollout: one step for the actor, one for the critic."""
         seen, chosen = np.concatenate(rollout.seen), np.concatenate(rollout.chosen)
         valid = np.concatenate(rollout.valid)
@@ -161,7 +161,7 @@ class ActorCritic:
         self._actor.descend(seen, slope, self._learning_rate)
         return Update(float(entropy.mean()), float((error**2).sum() / rows))
 
-    def _advantages(self, rollout: Rollout, values: Array) -> list[Array]:
+    def _advantages(self, rollout: TrajectoryBatch, values: Array) -> list[Array]:
         following = self.value(np.concatenate(rollout.successor))
         shape = (len(rollout.seen), -1)
         values, following = values.reshape(shape), following.reshape(shape)

@@ -122,7 +122,7 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
             learner.restore(state["learner"])
             kept_lines = state["log_lines"]
         with RunLog(run_dir, config.logged("CodeFix"), keep_lines=kept_lines) as log:
-            run = _Run(config, venv, learner, log)
+            run = _CodeFixTraining(config, venv, learner, log)
             try:
                 if not kept_lines:
                     rng = np.random.default_rng(config.seed)
@@ -143,7 +143,7 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
 
 
 @final
-class _Run:
+class _CodeFixTraining:
     """A run under way."""
 
     def __init__(

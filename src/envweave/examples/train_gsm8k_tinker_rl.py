@@ -162,7 +162,7 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
             run_dir = config.open_run_dir("gsm8k" if config.env == ENV_IDS[0] else "gsm8k-choice")
             settings = _settings(config, policy, dataset)
             with RunLog(run_dir, settings, keep_lines=checkpoint.log_lines) as log:
-                run = _Run(config, pool, policy, log, checkpoint)
+                run = _TinkerTraining(config, pool, policy, log, checkpoint)
                 try:
                     run.go(show)
                 except KeyboardInterrupt:
@@ -229,7 +229,7 @@ class _Checkpoint:
 
 
 @final
-class _Run:
+class _TinkerTraining:
     """A run under way. What is played depends on the seed and the number of the batch alone."""
 
     def __init__(

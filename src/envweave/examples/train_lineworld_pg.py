@@ -18,7 +18,7 @@ import numpy as np
 
 import envweave as ew
 from envweave.examples.evaluation import Policy, evaluate
-from envweave.examples.policy_gradient import ActorCritic, Array, Rollout
+from envweave.examples.policy_gradient import ActorCritic, Array, TrajectoryBatch
 from envweave.examples.run_log import RunLog
 from envweave.examples.training import (
     RECENT,
@@ -106,7 +106,7 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
     with config.make_vector(ENV_ID, autoreset=True) as venv:
         run_dir = config.open_run_dir("lineworld")
         with RunLog(run_dir, config.logged("LineWorld")) as log:
-            run = _Run(config, venv, learner, log, rng)
+            run = _LineWorldTraining(config, venv, learner, log, rng)
             try:
                 run.evaluate("random", lambda _: rng.choice(MOVES, venv.num_envs))
                 run.learn(show)
@@ -118,7 +118,7 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
 
 
 @final
-class _Run:
+class _LineWorldTraining:
     """A run under way.
 
     Episodes are numbered as they begin, and training ends when the first so many are over.
@@ -152,7 +152,7 @@ class _Run:
         """Learn from as many episodes as the config says."""
         current = self._venv.reset(seed=self._config.seed).current
         while self.finished < self._config.episodes:
-            rollout = Rollout()
+            rollout = TrajectoryBatch()
             for _ in range(self._config.rollout_steps):
                 before = self.finished
                 current = self._step(current, rollout)
@@ -171,7 +171,7 @@ class _Run:
                 value_error=round(update.value_error, 6),
             )
 
-    def _step(self, current: Any, rollout: Rollout) -> Any:
+    def _step(self, current: Any, rollout: TrajectoryBatch) -> Any:
         """Step every environment once, and return what to act on next."""
         seen = _features(current)
         chosen = self._learner.sample(seen, self._rng)

@@ -78,7 +78,7 @@ class Owner:
         return _has_ended(self.mark)
 
 
-def reap(containers: Containers) -> int:
+def remove_leftovers(containers: Containers) -> int:
     """Remove the containers of owners who are gone; return how many."""
     found = containers.labels(OWNER)
     left = [container for container, labels in found.items() if Owner.of(labels).is_gone()]

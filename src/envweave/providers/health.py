@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from envweave.errors import EnvWeaveError
 from envweave.wire.faults import INTERNAL, error_of
-from envweave.wire.messages import Fault
+from envweave.wire.messages import WireFault
 
 _LONGEST_ANSWER = 1 << 16
 
@@ -64,7 +64,7 @@ def error_in(lines: Sequence[str], image: str) -> EnvWeaveError | None:
     if said is None:
         return None
     try:
-        told = Fault(**json.loads(said.removeprefix(FAULT)))
+        told = WireFault(**json.loads(said.removeprefix(FAULT)))
         if told.code == INTERNAL.code:
             return None
         raised = error_of(told)

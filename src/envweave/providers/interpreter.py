@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envweave.errors import InstallError, OptionError, suggest
-from envweave.registry import Package
+from envweave.registry import PackageSource
 
 logger = logging.getLogger("envweave.packages")
 
@@ -49,7 +49,7 @@ print(json.dumps({
 
 @final
 @dataclass(frozen=True, slots=True)
-class Interpreter:
+class PythonInterpreter:
     """A Python, by the path of its program; the running one by default."""
 
     python: str = sys.executable
@@ -118,7 +118,9 @@ class Interpreter:
         raise InstallError(f"`{shlex.join(command)}` failed:\n{last_lines(done.stdout)}")
 
 
-def ensure_installed(env_id: str, package: Package, interpreter: Interpreter, install: str) -> None:
+def ensure_installed(
+    env_id: str, package: PackageSource, interpreter: PythonInterpreter, install: str
+) -> None:
     """Have a package in exactly the version that an ID names.
 
     Args:

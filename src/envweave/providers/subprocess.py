@@ -26,7 +26,7 @@ from envweave.providers.import_paths import served_as
 from envweave.registry import EnvSpec
 from envweave.registry.registry import LOCAL
 from envweave.wire.faults import INTERNAL, error_of
-from envweave.wire.messages import Fault
+from envweave.wire.messages import WireFault
 
 STOP_S = 10.0
 """How long a server may take to close its environments before it is killed."""
@@ -143,7 +143,7 @@ class ServerProcess:
             said += chunk
         told = json.loads(said)
         if "fault" in told:
-            fault = Fault(**told["fault"])
+            fault = WireFault(**told["fault"])
             if fault.code == INTERNAL.code:
                 raise self._failed(f"could not start: {fault.message}")
             raise error_of(fault)

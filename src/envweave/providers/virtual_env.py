@@ -16,7 +16,7 @@ from pathlib import Path
 
 from envweave.errors import InstallError, MissingExtraError, OptionError
 from envweave.providers.interpreter import (
-    Interpreter,
+    PythonInterpreter,
     ask_permission,
     cache_folder,
     find_uv,
@@ -25,12 +25,12 @@ from envweave.providers.interpreter import (
     own_requirements,
     run_quietly,
 )
-from envweave.registry import Package, PackageFiles
+from envweave.registry import PackageFiles, PackageSource
 
 _READY = "envweave.json"
 
 
-def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
+def existing_environment(path: str | os.PathLike[str]) -> PythonInterpreter:
     """Return the Python of a virtual environment that is there.
 
     Raises:
@@ -44,7 +44,7 @@ def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
             f"venv={str(path)!r} is not a virtual environment: there is no {python}. Make one with "
             f"`{sys.executable} -m venv {shlex.quote(str(path))}`, or use venv='auto'."
         )
-    interpreter = Interpreter(str(python))
+    interpreter = PythonInterpreter(str(python))
     missing = interpreter.missing_modules(own_modules())
     if missing:
         command = interpreter.install_command(*own_requirements())
@@ -56,8 +56,8 @@ def existing_environment(path: str | os.PathLike[str]) -> Interpreter:
 
 
 def kept_environment(
-    env_id: str, package: Package | None, requirements: Sequence[str], install: str
-) -> Interpreter:
+    env_id: str, package: PackageSource | None, requirements: Sequence[str], install: str
+) -> PythonInterpreter:
     """Return the Python of the virtual environment that is kept for an ID; build it if needed.
 
     Args:
@@ -85,7 +85,7 @@ def kept_environment(
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", env_id.partition("://")[2] or env_id).strip("-")
     folder = cache_folder() / "venvs" / f"{name}-{key}"
-    interpreter = Interpreter(str(folder / "bin" / "python"))
+    interpreter = PythonInterpreter(str(folder / "bin" / "python"))
     if _is_ready(folder):
         return interpreter
     files = None if package is None else package.locate()
@@ -117,7 +117,10 @@ def _creation(folder: Path) -> list[str]:
 
 
 def _build(
-    folder: Path, interpreter: Interpreter, files: PackageFiles | None, requirements: Sequence[str]
+    folder: Path,
+    interpreter: PythonInterpreter,
+    files: PackageFiles | None,
+    requirements: Sequence[str],
 ) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -9,7 +9,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from envweave.errors import EnvWeaveError, PluginError, in_words, suggest
+from envweave.errors import EnvWeaveError, PluginError, format_error, suggest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -75,8 +75,8 @@ def load_path(path: str) -> Any:
             raise PluginError(
                 f"{module_name!r} cannot be imported: there is no module {error.name!r}."
             ) from error
-        raise PluginError(f"{module_name!r} cannot be imported: {in_words(error)}") from error
+        raise PluginError(f"{module_name!r} cannot be imported: {format_error(error)}") from error
     except (Exception, SystemExit) as error:
         # A script that was written to be run may well exit where it is imported.
-        raise PluginError(f"{module_name!r} cannot be imported: {in_words(error)}") from error
+        raise PluginError(f"{module_name!r} cannot be imported: {format_error(error)}") from error
     return found

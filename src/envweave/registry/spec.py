@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envweave.errors import DefinitionError, EnvWeaveError, OptionError, in_words, suggest
+from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error, suggest
 from envweave.registry.plugins import ENVS, load_path, load_plugin, plugin_target
 from envweave.types import Observation
 
 
 @dataclass(frozen=True)
-class Package(ABC):
+class PackageSource(ABC):
     """A package that has to be installed before an environment can be made.
 
     Attributes:
@@ -80,7 +80,7 @@ class EnvSpec:
     takes_token: bool = False
     base_url: str | None = None
     docker_image: str | None = None
-    package: Package | None = None
+    package: PackageSource | None = None
 
     @property
     def is_made_elsewhere(self) -> bool:
@@ -171,7 +171,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MakeOptions:
     """How a caller wants an environment run, apart from what it is.
 
     Attributes:
@@ -207,7 +207,7 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     except EnvWeaveError:
         raise
     except Exception as error:
-        raise DefinitionError(f"Making {spec.id!r} failed: {in_words(error)}") from error
+        raise DefinitionError(f"Making {spec.id!r} failed: {format_error(error)}") from error
     if made is None:
         raise DefinitionError(f"The factory of {spec.id!r} returned None, not an environment.")
     return made

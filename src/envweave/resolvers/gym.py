@@ -14,7 +14,7 @@ from envweave.errors import (
     MissingExtraError,
     OptionError,
     PluginError,
-    in_words,
+    format_error,
     suggest,
 )
 from envweave.registry import EnvSpec, Registry
@@ -124,7 +124,7 @@ def _find(gym_id: str) -> Any:
         except Exception as error:
             raise PluginError(
                 f"'gym://{gym_id}' names the module {module!r}, which cannot be imported: "
-                f"{in_words(error)}"
+                f"{format_error(error)}"
             ) from error
     try:
         parsed = gymnasium.envs.registration.parse_env_id(name)

@@ -38,8 +38,8 @@ from envweave.errors import (
     OptionError,
     ServerError,
 )
-from envweave.providers.interpreter import Interpreter, ensure_installed
-from envweave.registry import EnvSpec, Package, PackageFiles, Registry
+from envweave.providers.interpreter import PythonInterpreter, ensure_installed
+from envweave.registry import EnvSpec, PackageFiles, PackageSource, Registry
 
 PUBLIC_API = "https://api.primeintellect.ai"
 
@@ -84,7 +84,7 @@ def make_environment(hub_id: str, **keywords: Any) -> Any:
     """
     spec = resolve(hub_id, Registry())
     assert spec.package is not None
-    ensure_installed(spec.id, spec.package, Interpreter(), "never")
+    ensure_installed(spec.id, spec.package, PythonInterpreter(), "never")
     from envweave.adapters.verifiers.environments import from_verifiers
 
     return from_verifiers(spec.package.module, **keywords)
@@ -92,7 +92,7 @@ def make_environment(hub_id: str, **keywords: Any) -> Any:
 
 @final
 @dataclass(frozen=True)
-class HubPackage(Package):
+class HubPackage(PackageSource):
     """One version of an environment's package.
 
     Attributes:

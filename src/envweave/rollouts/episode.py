@@ -15,11 +15,11 @@ from envweave.errors import (
     EnvironmentFailure,
     EnvironmentLostError,
     RegistryError,
-    in_words,
+    format_error,
 )
-from envweave.rollouts.pool import REFUSALS, Line
-from envweave.rollouts.schedule import Job, RemoteTask
-from envweave.session.snapshot import keep
+from envweave.rollouts.pool import REFUSALS, WaitQueue
+from envweave.rollouts.schedule import EpisodeJob, RemoteTask
+from envweave.session.snapshot import snapshot
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
@@ -42,7 +42,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class EpisodeAttempt:
     """One try at a job.
 
     Attributes:
@@ -53,21 +53,21 @@ class Attempt:
         max_steps: Truncate it after so many steps.
     """
 
-    job: Job
+    job: EpisodeJob
     episode_id: str
     number: int
     agents: tuple[str, ...] | None
     max_steps: int | None
 
 
-async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
+async def play(line: WaitQueue, agent: Agent, attempt: EpisodeAttempt) -> Episode:
     """Play one episode to its end, or to `max_steps`; a failure is an end like any other.
 
     Raises:
         EnvWeaveError: The environment refused the task, the seed or an action. A note says where.
         Exception: The agent raised. A note says where.
     """
-    scribe = Scribe(attempt)
+    scribe = EpisodeRecorder(attempt)
     job, episode_id, max_steps = attempt.job, attempt.episode_id, attempt.max_steps
     result: StepResult[Any]
     try:
@@ -105,12 +105,12 @@ async def play(line: Line, agent: Agent, attempt: Attempt) -> Episode:
 
 def _kept(action: Any) -> Any:
     try:
-        return keep(action)
+        return snapshot(action)
     except BadReturnError:
         return action  # it cannot be copied, so it is no data that somebody fills again
 
 
-async def _decide(agent: Agent, result: StepResult[Any], attempt: Attempt) -> Decision:
+async def _decide(agent: Agent, result: StepResult[Any], attempt: EpisodeAttempt) -> Decision:
     try:
         answer = agent(result)
         if isinstance(answer, Awaitable):
@@ -127,7 +127,7 @@ async def _decide(agent: Agent, result: StepResult[Any], attempt: Attempt) -> De
     return answer if type(answer) is Decision else Decision(answer)
 
 
-def _where(result: StepResult[Any], attempt: Attempt) -> str:
+def _where(result: StepResult[Any], attempt: EpisodeAttempt) -> str:
     step = result.step_index + 1
     return f"in step {step} of episode {attempt.episode_id} ({attempt.job.describe()})"
 
@@ -154,18 +154,18 @@ def failure_end(error: BaseException) -> EpisodeEnd:
         error, EnvironmentLostError
     ):
         reason, blame = "error", "environment"
-    return EpisodeEnd(reason, blame, in_words(error))
+    return EpisodeEnd(reason, blame, format_error(error))
 
 
 @final
-class Scribe:
+class EpisodeRecorder:
     """Writes down one episode while it is played.
 
     Attributes:
         task: What it is about, once that is known.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: EpisodeAttempt) -> None:
         task = attempt.job.task
         self.task = None if isinstance(task, RemoteTask) else task
         self._attempt = attempt

@@ -46,7 +46,7 @@ class Fault:
 
 
 @final
-class FaultBook:
+class FaultStats:
     """Counts the faults of one rollout, and decides what is done about each.
 
     Attributes:

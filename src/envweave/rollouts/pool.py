@@ -41,7 +41,7 @@ from envweave.errors import (
     TaskError,
     ToolCallOpenError,
 )
-from envweave.registry import Options, Registry, Remote
+from envweave.registry import MakeOptions, Registry, Remote
 from envweave.session import PrivateLoop
 from envweave.types import ResetResult, StepResult, Tasks
 from envweave.vector.transport import AsyncTransport
@@ -53,7 +53,7 @@ REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, Cap
 environment, would not help."""
 
 
-class Tenant(Protocol):
+class PoolSlot(Protocol):
     """What runs in a pool, and must be over before the pool can be closed."""
 
     async def stop(self, why: Exception) -> None:
@@ -62,7 +62,7 @@ class Tenant(Protocol):
 
 
 @final
-class Line:
+class WaitQueue:
     """A line to one environment, laid anew where it went dead.
 
     Args:
@@ -135,10 +135,10 @@ class Pool:
         self.size = len(transports)
         self._interface = transports[0].interface
         self._tasks = transports[0].tasks
-        self._lines = [Line(transport, connect) for transport in transports]
+        self._lines = [WaitQueue(transport, connect) for transport in transports]
         self._free = deque(self._lines)
-        self._waiting: deque[asyncio.Future[Line]] = deque()
-        self._tenants: set[Tenant] = set()
+        self._waiting: deque[asyncio.Future[WaitQueue]] = deque()
+        self._tenants: set[PoolSlot] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
         self._unclosed = weakref.finalize(self, _dropped, env_id, self.size)
@@ -175,7 +175,7 @@ class Pool:
         return self._interface.deterministic
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
+    async def line(self) -> AsyncIterator[WaitQueue]:
         """Hold a line to an environment. Who came first gets the one that was free for longest."""
         line = await self._take()
         try:
@@ -183,11 +183,11 @@ class Pool:
         finally:
             self._give(line)
 
-    async def _take(self) -> Line:
+    async def _take(self) -> WaitQueue:
         self.check_open()
         if self._free:
             return self._free.popleft()
-        waiter: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[WaitQueue] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             return await waiter
@@ -198,7 +198,7 @@ class Pool:
                 self._give(waiter.result())  # it came as we were cancelled
             raise
 
-    def _give(self, line: Line) -> None:
+    def _give(self, line: WaitQueue) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -211,12 +211,12 @@ class Pool:
         if self._is_closed:
             raise ClosedError(f"The pool of {self.id!r} is closed. Make a new one.")
 
-    def admit(self, tenant: Tenant) -> None:
+    def admit(self, tenant: PoolSlot) -> None:
         """Note that something runs in it, which `close` must end."""
         self.check_open()
         self._tenants.add(tenant)
 
-    def dismiss(self, tenant: Tenant) -> None:
+    def dismiss(self, tenant: PoolSlot) -> None:
         """Note that it is over."""
         self._tenants.discard(tenant)
 
@@ -381,7 +381,7 @@ def pool(
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
-    one = Options(timeout_s=timeout_s, remote=remote)
+    one = MakeOptions(timeout_s=timeout_s, remote=remote)
     connect = partial(module.connect_async, spec, given, one)
     if workers is not None:
         workers = whole_number("workers", workers)
@@ -389,7 +389,7 @@ def pool(
     if connect_pool is None:
         transports = _connect_each(connect, count)
     else:
-        options = Options(timeout_s=timeout_s, workers=workers, remote=remote)
+        options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote)
         transports = connect_pool(spec, given, options, count)
     return Pool(spec.id, transports, None if getattr(module, "GOES_ON", False) else connect)
 

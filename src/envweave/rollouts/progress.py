@@ -16,7 +16,7 @@ LINE_EVERY_S = 10.0
 
 
 @dataclass(slots=True)
-class Figures:
+class RolloutProgress:
     """How far a rollout is, and how well it does.
 
     Attributes:
@@ -55,7 +55,7 @@ class Figures:
         return f"{self.finished / passed_s:.1f}" if passed_s > 0 else "-"
 
 
-Show: TypeAlias = Callable[[Figures], None]
+Show: TypeAlias = Callable[[RolloutProgress], None]
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def show_progress(total: int | None, *, wanted: bool | None) -> Iterator[Show]:
         yield _lines(stream) if wanted else _nothing
 
 
-def _nothing(figures: Figures) -> None:
+def _nothing(figures: RolloutProgress) -> None:
     pass
 
 
@@ -96,7 +96,7 @@ def _bar(total: int | None, stream: TextIO) -> Iterator[Show]:
     ) as progress:
         bar = progress.add_task("rollout", total=total, reward="-", faults=0, per_second="-")
 
-        def show(figures: Figures) -> None:
+        def show(figures: RolloutProgress) -> None:
             progress.update(
                 bar,
                 completed=figures.finished,
@@ -111,7 +111,7 @@ def _bar(total: int | None, stream: TextIO) -> Iterator[Show]:
 def _lines(stream: TextIO) -> Show:
     due_s = 0.0
 
-    def show(figures: Figures) -> None:
+    def show(figures: RolloutProgress) -> None:
         nonlocal due_s
         now_s = time.perf_counter()
         if now_s < due_s and figures.finished != figures.total:

@@ -21,16 +21,16 @@ from typing import Any, final, get_args
 
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
-from envweave.rollouts.episode import Agent, Attempt, play
-from envweave.rollouts.faults import Fault, FaultBook, OnFault
-from envweave.rollouts.pool import Line, Pool
-from envweave.rollouts.progress import Figures, Show, show_progress
-from envweave.rollouts.schedule import Job, Plan, plan
+from envweave.rollouts.episode import Agent, EpisodeAttempt, play
+from envweave.rollouts.faults import Fault, FaultStats, OnFault
+from envweave.rollouts.pool import Pool, WaitQueue
+from envweave.rollouts.progress import RolloutProgress, Show, show_progress
+from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, plan
 from envweave.types import Episode, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class RolloutOptions:
     """How the episodes are to be played.
 
     Attributes:
@@ -54,9 +54,9 @@ class Manner:
 class _Again:
     """An episode to be played again, over another line."""
 
-    job: Job
+    job: EpisodeJob
     attempts: int
-    line: Line
+    line: WaitQueue
 
 
 @final
@@ -74,7 +74,9 @@ class Rollout:
         total: How many episodes there will be, if that is known.
     """
 
-    def __init__(self, pool: Pool, agent: Agent, plan: Plan, manner: Manner) -> None:
+    def __init__(
+        self, pool: Pool, agent: Agent, plan: RolloutSchedule, manner: RolloutOptions
+    ) -> None:
         self._pool = pool
         self._agent = agent
         self._manner = manner
@@ -82,7 +84,7 @@ class Rollout:
         self.total = plan.total()
         self._jobs = plan.jobs(pool.tasks)
         self._again: deque[_Again] = deque()
-        self._book = FaultBook(
+        self._book = FaultStats(
             pool.id, manner.on_fault, manner.attempts, manner.max_faults, manner.concurrency
         )
         self._name = secrets.token_hex(6)
@@ -205,7 +207,7 @@ class Rollout:
 
     async def _conduct(self, show: Show) -> None:
         """Let the workers play until all is played, or one of them raises. It raises nothing."""
-        figures = Figures(self.total, time.perf_counter())
+        figures = RolloutProgress(self.total, time.perf_counter())
         count = self._manner.concurrency
         if self.total is not None:
             count = min(count, self.total)
@@ -231,7 +233,7 @@ class Rollout:
             if self._error is None and worker.done() and not worker.cancelled():
                 self._error = worker.exception()
 
-    async def _work(self, figures: Figures, show: Show) -> None:
+    async def _work(self, figures: RolloutProgress, show: Show) -> None:
         while not self._is_over:
             await self._room.acquire()
             async with self._pool.line() as line:
@@ -251,7 +253,7 @@ class Rollout:
             figures.faults = self._book.counts.total()
             show(figures)
 
-    def _next(self, line: Line) -> _Again | None:
+    def _next(self, line: WaitQueue) -> _Again | None:
         """Return what to play over this line; what failed over another one comes first."""
         crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
         for i, again in enumerate(self._again):
@@ -263,9 +265,9 @@ class Rollout:
             return _Again(job, 0, line)
         return self._again.popleft() if self._again else None
 
-    async def _play(self, line: Line, job: Job, number: int) -> Episode:
+    async def _play(self, line: WaitQueue, job: EpisodeJob, number: int) -> Episode:
         again = "" if number == 1 else f"-{number}"
-        attempt = Attempt(
+        attempt = EpisodeAttempt(
             job=job,
             episode_id=f"{self._name}-{job.group}-{job.member}{again}",
             number=number,
@@ -361,7 +363,7 @@ def rollout(
     concurrency = pool.size
     if max_concurrency is not None:
         concurrency = min(concurrency, whole_number("max_concurrency", max_concurrency))
-    manner = Manner(
+    manner = RolloutOptions(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
         on_fault=on_fault,

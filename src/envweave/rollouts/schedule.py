@@ -28,7 +28,7 @@ class RemoteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EpisodeJob:
     """One episode to play.
 
     Attributes:
@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RolloutSchedule:
     """What a caller wants played, as it was given.
 
     Attributes:
@@ -84,7 +84,7 @@ class Plan:
         listed = groups * self.group_size
         return listed if self.episodes is None else min(listed, self.episodes)
 
-    def jobs(self, known: Tasks | None) -> Iterator[Job]:
+    def jobs(self, known: Tasks | None) -> Iterator[EpisodeJob]:
         """Go through the jobs in order. A task is asked for when its group's turn comes.
 
         One that a server has is fetched by who plays the job, so that nothing here blocks, and
@@ -99,7 +99,7 @@ class Plan:
             task = _find(one, base, known, is_given=self.tasks is not None)
             for member in range(self.group_size):
                 own = base if base is None or self.share_seed else episode_seed(base, member + 1)
-                yield Job(group, member, task, own)
+                yield EpisodeJob(group, member, task, own)
 
     def _given(self) -> Iterable[Any]:
         """Return the tasks that were asked for; none of a server's is fetched."""
@@ -119,7 +119,7 @@ def plan(
     group_size: int,
     seed: Any,
     share_seed: bool,
-) -> Plan:
+) -> RolloutSchedule:
     """Read what a caller wants played, and refuse what cannot be.
 
     Raises:
@@ -150,7 +150,7 @@ def plan(
             f"{asked} cannot be honoured: {interface.name}.reset() takes no seed. Leave it out, "
             "or let its reset() take `seed`."
         )
-    return Plan(
+    return RolloutSchedule(
         tasks=tasks, episodes=episodes, group_size=group_size, seed=seed, share_seed=share_seed
     )
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envweave.sandbox.async_session import AsyncSession as AsyncSession
-    from envweave.sandbox.config import Limits as Limits
     from envweave.sandbox.doctor.probe import Tier as Tier
     from envweave.sandbox.doctor.probe import TierReport as TierReport
     from envweave.sandbox.doctor.probe import examine as examine
+    from envweave.sandbox.limits import Limits as Limits
     from envweave.sandbox.results import ExecutionResult as ExecutionResult
     from envweave.sandbox.results import ToolCall as ToolCall
     from envweave.sandbox.sandbox import AsyncSandbox as AsyncSandbox
@@ -31,7 +31,7 @@ _HOMES = {
     "AsyncSandbox": "sandbox",
     "AsyncSession": "async_session",
     "ExecutionResult": "results",
-    "Limits": "config",
+    "Limits": "limits",
     "Sandbox": "sandbox",
     "Session": "session",
     "Tier": "doctor.probe",

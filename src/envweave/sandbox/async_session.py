@@ -13,17 +13,17 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.polling import WATCH_S, Waiting, release_late, settle
-from envweave.sandbox.processes.process import Body
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller, release_late, settle
+from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.processes.tool_loop import Outcome, awaited, called
 from envweave.sandbox.protocol import termination
-from envweave.sandbox.protocol.broker import LATE, Wanted
-from envweave.sandbox.protocol.session_protocol import Conversation, Reply
-from envweave.sandbox.protocol.termination import Ending, EndingError
+from envweave.sandbox.protocol.broker import LATE, ToolInvocation
+from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply
+from envweave.sandbox.protocol.termination import Termination, TerminationError
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
-    LettingGo,
+    SessionFinalizer,
     closed,
     dropped,
     forked,
@@ -32,7 +32,7 @@ from envweave.sandbox.session_base import (
     wake,
     wake_to_branch,
 )
-from envweave.sandbox.tools import Tools, described
+from envweave.sandbox.tools import SandboxTools, described
 
 _CLOSE_S = 5.0
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
@@ -57,27 +57,27 @@ class AsyncSession:
             deadline; any other runs in a thread of the loop's, and at the deadline is waited for
             no longer.
         work: The work folder, as the code sees it.
-        explain: See `Conversation`.
+        explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
         adopt: Makes the session of a branch; without it, branches are like this one.
     """
 
     def __init__(
         self,
-        body: Body,
+        body: SessionHandle,
         limits: Limits,
-        tools: Tools,
+        tools: SandboxTools,
         *,
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
-        adopt: Callable[[Body], AsyncSession] | None = None,
+        adopt: Callable[[SessionHandle], AsyncSession] | None = None,
     ) -> None:
         self._body = body
         self._tools = tools
         self._work = work
         self._adopt = adopt
-        self._talk = Conversation(limits, tools, work=work, explain=explain)
+        self._talk = SessionProtocol(limits, tools, work=work, explain=explain)
         self._socket = body.socket
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
         self._descriptor = body.socket.fileno()
@@ -85,10 +85,10 @@ class AsyncSession:
         self._look_s = 0.0
         self._is_closed = False
         self._is_half_sent = False
-        self._wanted: Wanted | None = None  # the tool that runs
+        self._wanted: ToolInvocation | None = None  # the tool that runs
         self._lock = threading.Lock()  # held by the call under way, and while letting go
         self._closers: list[asyncio.Future[None]] = []  # who wait for that call to let go
-        self._letting_go = LettingGo(body, on_close)
+        self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
         self._unclosed = weakref.finalize(self, dropped, self._letting_go)
         self._unclosed.atexit = False
@@ -218,14 +218,14 @@ class AsyncSession:
     async def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:
         self._enter(call)
         try:
-            reply: Reply = await self._converse(start(*args))
+            reply: SessionReply = await self._converse(start(*args))
         finally:
             self._leave()
         if reply.error is not None:
             raise reply.error
         return reply.value
 
-    async def _branch(self, seed: int | None, deadline_s: float) -> Body:
+    async def _branch(self, seed: int | None, deadline_s: float) -> SessionHandle:
         self._socket.setblocking(True)  # noqa: FBT003 - the standard library's
         making = asyncio.ensure_future(asyncio.to_thread(self._body.branch, seed, deadline_s))
         try:
@@ -251,12 +251,12 @@ class AsyncSession:
     async def _converse(self, frame: bytes) -> Any:
         """Send a call, do what the session asks for, and return what the call came to."""
         self._look_s = self._talk.start_s + WATCH_S
-        waiting = Waiting(asyncio.get_running_loop(), self._descriptor)
+        waiting = AsyncSocketPoller(asyncio.get_running_loop(), self._descriptor)
         try:
             if self._body.is_stopped:
                 wake(self._body, self._talk)
             return await self._exchange(frame, waiting, self._answer)
-        except EndingError as over:
+        except TerminationError as over:
             ending = over.ending
         except asyncio.CancelledError:
             await self._stop(waiting)
@@ -270,7 +270,10 @@ class AsyncSession:
         return self._talk.end(termination.CLOSED if self._is_closed else ending)
 
     async def _exchange(
-        self, frame: bytes | None, waiting: Waiting, answer: Callable[..., Awaitable[bytes]]
+        self,
+        frame: bytes | None,
+        waiting: AsyncSocketPoller,
+        answer: Callable[..., Awaitable[bytes]],
     ) -> Any:
         talk = self._talk
         if frame is not None:
@@ -279,16 +282,16 @@ class AsyncSession:
         while True:
             while move is not None:
                 kind = type(move)
-                if kind is ExecutionResult or kind is Reply:
+                if kind is ExecutionResult or kind is SessionReply:
                     return move
-                if kind is Wanted:
+                if kind is ToolInvocation:
                     move = await answer(move, waiting)
                 await self._send(move, waiting)  # type: ignore[arg-type]
                 self._look(time.monotonic())
                 move = talk.next()
             move = talk.receive(await self._receive(waiting))
 
-    async def _stop(self, waiting: Waiting) -> None:
+    async def _stop(self, waiting: AsyncSocketPoller) -> None:
         """Interrupt the code of a call that was cancelled, and wait for its end or bring it."""
         if self._is_half_sent:
             self._abandon()
@@ -299,7 +302,7 @@ class AsyncSession:
             # A thread of the code may wait for the tool as well, and is not interrupted.
             answer = None if wanted is None else await self._refuse(wanted, waiting)
             await self._exchange(answer, waiting, self._refuse)
-        except EndingError as over:
+        except TerminationError as over:
             self._body.kill()
             self._talk.ending = over.ending
         except BaseException:
@@ -311,10 +314,10 @@ class AsyncSession:
         self._talk.abandon()
         self._body.kill()
 
-    async def _refuse(self, wanted: Wanted, _waiting: Waiting) -> bytes:
+    async def _refuse(self, wanted: ToolInvocation, _waiting: AsyncSocketPoller) -> bytes:
         return self._talk.fail(wanted, "RuntimeError: The run was cancelled.")
 
-    async def _answer(self, wanted: Wanted, waiting: Waiting) -> bytes:
+    async def _answer(self, wanted: ToolInvocation, waiting: AsyncSocketPoller) -> bytes:
         """Run a tool, and return what to send."""
         talk = self._talk
         self._wanted = wanted
@@ -346,7 +349,7 @@ class AsyncSession:
             EndingError: It was interrupted before, or is beyond another limit.
         """
         if self._is_closed:
-            raise EndingError(termination.CLOSED)
+            raise TerminationError(termination.CLOSED)
         if now_s >= self._talk.deadline_s:
             self._talk.due()
             self._body.interrupt()
@@ -356,9 +359,9 @@ class AsyncSession:
                 self._body.interrupt()  # the first may have come before the code began
             excess = self._body.excess()
             if excess is not None:
-                raise EndingError(termination.of_excess(excess, self._talk.limits))
+                raise TerminationError(termination.of_excess(excess, self._talk.limits))
 
-    async def _receive(self, waiting: Waiting) -> bytes:
+    async def _receive(self, waiting: AsyncSocketPoller) -> bytes:
         """Return what the session sends next.
 
         Raises:
@@ -373,9 +376,9 @@ class AsyncSession:
             if data:
                 return data
             if data is not None:
-                raise EndingError(await self._ending())
+                raise TerminationError(await self._ending())
 
-    async def _send(self, frame: bytes, waiting: Waiting) -> None:
+    async def _send(self, frame: bytes, waiting: AsyncSocketPoller) -> None:
         """Send a frame.
 
         Raises:
@@ -391,9 +394,9 @@ class AsyncSession:
                 self._look(now_s)
                 await waiting.writable(self._talk.deadline_s - now_s)
             except OSError:
-                raise EndingError(await self._ending()) from None
+                raise TerminationError(await self._ending()) from None
         self._is_half_sent = False
 
-    async def _ending(self) -> Ending:
+    async def _ending(self) -> Termination:
         """Return why the process is gone. The template is asked, which may take a moment."""
         return termination.of_death(await asyncio.to_thread(self._body.death))

@@ -9,7 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,75 +24,9 @@ from envweave.sandbox.host.packages import (
     resolve_packages,
 )
 from envweave.sandbox.host.users import UserRange
-from envweave.sandbox.protocol.orders import Isolation, Plan
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.orders import Isolation, TemplatePlan
 from envweave.sandbox.walls.mounts import without_nested
-
-MEGABYTE = 1 << 20
-LONGEST_S = 1e9
-"""The longest time that is kept, some thirty years: for whoever wants none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one session may use.
-
-    Attributes:
-        timeout_s: How long one `run` may take; `run(timeout_s=…)` overrides it. Code that runs
-            longer is interrupted, and keeps its variables.
-        grace_s: How long interrupted code may take to end before its session is killed.
-        memory_bytes: Memory of one process of the session.
-        disk_bytes: What its work folder may hold.
-        files: How many files and folders the work folder may hold.
-        open_files: How many files it may have open at once.
-        processes: How many threads, and with `profile="shell"` processes, it may have at once.
-        output_bytes: How much of each of stdout and stderr one `run` returns; the rest is cut.
-        message_bytes: The largest value, file or piece of code that goes in or out at once.
-        tool_calls: How many tools one `run` may call.
-    """
-
-    timeout_s: float = 5.0
-    grace_s: float = 0.5
-    memory_bytes: int = 512 * MEGABYTE
-    disk_bytes: int = 64 * MEGABYTE
-    files: int = 4096
-    open_files: int = 64
-    processes: int = 64
-    output_bytes: int = 64 << 10
-    message_bytes: int = 16 * MEGABYTE
-    tool_calls: int = 1000
-
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            seconds = limit.name.endswith("_s")
-            kinds = (int, float) if seconds else (int,)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                wanted = "a number of seconds" if seconds else "a whole number"
-                raise OptionError(f"Limits({limit.name}={value!r}): expected {wanted}.")
-            least, most = _LEAST.get(limit.name, 1), _MOST.get(limit.name, 1 << 62)
-            if not least <= value <= most:
-                raise OptionError(
-                    f"Limits({limit.name}={value!r}): expected at least {least}, at most {most}."
-                )
-
-
-_LEAST: dict[str, float] = {
-    "timeout_s": 0.001,
-    "grace_s": 0.0,
-    "memory_bytes": 64 * MEGABYTE,
-    "disk_bytes": 64 << 10,
-    "files": 8,
-    "open_files": 16,
-    "output_bytes": 256,
-    "message_bytes": 64 << 10,
-    "tool_calls": 0,
-}
-_MOST: dict[str, float] = {
-    "timeout_s": LONGEST_S,
-    "grace_s": LONGEST_S,
-    "message_bytes": 1 << 30,
-}
-
 
 Profile = Literal["python", "shell"]
 WantedIsolation = Literal["auto", "namespace", "landlock", "none"]
@@ -100,7 +34,7 @@ UseCgroups = Literal["auto", "never", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SandboxConfig:
     """What `Sandbox` and `AsyncSandbox` take, but for the tools."""
 
     limits: Limits = field(default_factory=Limits)
@@ -129,7 +63,7 @@ def read_options(
     warm: Any,
     cgroups: Any,
     native: Any,
-) -> Options:
+) -> SandboxConfig:
     """Return the options, all of them sound.
 
     Raises:
@@ -155,7 +89,7 @@ def read_options(
         )
     modules, wanted, secret = _modules(preload), read_packages(packages), tuple(private)
     resolve_packages(modules, wanted, secret, shell=profile == "shell")
-    return Options(
+    return SandboxConfig(
         limits=limits or Limits(),
         preload=modules,
         packages=wanted,
@@ -228,7 +162,7 @@ _OF_A_VIRTUAL_ENVIRONMENT = ("bin", "lib64", "pyvenv.cfg")
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class PreparedFiles:
     """What of the host a session may read.
 
     Attributes:
@@ -246,13 +180,13 @@ class Files:
     path: tuple[str, ...]
 
 
-def packages_of(options: Options) -> PackageView:
+def packages_of(options: SandboxConfig) -> PackageView:
     """Return the packages that the sessions of a sandbox see."""
     shell = options.profile == "shell"
     return resolve_packages(options.preload, options.packages, options.private, shell=shell)
 
 
-def visible_files(options: Options) -> Files:
+def visible_files(options: SandboxConfig) -> PreparedFiles:
     """Return what a session may read: interpreter, libraries, packages, programs, `visible`."""
     view = packages_of(options)
     roots = [*_LIBRARIES, *(_PROGRAMS if options.profile == "shell" else ())]
@@ -273,7 +207,7 @@ def visible_files(options: Options) -> Files:
     targets = _existing(map(os.path.realpath, hidden))
     hidden = _existing(_as_seen(hidden, roots))
     shown = _existing(_as_seen([*view.shown, *linked, *asked], roots, outside=True))
-    return Files(
+    return PreparedFiles(
         roots=tuple(roots),
         hidden=tuple(hidden),
         targets=tuple(targets),
@@ -288,13 +222,13 @@ def visible_files(options: Options) -> Files:
 
 def make_plan(
     isolation: Isolation,
-    options: Options,
+    options: SandboxConfig,
     *,
     cpu: int | None,
     users: UserRange | None,
     work: str,
     memory_counted: bool,
-) -> Plan:
+) -> TemplatePlan:
     """Return the plan of one template, with an empty folder made for it.
 
     Args:
@@ -316,7 +250,7 @@ def make_plan(
         listings = _listings(path, granted)
         shown = [one for one in granted if not os.path.islink(one)]
         visible = _around(shown, os.path.realpath(work))
-    return Plan(
+    return TemplatePlan(
         isolation=isolation,
         shell=shell,
         preload=list(options.preload),
@@ -378,7 +312,7 @@ def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = Fals
 
     Args:
         paths: Of the host.
-        roots: See `Files`.
+        roots: See `PreparedFiles`.
         outside: Whether to keep those that are below none, as they are.
     """
     real = [(root, os.path.realpath(root)) for root in roots if not os.path.islink(root)]
@@ -390,7 +324,7 @@ def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = Fals
     return seen
 
 
-def _granted(files: Files) -> list[str]:
+def _granted(files: PreparedFiles) -> list[str]:
     """Return what to grant by rules that know no exceptions: what is beside the hidden, one by one.
 
     A link below a root is among it, and leads to nothing that is not granted by itself.

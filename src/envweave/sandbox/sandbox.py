@@ -15,22 +15,16 @@ from typing import Any, TypeVar
 
 from envweave.errors import ClosedError, OptionError, SandboxError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import (
-    Limits,
-    Profile,
-    UseCgroups,
-    WantedIsolation,
-    packages_of,
-    read_options,
-)
+from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation, packages_of, read_options
 from envweave.sandbox.doctor.probe import Tier
 from envweave.sandbox.host.packages import AnyPackages, calling_module
-from envweave.sandbox.processes.factory import Nursery, make_aside
-from envweave.sandbox.processes.process import Body, SessionProcess
-from envweave.sandbox.processes.template import WallDown, refuse_elsewhere
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.factory import SessionFactory, make_aside
+from envweave.sandbox.processes.process import SessionHandle, SessionProcess
+from envweave.sandbox.processes.template import WallSetupError, refuse_elsewhere
 from envweave.sandbox.protocol.session_protocol import seed_of
 from envweave.sandbox.session import Session
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 from envweave.sandbox.walls.mounts import WORK
 
 ToolFunctions = Mapping[str, Callable[..., Any]]
@@ -70,12 +64,12 @@ class AnySandbox:
             cgroups=cgroups,
             native=native,
         )
-        self._tools = Tools(tools)
-        self._own_tools: weakref.WeakSet[Tools] = weakref.WeakSet()
+        self._tools = SandboxTools(tools)
+        self._own_tools: weakref.WeakSet[SandboxTools] = weakref.WeakSet()
         self._limits = options.limits
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         try:
-            self._nursery = Nursery(options)
+            self._nursery = SessionFactory(options)
         except OSError as error:
             raise _refused("sandbox", error) from error
         self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
@@ -100,21 +94,21 @@ class AnySandbox:
         """Return the process ids of the templates, for whoever watches over processes."""
         return self._nursery.template_pids()
 
-    def _tools_for(self, tools: ToolFunctions | None) -> Tools:
+    def _tools_for(self, tools: ToolFunctions | None) -> SandboxTools:
         if tools is None:
             return self._tools
-        own = Tools(tools)
+        own = SandboxTools(tools)
         self._own_tools.add(own)
         return own
 
     def _bodies(
-        self, seeds: Sequence[int | None], tools: Tools, *, alone: bool
+        self, seeds: Sequence[int | None], tools: SandboxTools, *, alone: bool
     ) -> list[SessionProcess]:
         try:
             if alone:
                 return [self._nursery.body(seeds[0], tools.faces())]
             return self._nursery.bodies(seeds, tools.faces())
-        except WallDown as error:
+        except WallSetupError as error:
             raise SandboxError(f"A session could not be made: {error.text}.") from None
         except OSError as error:
             if self._is_closed:
@@ -127,10 +121,10 @@ class AnySandbox:
             return None
         return packages_of(self._nursery.options).explain(module)
 
-    def _work(self, body: Body) -> str:
+    def _work(self, body: SessionHandle) -> str:
         return body.work or WORK
 
-    def _keep(self, body: Body, as_session: Callable[[], SessionT]) -> SessionT:
+    def _keep(self, body: SessionHandle, as_session: Callable[[], SessionT]) -> SessionT:
         """Return the session of a body, counted in so that closing ends it.
 
         Raises:
@@ -166,7 +160,7 @@ class AnySandbox:
         self._unclosed.detach()
 
 
-def _dropped(nursery: Nursery) -> None:
+def _dropped(nursery: SessionFactory) -> None:
     if not nursery.is_own:
         return
     nursery.close()
@@ -268,7 +262,7 @@ class Sandbox(AnySandbox):
             session.close()
         self._end()
 
-    def _session(self, tools: Tools, body: Body) -> Session:
+    def _session(self, tools: SandboxTools, body: SessionHandle) -> Session:
         # A session holds on to its sandbox, which would end it when dropped.
         adopt = partial(self._session, tools)
         work = self._work(body)
@@ -330,7 +324,7 @@ class AsyncSandbox(AnySandbox):
             await session.close()
         await asyncio.to_thread(self._end)
 
-    def _session(self, tools: Tools, body: Body) -> AsyncSession:
+    def _session(self, tools: SandboxTools, body: SessionHandle) -> AsyncSession:
         adopt = partial(self._session, tools)
         work = self._work(body)
         return self._keep(
@@ -358,7 +352,7 @@ class Pending:
     def __init__(
         self,
         make: Callable[[], list[SessionProcess]],
-        as_session: Callable[[Body], AsyncSession],
+        as_session: Callable[[SessionHandle], AsyncSession],
     ) -> None:
         self._make = make
         self._as_session = as_session

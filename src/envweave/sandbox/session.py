@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.polling import WATCH_S, Patience
-from envweave.sandbox.processes.process import Body
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.polling import WATCH_S, SocketPoller
+from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
-from envweave.sandbox.protocol.broker import LATE, Wanted
-from envweave.sandbox.protocol.session_protocol import Conversation, Reply
-from envweave.sandbox.protocol.termination import EndingError
+from envweave.sandbox.protocol.broker import LATE, ToolInvocation
+from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply
+from envweave.sandbox.protocol.termination import TerminationError
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
-    LettingGo,
+    SessionFinalizer,
     closed,
     dropped,
     forked,
@@ -30,7 +30,7 @@ from envweave.sandbox.session_base import (
     wake,
     wake_to_branch,
 )
-from envweave.sandbox.tools import Tools, described
+from envweave.sandbox.tools import SandboxTools, described
 
 _CLOSE_S = 5.0
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
@@ -53,35 +53,35 @@ class Session:
         tools: What its code may call. A function runs in the thread that called `run`, and its
             time counts; an `async` one on a thread of the tools, and is cancelled at the deadline.
         work: The work folder, as the code sees it.
-        explain: See `Conversation`.
+        explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
         adopt: Makes the session of a branch; without it, branches are like this one.
     """
 
     def __init__(
         self,
-        body: Body,
+        body: SessionHandle,
         limits: Limits,
-        tools: Tools,
+        tools: SandboxTools,
         *,
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
-        adopt: Callable[[Body], Session] | None = None,
+        adopt: Callable[[SessionHandle], Session] | None = None,
     ) -> None:
         self._body = body
         self._tools = tools
         self._work = work
         self._adopt = adopt
-        self._talk = Conversation(limits, tools, work=work, explain=explain)
+        self._talk = SessionProtocol(limits, tools, work=work, explain=explain)
         self._socket = body.socket
-        self._patience = Patience(body.socket)
+        self._patience = SocketPoller(body.socket)
         self._look_s = 0.0
         self._owner = os.getpid()
         self._lock = threading.Lock()  # held by the call under way, and while letting go
         self._thread = 0
         self._is_closed = False
-        self._letting_go = LettingGo(body, on_close)
+        self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
         self._unclosed = weakref.finalize(self, dropped, self._letting_go)
         self._unclosed.atexit = False
@@ -269,7 +269,7 @@ class Session:
     def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:
         self._enter(call)
         try:
-            reply: Reply = self._converse(start(*args))
+            reply: SessionReply = self._converse(start(*args))
         finally:
             self._leave()
         if reply.error is not None:
@@ -288,15 +288,15 @@ class Session:
             while True:
                 while move is not None:
                     kind = type(move)
-                    if kind is ExecutionResult or kind is Reply:
+                    if kind is ExecutionResult or kind is SessionReply:
                         return move
-                    if kind is Wanted:
+                    if kind is ToolInvocation:
                         move = self._answer(move)  # type: ignore[arg-type]
                     self._send(move)  # type: ignore[arg-type]
                     self._look(time.monotonic())
                     move = talk.next()
                 move = talk.receive(self._receive())
-        except EndingError as over:
+        except TerminationError as over:
             ending = over.ending
         except BaseException:
             self._abandon()
@@ -309,7 +309,7 @@ class Session:
         self._talk.abandon()
         self._body.kill()
 
-    def _answer(self, wanted: Wanted) -> bytes:
+    def _answer(self, wanted: ToolInvocation) -> bytes:
         """Run a tool, and return what to send."""
         talk = self._talk
         error: Exception | None = None
@@ -335,7 +335,7 @@ class Session:
             EndingError: It was interrupted before, or is beyond another limit.
         """
         if self._is_closed:
-            raise EndingError(termination.CLOSED)
+            raise TerminationError(termination.CLOSED)
         if now_s >= self._talk.deadline_s:
             self._talk.due()
             self._body.interrupt()
@@ -345,7 +345,7 @@ class Session:
                 self._body.interrupt()  # the first may have come before the code began
             excess = self._body.excess()
             if excess is not None:
-                raise EndingError(termination.of_excess(excess, self._talk.limits))
+                raise TerminationError(termination.of_excess(excess, self._talk.limits))
 
     def _receive(self) -> bytes:
         """Return what the session sends next.
@@ -362,7 +362,7 @@ class Session:
             if data:
                 return data
             if data is not None:
-                raise EndingError(termination.of_death(self._body.death()))
+                raise TerminationError(termination.of_death(self._body.death()))
 
     def _send(self, frame: bytes) -> None:
         """Send a frame.
@@ -379,4 +379,4 @@ class Session:
                 self._look(now_s)
                 self._patience.wait_for_room(self._talk.deadline_s - now_s)
             except OSError:
-                raise EndingError(termination.of_death(self._body.death())) from None
+                raise TerminationError(termination.of_death(self._body.death())) from None

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import final
 
 from envweave.errors import CallOrderError, ClosedError
-from envweave.sandbox.processes.process import Body
+from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
-from envweave.sandbox.protocol.session_protocol import Conversation
-from envweave.sandbox.protocol.termination import EndingError
+from envweave.sandbox.protocol.session_protocol import SessionProtocol
+from envweave.sandbox.protocol.termination import TerminationError
 
 
 @final
-class LettingGo:
+class SessionFinalizer:
     """Releases a body and tells whoever wants to know, once. A forked copy of the host does not.
 
     Attributes:
@@ -26,7 +26,7 @@ class LettingGo:
         is_done: Whether it was called.
     """
 
-    def __init__(self, body: Body, on_close: Callable[[], None] | None) -> None:
+    def __init__(self, body: SessionHandle, on_close: Callable[[], None] | None) -> None:
         self.owner = os.getpid()
         self.is_done = False
         self._body = body
@@ -46,7 +46,7 @@ class LettingGo:
                 self._on_close()
 
 
-def dropped(letting_go: LettingGo) -> None:
+def dropped(letting_go: SessionFinalizer) -> None:
     """Let go of a session that nobody closed, and say so."""
     if letting_go.is_done or letting_go.owner != os.getpid():
         return
@@ -65,7 +65,7 @@ def has_hung_up(line: socket.socket) -> bool:
     return bool(waiting.poll(0))
 
 
-def wake(body: Body, talk: Conversation) -> None:
+def wake(body: SessionHandle, talk: SessionProtocol) -> None:
     """Wake a session that was stopped while no call was under way.
 
     Raises:
@@ -73,10 +73,10 @@ def wake(body: Body, talk: Conversation) -> None:
     """
     excess = body.wake()
     if excess is not None:
-        raise EndingError(termination.of_excess(excess, talk.limits))
+        raise TerminationError(termination.of_excess(excess, talk.limits))
 
 
-def wake_to_branch(body: Body, talk: Conversation) -> None:
+def wake_to_branch(body: SessionHandle, talk: SessionProtocol) -> None:
     """Wake a session, if it was stopped, so that it can be copied.
 
     Raises:
@@ -84,7 +84,7 @@ def wake_to_branch(body: Body, talk: Conversation) -> None:
     """
     try:
         wake(body, talk)
-    except EndingError as over:
+    except TerminationError as over:
         talk.ending = over.ending
         body.kill()
         raise over.ending.error("branch()") from None
@@ -103,7 +103,7 @@ def closed(call: str) -> ClosedError:
     return ClosedError(f"{call}() on a session that is closed. Take a new session.")
 
 
-def standing(talk: Conversation, *, is_closed: bool) -> str:
+def standing(talk: SessionProtocol, *, is_closed: bool) -> str:
     """Return in a word or two how a session stands."""
     if is_closed:
         return "closed"

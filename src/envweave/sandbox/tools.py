@@ -22,7 +22,7 @@ import msgspec
 
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.processes.tool_loop import ToolLoop
-from envweave.sandbox.protocol.messages import ToolFace
+from envweave.sandbox.protocol.messages import ToolSignature
 
 _LEAVES = (bool, int, float, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
@@ -148,7 +148,7 @@ class ArgumentsError(Exception):
 
 
 @final
-class Tool:
+class SandboxTool:
     """One function that code may call.
 
     Attributes:
@@ -165,7 +165,7 @@ class Tool:
         self.function = function
         self.is_async = _is_async(function)
         self._signature = _signature(function)
-        self.face = ToolFace(name, _shown(self._signature), inspect.getdoc(function) or "")
+        self.face = ToolSignature(name, _shown(self._signature), inspect.getdoc(function) or "")
         self._readers: tuple[tuple[str, Callable[[Any], Any] | None], ...] | None = None
         self._least = 0
         if self._signature is not None:
@@ -237,7 +237,7 @@ class Tool:
 
 
 @final
-class Tools:
+class SandboxTools:
     """What code may call, by name.
 
     Args:
@@ -250,7 +250,7 @@ class Tools:
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, SandboxTool] = {}
         self._loop = ToolLoop()
         if functions is not None and not isinstance(functions, Mapping):
             raise OptionError(
@@ -258,7 +258,7 @@ class Tools:
             )
         for name, function in (functions or {}).items():
             _check(name, function)
-            self._tools[name] = Tool(name, function)
+            self._tools[name] = SandboxTool(name, function)
 
     def __repr__(self) -> str:
         return f"<Tools: {', '.join(self._tools) or 'none'}>"
@@ -266,11 +266,11 @@ class Tools:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def faces(self) -> list[ToolFace]:
+    def faces(self) -> list[ToolSignature]:
         """Return how the code sees each tool."""
         return [tool.face for tool in self._tools.values()]
 
-    def find(self, name: str) -> Tool | None:
+    def find(self, name: str) -> SandboxTool | None:
         """Return the tool of this name, or `None`."""
         return self._tools.get(name)
 
@@ -280,7 +280,7 @@ class Tools:
         known = f" Known: {', '.join(self._tools)}." if self._tools else ""
         return f"NameError: There is no tool {asked!r}.{suggest(asked, self._tools)}{known}"
 
-    def await_result(self, tool: Tool, bound: Callable[[], Any], left_s: float) -> Any:
+    def await_result(self, tool: SandboxTool, bound: Callable[[], Any], left_s: float) -> Any:
         """Run an `async` tool on the thread that these tools share; return its result.
 
         Raises:

@@ -28,7 +28,7 @@ from envweave.server.http.health import probe_routes
 from envweave.server.http.openapi import VERSION, openapi
 from envweave.server.http.routes import http_routes, told
 from envweave.server.logs import SessionLog
-from envweave.server.loop_owner import Home, Steady
+from envweave.server.loop_owner import LoopOwner, RunningLoop
 from envweave.server.metrics import Meter, Metrics
 from envweave.server.security import Guard
 from envweave.server.service import Service
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from envweave.server.options import ServerOptions
-    from envweave.server.runtime.base import Place
+    from envweave.server.runtime.base import Runtime
 
 
 @final
-class Site:
+class AppState:
     """The parts that both kinds of application are put together from.
 
     Attributes:
@@ -51,14 +51,14 @@ class Site:
         home: On which loop it runs.
     """
 
-    def __init__(self, make_place: Callable[[], Place], options: ServerOptions) -> None:
+    def __init__(self, make_place: Callable[[], Runtime], options: ServerOptions) -> None:
         self.service = service = Service(make_place, options)
 
         def begin() -> None:
             if service.is_stopped:
                 service.renew()
 
-        self.home = Home(begin, service.stop)
+        self.home = LoopOwner(begin, service.stop)
         self._metrics = Metrics(service)
         service.watch(SessionLog())
 
@@ -68,7 +68,7 @@ class Site:
         openenv = OpenEnv(self.service, mcp)
 
         return [
-            WebSocketRoute("/ws", _Door(self.service, self._metrics, openenv)),
+            WebSocketRoute("/ws", _Router(self.service, self._metrics, openenv)),
             *http_routes(self.service),
             Route("/mcp", McpEndpoint(self.service, mcp), methods=["POST", "DELETE"]),
             *probe_routes(self.service, self._metrics),
@@ -94,7 +94,7 @@ class Site:
         return [
             *first,
             Middleware(Guard, options=options),
-            Middleware(Steady, home=self.home),
+            Middleware(RunningLoop, home=self.home),
             Middleware(Meter, metrics=self._metrics),
         ]
 
@@ -121,7 +121,7 @@ class Site:
 
 
 @final
-class _Door:
+class _Router:
     """`/ws`, in the dialect that its caller speaks, as a pure ASGI application."""
 
     def __init__(self, service: Service, metrics: Metrics, openenv: OpenEnv) -> None:
@@ -145,7 +145,7 @@ HANDLERS: dict[Any, Callable[[Any, Exception], Any]] = {
 """How what nobody refused on purpose is told."""
 
 
-def build_app(make_place: Callable[[], Place], options: ServerOptions) -> FastAPI:
+def build_app(make_place: Callable[[], Runtime], options: ServerOptions) -> FastAPI:
     """Return a FastAPI application that serves what runs in the place that is made.
 
     It starts and stops with its server. Mounted in another application, it starts at the first
@@ -154,7 +154,7 @@ def build_app(make_place: Callable[[], Place], options: ServerOptions) -> FastAP
     from fastapi import FastAPI
     from fastapi.exceptions import RequestValidationError
 
-    site = Site(make_place, options)
+    site = AppState(make_place, options)
     app = FastAPI(
         title="envweave",
         version=VERSION,
@@ -181,7 +181,7 @@ def build_app(make_place: Callable[[], Place], options: ServerOptions) -> FastAP
     return app
 
 
-def build_plain_app(site: Site) -> Starlette:
+def build_plain_app(site: AppState) -> Starlette:
     """Return an application with the same routes, whose service is started and stopped by hand.
 
     `site.home.settle()` is called where it will run.
@@ -201,7 +201,7 @@ _OFFLINE = (
 """What stands on the page until its scripts have come."""
 
 
-def _documents(site: Site, write: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
+def _documents(site: AppState, write: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     async def document(request: Request) -> Response:
         await site.service.start()
         said = write()

@@ -19,12 +19,12 @@ from envweave.errors import (
     ResetNeededError,
     SeedError,
     TaskError,
-    in_words,
+    format_error,
     suggest,
 )
 from envweave.session import AsyncDriver, LoopDriver, Phase, Position, Session, SyncDriver
 from envweave.types import ResetResult, State, StepResult, Task, ToolResult
-from envweave.wire.results import wired
+from envweave.wire.results import encode_result
 
 logger = logging.getLogger("envweave.server")
 
@@ -43,7 +43,7 @@ _ANSWER_FIELDS = frozenset(ToolResult.__struct_fields__)
 _SHOWN = 80
 
 
-class Asked(NamedTuple):
+class ResetRequests(NamedTuple):
     """A call that can be read.
 
     Attributes:
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     action: Any = None
 
 
-class Performed(NamedTuple):
+class CallOutcome(NamedTuple):
     """What came of a call.
 
     Attributes:
@@ -73,18 +73,18 @@ class Performed(NamedTuple):
     position: Position | None
 
 
-class EndedItselfError(Exception):
+class ProcessExitAttemptError(Exception):
     """An author's code raised what is meant to end a process. Never leaves the server."""
 
 
-def read_call(method: str, params: Mapping[str, Any]) -> Asked:
+def read_call(method: str, params: Mapping[str, Any]) -> ResetRequests:
     """Return what is asked.
 
     Raises:
         EnvWeaveError: It is nothing that can be asked; the message names what is wrong.
     """
     if method == "step" and len(params) == 1 and "action" in params:
-        return Asked(method, {}, params["action"])
+        return ResetRequests(method, {}, params["action"])
     takes = TAKES.get(method)
     if takes is None:
         raise OptionError(f"An environment has no method {_shown(method)}.")
@@ -94,8 +94,8 @@ def read_call(method: str, params: Mapping[str, Any]) -> Asked:
             hint = suggest(name, takes) if isinstance(name, str) else ""
             raise OptionError(f"{method} takes no parameter {_shown(name)}.{hint or known}")
     if method == "step":
-        return Asked(method, {}, _read_action(params))
-    return Asked(method, _read_wanted(params) if takes else {})
+        return ResetRequests(method, {}, _read_action(params))
+    return ResetRequests(method, _read_wanted(params) if takes else {})
 
 
 def _read_action(params: Mapping[str, Any]) -> Any:
@@ -167,7 +167,7 @@ def _shown(value: Any) -> str:
     return shown if len(shown) <= 2 * _SHOWN else f"{shown[:_SHOWN]}…"
 
 
-def perform(driver: PlainDriver, asked: Asked) -> Performed:
+def perform(driver: PlainDriver, asked: ResetRequests) -> CallOutcome:
     """Carry out a call, in this thread. What is raised on purpose is returned as the value.
 
     Raises:
@@ -185,14 +185,14 @@ def perform(driver: PlainDriver, asked: Asked) -> Performed:
     except Exception as error:  # noqa: BLE001 - a stranger's values
         return _refused(session, _unreadable(asked, error))
     except BaseException as error:  # noqa: BLE001 - the thread goes on, for others
-        raise EndedItselfError(in_words(error)) from None
+        raise ProcessExitAttemptError(format_error(error)) from None
 
 
 def take_step(driver: PlainDriver, action: Any) -> Any:
     """Take a step, in this thread; nothing is raised.
 
     Returns its result if it was an ordinary one, else as `perform` has it; or the
-    `EndedItselfError`.
+    `ProcessExitAttemptError`.
     """
     try:
         result = driver.step(action)
@@ -202,12 +202,12 @@ def take_step(driver: PlainDriver, action: Any) -> Any:
     except EnvWeaveError as error:
         return _refused(driver.session, error)
     except Exception as error:  # noqa: BLE001 - a stranger's values
-        return _refused(driver.session, _unreadable(Asked("step", {}), error))
+        return _refused(driver.session, _unreadable(ResetRequests("step", {}), error))
     except BaseException as error:  # noqa: BLE001 - the thread goes on, for others
-        return EndedItselfError(in_words(error))
+        return ProcessExitAttemptError(format_error(error))
 
 
-async def perform_on_loop(driver: AsyncDriver, asked: Asked) -> Performed:
+async def perform_on_loop(driver: AsyncDriver, asked: ResetRequests) -> CallOutcome:
     """Carry out a call, on this loop. What is raised on purpose is returned as the value.
 
     Raises:
@@ -225,38 +225,38 @@ async def perform_on_loop(driver: AsyncDriver, asked: Asked) -> Performed:
     except Exception as error:  # noqa: BLE001 - a stranger's values
         return _refused(session, _unreadable(asked, error))
     except (SystemExit, KeyboardInterrupt) as error:
-        raise EndedItselfError(in_words(error)) from None
+        raise ProcessExitAttemptError(format_error(error)) from None
 
 
-def _performed(session: Session, result: StepResult[Any]) -> Performed:
+def _performed(session: Session, result: StepResult[Any]) -> CallOutcome:
     is_over = result.end is not None
     if not is_over and type(result) is StepResult and session.interface.possible_agents is None:
-        return Performed(result, wired(result, None, None), is_live(session), None)
+        return CallOutcome(result, encode_result(result, None, None), is_live(session), None)
     begins = result.ready is not None or isinstance(result, ResetResult)
     position = session.position if is_over or begins else None
     agents = None if session.interface.possible_agents is None else session.agents
-    travels = wired(result, agents, position if begins else None)
-    return Performed(result, travels, is_live(session), position)
+    travels = encode_result(result, agents, position if begins else None)
+    return CallOutcome(result, travels, is_live(session), position)
 
 
-def _looked(session: Session, value: State | None, asked: Asked) -> Performed:
+def _looked(session: Session, value: State | None, asked: ResetRequests) -> CallOutcome:
     """Carry out what changes nothing: a state was looked at already."""
     if asked.method != "state":
         wanted = {name: one for name, one in asked.wanted.items() if name != "episode_id"}
         session.check_reset(**wanted)
-    return Performed(value, value, is_live(session), None)
+    return CallOutcome(value, value, is_live(session), None)
 
 
-def _refused(session: Session, error: EnvWeaveError) -> Performed:
-    return Performed(error, None, is_live(session), session.position)
+def _refused(session: Session, error: EnvWeaveError) -> CallOutcome:
+    return CallOutcome(error, None, is_live(session), session.position)
 
 
-def _unreadable(asked: Asked, error: Exception) -> EnvWeaveError:
+def _unreadable(asked: ResetRequests, error: Exception) -> EnvWeaveError:
     """Return what to say of values that an environment's own types could not bear."""
     logger.warning("%s could not be carried out", asked.method, exc_info=error)
     if asked.method == "step":
-        return ActionError(f"action: it cannot be read: {in_words(error)}")
-    return OptionError(f"What {asked.method} is given cannot be read: {in_words(error)}")
+        return ActionError(f"action: it cannot be read: {format_error(error)}")
+    return OptionError(f"What {asked.method} is given cannot be read: {format_error(error)}")
 
 
 def refuse_early_state(session: Session) -> None:

@@ -10,22 +10,27 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol, cast, final
 
-from envweave.errors import CapacityError, DefinitionError, EnvWeaveError, in_words
-from envweave.registry import EnvSpec, Options, ReadyMade
+from envweave.errors import CapacityError, DefinitionError, EnvWeaveError, format_error
+from envweave.registry import EnvSpec, MakeOptions, ReadyMade
 from envweave.registry.plugins import load_path
-from envweave.server.runtime.thread_pool import Lanes, LanesClosedError, LateError, Pin
+from envweave.server.runtime.thread_pool import (
+    CallTimeoutError,
+    PinnedThreadPool,
+    PoolClosedError,
+    ThreadAffinity,
+)
 from envweave.session import LoopDriver, Session, SyncDriver
 
 logger = logging.getLogger("envweave.server")
 
-WORKSHOP = "envweave.backends.env_factory:Workshop"
+WORKSHOP = "envweave.backends.env_factory:EnvFactory"
 """What makes environments; it stands above this layer, so it is named, not imported."""
 
 CLOSE_S = 10.0
 """How long an environment's `close` may take before nobody waits for it."""
 
 
-class Workshop(Protocol):
+class ServedFactory(Protocol):
     """What is needed of whoever makes environments."""
 
     def open_session(self, index: int) -> Session:
@@ -37,7 +42,7 @@ class Workshop(Protocol):
 
 
 @final
-class Maker:
+class SessionMaker:
     """Makes environments, each at a place with a number.
 
     A factory need not bear two callers, so one is made after the other; who waits for that does
@@ -49,7 +54,7 @@ class Maker:
     """
 
     def __init__(
-        self, spec: EnvSpec, kwargs: Mapping[str, Any], lanes: Lanes, max_sessions: int
+        self, spec: EnvSpec, kwargs: Mapping[str, Any], lanes: PinnedThreadPool, max_sessions: int
     ) -> None:
         self._spec = spec
         self._kwargs = kwargs
@@ -57,7 +62,7 @@ class Maker:
         self._max_sessions = max_sessions
         self.is_given = isinstance(spec.factory, ReadyMade)
         self.is_given_stuck = False
-        self._workshop: Workshop | None = None
+        self._workshop: ServedFactory | None = None
         self._turn = asyncio.Lock()
         self._free: list[int] = []  # a heap of the places below `_next` that nobody has
         self._next = 0
@@ -85,7 +90,7 @@ class Maker:
             self._workshop.forget(index)
         heapq.heappush(self._free, index)
 
-    async def make(self, pin: Pin, index: int, timeout_s: float | None) -> Session:
+    async def make(self, pin: ThreadAffinity, index: int, timeout_s: float | None) -> Session:
         """Make an environment, in the thread where it will run.
 
         Raises:
@@ -104,18 +109,18 @@ class Maker:
                     timeout_s,
                     partial(self._discard, pin),
                 )
-            except LateError:
+            except CallTimeoutError:
                 self.start_anew()
                 raise
-            except (EnvWeaveError, LanesClosedError):
+            except (EnvWeaveError, PoolClosedError):
                 raise
             except Exception as error:
                 raise DefinitionError(
-                    f"Making {self._spec.id!r} failed: {in_words(error)}"
+                    f"Making {self._spec.id!r} failed: {format_error(error)}"
                 ) from error
             return cast("Session", session)
 
-    def _open_session(self, workshop: Workshop, index: int) -> Session:
+    def _open_session(self, workshop: ServedFactory, index: int) -> Session:
         """In a thread: make one, and take the time."""
         began = time.monotonic()
         session = workshop.open_session(index)
@@ -126,13 +131,13 @@ class Maker:
         """Wait for nothing that a factory which hangs may hold."""
         self._workshop = self._new_workshop()
 
-    def _new_workshop(self) -> Workshop:
-        made: Workshop = load_path(WORKSHOP)(
-            self._spec, self._kwargs, Options(), num_envs=self._max_sessions
+    def _new_workshop(self) -> ServedFactory:
+        made: ServedFactory = load_path(WORKSHOP)(
+            self._spec, self._kwargs, MakeOptions(), num_envs=self._max_sessions
         )
         return made
 
-    def _discard(self, pin: Pin, session: Session | None, _: bool) -> None:  # noqa: FBT001 - a job's end
+    def _discard(self, pin: ThreadAffinity, session: Session | None, _: bool) -> None:  # noqa: FBT001 - a job's end
         """Close what was made too late, or for nobody."""
         if session is not None and not self.is_given:
             close_later(self._lanes, pin, driver_of(session))
@@ -143,16 +148,20 @@ def driver_of(session: Session) -> SyncDriver | LoopDriver:
     return LoopDriver(session) if session.interface.is_async else SyncDriver(session)
 
 
-def close_later(lanes: Lanes, pin: Pin, driver: SyncDriver | LoopDriver) -> None:
+def close_later(
+    lanes: PinnedThreadPool, pin: ThreadAffinity, driver: SyncDriver | LoopDriver
+) -> None:
     """Close an environment that nobody waits for, in its own thread if that is possible."""
     try:
         closing = lanes.run(pin, driver.close, CLOSE_S)
-    except LanesClosedError:
+    except PoolClosedError:
         return  # with the server everything ends
     closing.add_done_callback(partial(_closed, lanes, pin, driver.interface.name))
 
 
-def _closed(lanes: Lanes, pin: Pin, name: str, closing: asyncio.Future[Any]) -> None:
+def _closed(
+    lanes: PinnedThreadPool, pin: ThreadAffinity, name: str, closing: asyncio.Future[Any]
+) -> None:
     lanes.leave(pin)
     if not closing.cancelled() and (error := closing.exception()) is not None:
         logger.warning("closing a %s that was given up failed", name, exc_info=error)

@@ -21,7 +21,7 @@ CLOSE_S = 10.0
 
 
 @final
-class LoopThread:
+class ServerLoopThread:
     """A loop that runs in a thread, until it is let go of, or the end of the process."""
 
     def __init__(self, stop: Callable[[], Awaitable[None]]) -> None:
@@ -57,7 +57,7 @@ def _end(
 
 
 @final
-class Home:
+class LoopOwner:
     """The loop of an application: its server's, or else one in a thread of its own.
 
     Args:
@@ -69,7 +69,7 @@ class Home:
         self._begin = begin
         self._stop = stop
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: LoopThread | None = None
+        self._thread: ServerLoopThread | None = None
         self._lock = threading.Lock()  # two threads may make the first call
 
     def settle(self) -> bool:
@@ -93,17 +93,17 @@ class Home:
             with self._lock:
                 if self._loop is None:
                     self._begin()
-                    self._thread = LoopThread(self._stop)
+                    self._thread = ServerLoopThread(self._stop)
                     self._loop = self._thread.loop
                 loop = self._loop
         return loop
 
 
 @final
-class Steady:
+class RunningLoop:
     """Runs an application on its one loop, as pure ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, home: Home) -> None:
+    def __init__(self, app: ASGIApp, home: LoopOwner) -> None:
         self.app = app
         self._home = home
 

@@ -15,10 +15,10 @@ from typing import Any, final
 
 import uvicorn
 
-from envweave.server.app import Site, build_plain_app
-from envweave.server.dialects.uvicorn_fast_path import ShortWayProtocol
+from envweave.server.app import AppState, build_plain_app
+from envweave.server.dialects.uvicorn_fast_path import FastPathProtocol
 from envweave.server.listen import Listener
-from envweave.server.security import HeadLimited
+from envweave.server.security import HeaderLimitedProtocol
 
 logger = logging.getLogger("envweave.server")
 
@@ -55,7 +55,7 @@ class Serving:
 
     def __init__(
         self,
-        site: Site,
+        site: AppState,
         listener: Listener,
         on_ready: Callable[[str], None],
         lifeline_fd: int | None = None,
@@ -72,9 +72,9 @@ class Serving:
                 build_plain_app(site),
                 loop="none",
                 http=partial(  # type: ignore[arg-type] # it calls what it is given
-                    HeadLimited, head_timeout_s=site.service.options.head_timeout_s
+                    HeaderLimitedProtocol, head_timeout_s=site.service.options.head_timeout_s
                 ),
-                ws=ShortWayProtocol,
+                ws=FastPathProtocol,
                 ws_max_size=site.service.options.max_message_bytes,
                 # A blocking client that waits for a model cannot answer a ping.
                 ws_ping_interval=None,

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from envweave.server.http.bodies import refusal, unreadable
 from envweave.wire.faults import kind_named
-from envweave.wire.messages import Fault
+from envweave.wire.messages import WireFault
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,12 +51,12 @@ class Refused:
     """Why a caller is turned away."""
 
     status: int
-    fault: Fault
+    fault: WireFault
     headers: Mapping[str, str]
 
 
 def _no(status: int, message: str, **headers: str) -> Refused:
-    return Refused(status, Fault(code="access_refused", message=message), headers)
+    return Refused(status, WireFault(code="access_refused", message=message), headers)
 
 
 @final
@@ -125,13 +125,13 @@ class Guard:
         if shown is None:
             asked = "This server asks for a token: send the header 'Authorization: Bearer TOKEN'."
             return Refused(
-                401, Fault(code="access_refused", message=asked), {"WWW-Authenticate": "Bearer"}
+                401, WireFault(code="access_refused", message=asked), {"WWW-Authenticate": "Bearer"}
             )
         scheme, _, token = shown.partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             wrong = "The token is not the one that this server was started with."
             return Refused(
-                401, Fault(code="access_refused", message=wrong), {"WWW-Authenticate": "Bearer"}
+                401, WireFault(code="access_refused", message=wrong), {"WWW-Authenticate": "Bearer"}
             )
         return None
 
@@ -269,7 +269,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 @final
-class HeadLimited(HttpToolsProtocol):
+class HeaderLimitedProtocol(HttpToolsProtocol):
     """One connection, with limits for the size of a head and for the time that it takes.
 
     Args:
@@ -349,5 +349,5 @@ class HeadLimited(HttpToolsProtocol):
         self.transport.close()
 
 
-def _told(fault: Fault) -> bytes:
+def _told(fault: WireFault) -> bytes:
     return msgspec.json.encode({"error": fault})

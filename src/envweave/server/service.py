@@ -9,12 +9,12 @@ from typing import Any, final
 
 import msgspec
 
-from envweave.codec.spec import short
+from envweave.codec.spec import short_repr
 from envweave.errors import OptionError, WireError
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Place
-from envweave.server.runtime.step_batching import Together
-from envweave.server.sessions import SessionTable, Watcher
+from envweave.server.runtime.base import Runtime
+from envweave.server.runtime.step_batching import StepBatcher
+from envweave.server.sessions import SessionTable, SessionWatcher
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import (
     OF_SERVERS,
@@ -44,10 +44,10 @@ class Service:
         together: Steps of many of them at once.
     """
 
-    def __init__(self, make_place: Callable[[], Place], options: ServerOptions) -> None:
+    def __init__(self, make_place: Callable[[], Runtime], options: ServerOptions) -> None:
         self.options = options
         self._make_place = make_place
-        self._watchers: list[Watcher] = []
+        self._watchers: list[SessionWatcher] = []
         self._stoppers: list[Callable[[], Awaitable[None]]] = []
         self.renew()
 
@@ -55,12 +55,12 @@ class Service:
         """Make ready to start, also once more after it was stopped, or could not start."""
         self.place = self._make_place()
         self.table = SessionTable(self.place, self.options, self._watchers)
-        self.together = Together(self.table)
+        self.together = StepBatcher(self.table)
         self._sweeping: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._is_stopped = False
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: SessionWatcher) -> None:
         """Tell somebody what happens, from now on."""
         self._watchers.append(watcher)
 
@@ -178,12 +178,12 @@ class Service:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise OptionError(f"{name}={short(value)} is no text.")
+        raise OptionError(f"{name}={short_repr(value)} is no text.")
     return value
 
 
 def _number(params: dict[str, Any], name: str, default: int) -> int:
     value = params.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise OptionError(f"{name}={short(value)} is no whole number of 0 or more.")
+        raise OptionError(f"{name}={short_repr(value)} is no whole number of 0 or more.")
     return value

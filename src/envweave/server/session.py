@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from envweave.codec.spec import short
+from envweave.codec.spec import short_repr
 from envweave.errors import BusyError, CallOrderError, OptionError, SessionGoneError
-from envweave.server.runtime.base import Runner, Wishes
+from envweave.server.runtime.base import SessionOptions, SessionRuntime
 from envweave.session import Position
 from envweave.types import StepResult
 from envweave.wire.messages import Call, Reply
-from envweave.wire.results import wired
+from envweave.wire.results import encode_result
 
 
 @final
@@ -37,7 +37,7 @@ class ServedSession:
 
     def __init__(self, session_id: str, replies_kept: int, now_s: float) -> None:
         self.id = session_id
-        self.runner: Runner | None = None
+        self.runner: SessionRuntime | None = None
         self.timeout_s: float | None = None
         self.connection: object | None = None
         self.since_s = now_s
@@ -105,7 +105,7 @@ class ServedSession:
         """Return the reply to a call, of which perhaps only an ordinary result was kept."""
         if isinstance(reply, Reply):
             return reply
-        return Reply(id=number, session=self.id, result=wired(reply, None, None))
+        return Reply(id=number, session=self.id, result=encode_result(reply, None, None))
 
     def end(self, reply: Reply | StepResult[Any], now_s: float) -> None:
         """Take the reply to the call under way, for its caller and whoever repeated it.
@@ -134,7 +134,7 @@ MAX_S = 1e8
 """How many seconds a caller may ask for at most: three years."""
 
 
-def read_wishes(params: dict[str, Any], limit_s: float | None) -> Wishes:
+def read_wishes(params: dict[str, Any], limit_s: float | None) -> SessionOptions:
     """Return what the caller of `open` wants.
 
     Raises:
@@ -145,11 +145,11 @@ def read_wishes(params: dict[str, Any], limit_s: float | None) -> Wishes:
         raise OptionError(f"open() takes no {sorted(map(str, unknown))[0]!r}.")
     autoreset = params.get("autoreset", False)
     if not isinstance(autoreset, bool):
-        raise OptionError(f"autoreset={short(autoreset)} is neither true nor false.")
+        raise OptionError(f"autoreset={short_repr(autoreset)} is neither true nor false.")
     timeout_s = read_seconds(params.get("timeout_s"))
     if limit_s is not None:
         timeout_s = limit_s if timeout_s is None else min(timeout_s, limit_s)
-    return Wishes(autoreset, timeout_s, _read_position(params.get("position")))
+    return SessionOptions(autoreset, timeout_s, _read_position(params.get("position")))
 
 
 def read_seconds(value: Any) -> float | None:
@@ -161,7 +161,7 @@ def read_seconds(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_S:
-        raise OptionError(f"timeout_s={short(value)} is no number of seconds above 0.")
+        raise OptionError(f"timeout_s={short_repr(value)} is no number of seconds above 0.")
     return float(value)
 
 
@@ -178,7 +178,9 @@ def read_wait(value: Any) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_S:
-        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {short(value)}.")
+        raise OptionError(
+            f"wait_s must be a number of seconds of 0 or more, got {short_repr(value)}."
+        )
     return float(value)
 
 

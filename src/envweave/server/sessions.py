@@ -23,10 +23,10 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Place
+from envweave.server.runtime.base import Runtime
 from envweave.server.session import ServedSession, read_seconds, read_wait, read_wishes
 from envweave.wire.faults import fault_of
-from envweave.wire.messages import Call, Fault, Reply
+from envweave.wire.messages import Call, Reply, WireFault
 
 logger = logging.getLogger("envweave.server")
 
@@ -46,7 +46,7 @@ CLOSE_S = 15.0
 _LOOKS = 4  # how often a time limit is looked at before it is over
 
 
-class Watcher(Protocol):
+class SessionWatcher(Protocol):
     """Whom a server tells what it does."""
 
     def called(self, method: str, code: str, seconds: float, count: int = 1) -> None:
@@ -69,7 +69,7 @@ class SessionTable:
     """
 
     def __init__(
-        self, place: Place, options: ServerOptions, watchers: Sequence[Watcher] = ()
+        self, place: Runtime, options: ServerOptions, watchers: Sequence[SessionWatcher] = ()
     ) -> None:
         self.is_draining = False
         self.watchers = watchers
@@ -146,7 +146,7 @@ class SessionTable:
         if session.is_unwanted:
             self._close_soon(session, "closed")
 
-    def told(self, method: str, error: BaseException) -> Fault:
+    def told(self, method: str, error: BaseException) -> WireFault:
         """Return an error as its caller is told; what is not for strangers goes to the log."""
         if isinstance(error, ClosedError):  # its caller did not; the server is stopping
             error = SessionGoneError(f"The server closed the session while its {method}() ran.")

@@ -9,12 +9,12 @@ from typing import Any, final
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.errors import ActionError, BadReturnError, suggest
 from envweave.session.results import check_parts, number, split_all
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class AgentRewards:
     """One step of several agents, after the books are made up."""
 
     parts: tuple[
@@ -25,7 +25,7 @@ class Settled:
 
 
 @final
-class AgentLedger:
+class AgentStates:
     """The books of one multi-agent episode. It decides nothing; the session reads it."""
 
     def __init__(self, possible_agents: tuple[str, ...], action_spec: Spec) -> None:
@@ -107,13 +107,13 @@ class AgentLedger:
                         f"An observation came for {agent!r}, who is not in possible_agents."
                     )
                 self._owed[agent] = None
-            shown[agent] = self._seen[agent] = keep(observation)
+            shown[agent] = self._seen[agent] = snapshot(observation)
             info = infos.get(agent)
             mask = info.get("action_mask") if isinstance(info, dict) else None
-            self._masks[agent] = keep(mask)
+            self._masks[agent] = snapshot(mask)
         return shown
 
-    def settle(self, read: StepResult[dict[str, Any]], end: EpisodeEnd | None) -> Settled:
+    def settle(self, read: StepResult[dict[str, Any]], end: EpisodeEnd | None) -> AgentRewards:
         """Book one step: who sees what, who earned what, who leaves, and whether all is over.
 
         Args:
@@ -154,7 +154,7 @@ class AgentLedger:
         present = [agent for agent in terminated if agent in shown or agent in earned]
         terminated = {agent: terminated[agent] for agent in present}
         truncated = {agent: truncated[agent] for agent in present}
-        return Settled((shown, earned, terminated, truncated), end, agent_ends)
+        return AgentRewards((shown, earned, terminated, truncated), end, agent_ends)
 
     def _pay(self, rewards: Mapping[str, float | None]) -> None:
         """Add what a step earned; what was owed to those who just acted starts anew."""

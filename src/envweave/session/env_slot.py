@@ -10,7 +10,7 @@ from envweave.types import EpisodeEnd, LogEvent, ToolCallRequest
 
 
 @final
-class Seat:
+class EnvSlot:
     """Holds one environment at a time.
 
     One that failed is not trusted with another episode. Before its next `reset` a driver takes

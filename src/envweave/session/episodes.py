@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, final
 
 from envweave.codec import to_plain
 from envweave.environment import Interface
-from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, in_words
-from envweave.session.env_slot import Seat
+from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, format_error
+from envweave.session.env_slot import EnvSlot
 from envweave.types import Task, Tasks
 from envweave.types.results import same
 from envweave.types.tasks import WITHHELD
@@ -78,7 +78,7 @@ class EpisodePlan:
     with one drawn from the system.
     """
 
-    def __init__(self, seat: Seat, interface: Interface) -> None:
+    def __init__(self, seat: EnvSlot, interface: Interface) -> None:
         self._name = interface.name
         self._seat = seat
         self._takes = interface.reset_takes
@@ -143,7 +143,7 @@ class EpisodePlan:
         except TaskError:
             raise
         except Exception as error:
-            raise TaskError(f"Task {task_id!r} cannot be made: {in_words(error)}") from error
+            raise TaskError(f"Task {task_id!r} cannot be made: {format_error(error)}") from error
 
     def _with_private(self, task: Task) -> Task:
         """Return the environment's own task, if a caller has given it without its private part."""
@@ -206,7 +206,7 @@ class EpisodePlan:
         except TaskError:
             raise
         except Exception as error:
-            raise TaskError(f"{self._name} could not draw a task: {in_words(error)}") from error
+            raise TaskError(f"{self._name} could not draw a task: {format_error(error)}") from error
 
 
 def _public_part(task: Task) -> Any:

@@ -23,7 +23,7 @@ _REASONS, _BLAMES = get_args(Reason), (None, *get_args(Blame))
 
 
 @final
-class Outbox:
+class EventQueue:
     """Collects what is emitted, and knows which tool calls are open.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from envweave.codec.pydantic_models import carries_outcome
 from envweave.errors import BadReturnError
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.transforms import CompositeTransform, apply_transform
 from envweave.types import (
     REFUSED,
@@ -33,7 +33,7 @@ Start: TypeAlias = tuple[AutoResetReady[Any], Asked, tuple[Event, ...]]
 """What an episode begins with: its first observation, who is asked to act, what was said."""
 
 
-class Episode(Protocol):
+class EpisodeState(Protocol):
     """Which step of which episode a result is about."""
 
     episode_id: str | None
@@ -42,7 +42,11 @@ class Episode(Protocol):
 
 
 def make_result(
-    parts: Parts, end: EpisodeEnd | None, events: tuple[Event, ...], asked: Asked, about: Episode
+    parts: Parts,
+    end: EpisodeEnd | None,
+    events: tuple[Event, ...],
+    asked: Asked,
+    about: EpisodeState,
 ) -> StepResult[Any]:
     """Make the result of a step."""
     result: StepResult[Any] = StepResult(*parts, end=end, step_index=about.step_index)
@@ -56,7 +60,7 @@ def refused_row(
     last: Any,
     asked: tuple[NeedAction[Any], ...],
     waiting: tuple[Event, ...],
-    about: Episode,
+    about: EpisodeState,
     *,
     several_agents: bool,
 ) -> StepResult[Any]:
@@ -345,7 +349,7 @@ def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, An
     read = read_reset(outcome)
     shown, info = read.observation, read.info
     if transform is not None:
-        shown = apply_transform(transform, keep(shown))
+        shown = apply_transform(transform, snapshot(shown))
         info = {**info, **shown.metadata}
     ends = isinstance(shown, Observation) and (shown.done is True or shown.truncated is True)
     if ends or read.end is not None:
@@ -360,7 +364,7 @@ def read_agents_start(
     read = read_agents_reset(outcome)
     if transform is not None:
         for agent, one in read.observation.items():
-            shown = apply_transform(transform, keep(one))
+            shown = apply_transform(transform, snapshot(one))
             read.observation[agent], read.info[agent] = shown, shown.metadata
     if fits is not None:
         fits(read.observation)
@@ -425,7 +429,7 @@ def _told(
     observation: Observation, reward: Any, terminated: Any, truncated: Any, info: Any
 ) -> Observation:
     """Return a copy that knows what a wrapper or a result says besides it."""
-    told: Observation = keep(observation)
+    told: Observation = snapshot(observation)
     told.reward, told.done, told.truncated = reward, terminated, truncated
-    told.metadata = keep(info or {})
+    told.metadata = snapshot(info or {})
     return told

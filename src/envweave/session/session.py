@@ -36,13 +36,13 @@ from envweave.errors import (
     ResetFailedError,
     ResetNeededError,
     StateFailedError,
-    in_words,
+    format_error,
 )
 from envweave.session import results
-from envweave.session.agents import AgentLedger
-from envweave.session.env_slot import Seat
+from envweave.session.agents import AgentStates
+from envweave.session.env_slot import EnvSlot
 from envweave.session.episodes import EpisodePlan, Position
-from envweave.session.events import Outbox
+from envweave.session.events import EventQueue
 from envweave.session.results import (
     Parts,
     Start,
@@ -53,7 +53,13 @@ from envweave.session.results import (
     read_parts,
     read_start,
 )
-from envweave.session.snapshot import HELD_ALONE, is_flat, keep, keep_info, keep_state
+from envweave.session.snapshot import (
+    HELD_ALONE,
+    is_shallow_immutable,
+    keep_state,
+    snapshot,
+    snapshot_info,
+)
 from envweave.types import (
     AGENT,
     AutoResetReady,
@@ -120,7 +126,7 @@ def looking(session: Session) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise StateFailedError(f"{name}.state failed: {in_words(error)}") from error
+        raise StateFailedError(f"{name}.state failed: {format_error(error)}") from error
     finally:
         del session.said[before:]
 
@@ -166,15 +172,15 @@ class Session:
         self.transform = self._callers_transform = transform
         self._read_action = interface.action_spec.read
         self._name = interface.name
-        self._outbox = Outbox()
+        self._outbox = EventQueue()
         self.said = self._outbox.said
-        self.seat = Seat(environment, self.said)
+        self.seat = EnvSlot(environment, self.said)
         self._plan = EpisodePlan(self.seat, interface)
         self.info: dict[str, Any] = {}
         self._owed: float | None = None  # earned since the agent acted, while tools were called
         self._broken: str | None = None  # why no episode is running
         agents = interface.possible_agents
-        self._ledger = None if agents is None else AgentLedger(agents, interface.action_spec)
+        self._ledger = None if agents is None else AgentStates(agents, interface.action_spec)
 
     @property
     def environment(self) -> Environment:
@@ -232,7 +238,7 @@ class Session:
             shown, info = read_start(outcome, self.transform)
             if self.fits is not None:
                 self.fits(shown)
-            observation = self.last = keep(shown)
+            observation = self.last = snapshot(shown)
         else:
             read = read_agents_start(outcome, self.transform, self.fits)
             self._ledger.clear()
@@ -249,7 +255,7 @@ class Session:
             asked = self._ledger.ask(self.seat.to_act())
         self.step_index = 0
         self.phase = _TOOL if self._outbox.open_calls else _LIVE
-        info = self.info = keep_info(info)
+        info = self.info = snapshot_info(info)
         if self._plan.seed is not None:
             info["seed"] = self._plan.seed
         return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events
@@ -258,9 +264,9 @@ class Session:
         """Return what to raise for an author's `reset` that failed."""
         self._move(_ENDED)
         self.seat.is_spent = True
-        self._broken = f"its last reset() failed: {in_words(error)}"
+        self._broken = f"its last reset() failed: {format_error(error)}"
         kind = EnvironmentLostError if isinstance(error, EnvironmentLostError) else ResetFailedError
-        return kind(f"{self._name}.reset() failed: {in_words(error)}")
+        return kind(f"{self._name}.reset() failed: {format_error(error)}")
 
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""
@@ -274,9 +280,9 @@ class Session:
         self._move(_ENDED)
         if self.episode_id != result.episode_id:  # else no task was found, and no reset ran
             self.seat.is_spent = True
-        self._broken = f"its last reset() failed: {in_words(error)}"
+        self._broken = f"its last reset() failed: {format_error(error)}"
         logger.warning("the autoreset of %s failed", self._name, exc_info=error)
-        result.info = {**result.info, "reset_error": in_words(error)}
+        result.info = {**result.info, "reset_error": format_error(error)}
         return result
 
     # One step
@@ -330,9 +336,14 @@ class Session:
             kind, is_bare = type(observation), observation is outcome  # in no tuple of an author's
             if kind is _ndarray:
                 observation = observation.copy()
-            elif not is_bare or info or getrefcount(observation) > HELD_ALONE or not is_flat(kind):
-                observation = keep(observation)
-            info = keep_info(info) if info else {}
+            elif (
+                not is_bare
+                or info
+                or getrefcount(observation) > HELD_ALONE
+                or not is_shallow_immutable(kind)
+            ):
+                observation = snapshot(observation)
+            info = snapshot_info(info) if info else {}
         except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
         self.last = observation
@@ -368,7 +379,7 @@ class Session:
         observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
         if self.fits is not None:
             self.fits(observation)
-        kept = keep(observation)
+        kept = snapshot(observation)
         answers = self._outbox.answering is not None
         end, events = self._outbox.read()
         end, terminated, truncated = results.settle_end(end, terminated, truncated)
@@ -381,10 +392,10 @@ class Session:
             self._owed = results.total(self._owed, reward)
             if answers and not self._outbox.open_calls:
                 asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
-        parts = (kept, reward, terminated, truncated, keep_info(info))
+        parts = (kept, reward, terminated, truncated, snapshot_info(info))
         return self._result(parts, end, events, asked)
 
-    def _conclude_agents(self, ledger: AgentLedger, outcome: Any) -> StepResult[Any]:
+    def _conclude_agents(self, ledger: AgentStates, outcome: Any) -> StepResult[Any]:
         read = read_agents(outcome, self.transform, self.fits)
         self._outbox.overhear(read)
         answers = self._outbox.answering is not None
@@ -396,7 +407,7 @@ class Session:
         self.last = settled.parts[0] if settled.end is not None else ledger.seen
         self.step_index += not answers
         events = (*events, *settled.agent_ends)
-        info = {agent: keep_info(one) if one else {} for agent, one in read.info.items()}
+        info = {agent: snapshot_info(one) if one else {} for agent, one in read.info.items()}
         return self._result((*settled.parts, info), settled.end, events, asked)
 
     def _result(
@@ -427,8 +438,8 @@ class Session:
         """End the episode by a failure: no reward, the last good observation, an owner."""
         logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
         self.step_index += self._outbox.answering is None
-        end = EpisodeEnd(reason, blame, in_words(error))
-        last, events = keep(self.last), self._outbox.logs()
+        end = EpisodeEnd(reason, blame, format_error(error))
+        last, events = snapshot(self.last), self._outbox.logs()
         if self._ledger is None:
             return self._result((last, None, False, True, {}), end, events)
         self._ledger.clear()
@@ -445,11 +456,11 @@ class Session:
 
     def refused(self, error: ActionError) -> StepResult[Any]:
         """Return a refused action as the row of a batch, whose other rows were stepped."""
-        last, waiting = keep(self.last), tuple(self._outbox.open_calls.values())
+        last, waiting = snapshot(self.last), tuple(self._outbox.open_calls.values())
         if self._ledger is not None:
             asked = self._ledger.ask_again()
         else:
-            asked = (NeedAction(last, keep(self.info.get("action_mask"))),)
+            asked = (NeedAction(last, snapshot(self.info.get("action_mask"))),)
         several = self._ledger is not None
         return results.refused_row(error, last, asked, waiting, self, several_agents=several)
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import Spec, spec_from_hint
-from envweave.codec.containers import Either
-from envweave.codec.records import Record
-from envweave.codec.scalars import Boolean, Choice, Integer, Real, Text
+from envweave.codec.containers import UnionSpec
+from envweave.codec.records import DataclassSpec
+from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
 from envweave.codec.spaces import shown_fields
 from envweave.errors import BadReturnError, DefinitionError
 from envweave.types import State
@@ -25,7 +25,7 @@ _NAMES: dict[Any, tuple[str, ...]] = {}
 _PLAIN: dict[Any, bool] = {}
 
 
-def keep(value: Any) -> Any:
+def snapshot(value: Any) -> Any:
     """Return a copy of an observation that no later call can change.
 
     Raises:
@@ -93,17 +93,17 @@ def _field_names(cls: Any) -> tuple[str, ...]:
     return names
 
 
-def keep_info(info: dict[str, Any]) -> dict[str, Any]:
+def snapshot_info(info: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of an info: its own dict, and its own action mask."""
     kept = info.copy()
     if "action_mask" in kept:
-        kept["action_mask"] = keep(kept["action_mask"])
+        kept["action_mask"] = snapshot(kept["action_mask"])
     return kept
 
 
 def keep_state(state: Any, episode_id: str | None, step_count: int) -> State:
     """Return a copy of an author's state, with what it leaves open filled in."""
-    kept: State = keep(state)
+    kept: State = snapshot(state)
     if isinstance(kept, State) and kept.episode_id is None:
         object.__setattr__(kept, "episode_id", episode_id)
         object.__setattr__(kept, "step_count", kept.step_count or step_count)
@@ -120,7 +120,7 @@ HELD_ALONE = _references(object())
 nobody else holds it: then nobody else can write to it."""
 
 
-def is_flat(cls: Any) -> bool:
+def is_shallow_immutable(cls: Any) -> bool:
     """Whether nothing inside an object of this class can be changed, only the object itself.
 
     So it is for numbers, texts, and dataclasses of such. `metadata` is looked at apart.
@@ -138,10 +138,10 @@ def _look(cls: Any) -> bool:
         spec = spec_from_hint(cls)
     except DefinitionError:
         return False
-    return isinstance(spec, Record) and all(map(_is_immutable, shown_fields(spec).values()))
+    return isinstance(spec, DataclassSpec) and all(map(_is_immutable, shown_fields(spec).values()))
 
 
 def _is_immutable(spec: Spec) -> bool:
-    if isinstance(spec, Either):
+    if isinstance(spec, UnionSpec):
         return all(map(_is_immutable, spec.options))
-    return isinstance(spec, Boolean | Choice | Integer | Real | Text)
+    return isinstance(spec, BoolSpec | EnumSpec | IntSpec | FloatSpec | StrSpec)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from envweave.errors import EnvWeaveError, in_words
+from envweave.errors import EnvWeaveError, format_error
 
 SubjectT = TypeVar("SubjectT")
 
@@ -66,7 +66,7 @@ class Check(Generic[SubjectT]):
         except CheckFailedError as failure:
             return CheckOutcome(self.name, self.promise, "failed", str(failure))
         except Exception as error:  # noqa: BLE001 - the environment under test may do anything
-            return CheckOutcome(self.name, self.promise, "failed", in_words(error))
+            return CheckOutcome(self.name, self.promise, "failed", format_error(error))
         return CheckOutcome(self.name, self.promise, "passed")
 
 
@@ -91,6 +91,6 @@ def refuses(call: Callable[[], Any], error: type[EnvWeaveError], what: str) -> E
         return refusal
     except Exception as other:
         raise CheckFailedError(
-            f"{what} raised {in_words(other)}; expected {error.__name__}."
+            f"{what} raised {format_error(other)}; expected {error.__name__}."
         ) from other
     raise CheckFailedError(f"{what} was accepted, and returned {got!r}; expected {error.__name__}.")

@@ -6,14 +6,14 @@ import threading
 from typing import Any
 
 from envweave.codec import Spec
-from envweave.codec.containers import Model, Record
+from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.errors import (
     ActionError,
     ClosedError,
     ResetNeededError,
     SpecError,
 )
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.testing.action_checks import ACTION_CHECKS
 from envweave.testing.agent_checks import AGENT_CHECKS
 from envweave.testing.check_result import Check, NotApplicable, refuses, require
@@ -197,10 +197,10 @@ def observations_do_not_change_later(subject: Subject) -> None:
     with subject.opened() as env:
         result = subject.start(env)
         choose = subject.policy(env)
-        shown = [(0, result.observation, keep(result.observation))]
+        shown = [(0, result.observation, snapshot(result.observation))]
         while not result.done and len(shown) < subject.max_steps:
             _, result = subject.act(env, choose, result)
-            shown.append((result.step_index, result.observation, keep(result.observation)))
+            shown.append((result.step_index, result.observation, snapshot(result.observation)))
         subject.start(env)
 
         for index, observation, copy in shown:
@@ -268,9 +268,9 @@ def close_leaves_no_thread_behind(subject: Subject) -> None:
     require(not left, f"Threads are left: {left}.")
 
 
-def _record(spec: Spec, agents: tuple[str, ...] | None) -> Record | Model:
+def _record(spec: Spec, agents: tuple[str, ...] | None) -> DataclassSpec | PydanticSpec:
     one = spec[agents[0]] if agents else spec  # type: ignore[index] # an AgentsSpec by then
-    if not isinstance(one, Record | Model):
+    if not isinstance(one, DataclassSpec | PydanticSpec):
         raise NotApplicable("Its actions have no fields.")
     return one
 

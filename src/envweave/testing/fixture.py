@@ -17,7 +17,7 @@ from envweave.types import StepResult, ToolResult
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedEpisode:
     """One episode as it was seen: the actions, and every result from the reset on."""
 
     actions: list[Any]
@@ -101,7 +101,7 @@ class Subject:
 
         return scripted
 
-    def play(self, env: Env, *, until_end: bool = False) -> Played:
+    def play(self, env: Env, *, until_end: bool = False) -> PlayedEpisode:
         """Play one episode, to its end or `max_steps`.
 
         Raises:
@@ -117,7 +117,7 @@ class Subject:
             results.append(result)
         if until_end and not result.done:
             raise NotApplicable(f"No episode ended within {self.max_steps} steps.")
-        return Played(actions, results)
+        return PlayedEpisode(actions, results)
 
     def act(
         self, env: Env, choose: Callable[[StepResult[Any]], Any], result: StepResult[Any]
@@ -145,7 +145,7 @@ class Subject:
         except SpecError as error:
             raise NotApplicable(str(error)) from None
 
-    def same_episode(self, left: Played, right: Played, what: str) -> None:
+    def same_episode(self, left: PlayedEpisode, right: PlayedEpisode, what: str) -> None:
         """Fail unless two episodes are the same, step by step."""
         from envweave.types.results import same
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from envweave.api import Env
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.containers import Model, Record
-from envweave.codec.scalars import Choice, Integer
+from envweave.codec.containers import DataclassSpec, PydanticSpec
+from envweave.codec.scalars import EnumSpec, IntSpec
 from envweave.errors import ActionError
 from envweave.types import NeedAction, StepResult, ToolResult
 
@@ -49,7 +49,7 @@ class RandomPolicy:
         legal = np.flatnonzero(np.asarray(need.action_mask))
         if len(legal) == 0:
             return spec.sample(self._rng)
-        if isinstance(spec, Record | Model):
+        if isinstance(spec, DataclassSpec | PydanticSpec):
             own = [name for name in spec.fields if name != "metadata"]
             if len(own) == 1 and (choices := _choices(spec.fields[own[0]])) is not None:
                 return spec.cls(**{own[0]: choices[int(self._rng.choice(legal))]})
@@ -79,8 +79,8 @@ def take_step(
 
 
 def _choices(spec: Spec) -> Sequence[Any] | None:
-    if isinstance(spec, Choice):
+    if isinstance(spec, EnumSpec):
         return spec.values
-    if isinstance(spec, Integer) and spec.low is not None and spec.high is not None:
+    if isinstance(spec, IntSpec) and spec.low is not None and spec.high is not None:
         return range(spec.low, spec.high + 1)
     return None

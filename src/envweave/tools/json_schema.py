@@ -12,8 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from envweave.codec import AnySpec, Spec, spec_from_hint, to_plain
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Model, Record
-from envweave.codec.scalars import Instance
+from envweave.codec.containers import (
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    PydanticSpec,
+    TupleSpec,
+    UnionSpec,
+)
+from envweave.codec.scalars import InstanceSpec
 from envweave.codec.spec import gathered
 from envweave.errors import DefinitionError
 from envweave.tools.arguments import EMPTY, Argument, Arguments, Parameter, is_usable
@@ -114,20 +121,20 @@ def _has_json(argument: Argument) -> bool:
 def _can_be_plain(spec: Spec) -> bool:
     """Whether plain data can fit: nobody can write down an object of an unknown class."""
     match spec:
-        case Instance():
+        case InstanceSpec():
             return False
-        case Listing(item=item):
+        case ListSpec(item=item):
             return _can_be_plain(item)
-        case Fixed(items=items):
+        case TupleSpec(items=items):
             return all(map(_can_be_plain, items))
-        case Dictionary(fields=None, item=item):
+        case DictSpec(fields=None, item=item):
             return _can_be_plain(item)
-        case Dictionary(fields=fields) if fields is not None:
+        case DictSpec(fields=fields) if fields is not None:
             needed = [one for name, one in fields.items() if name not in spec.optional]
             return all(map(_can_be_plain, needed))
-        case Either(options=options):
+        case UnionSpec(options=options):
             return any(map(_can_be_plain, options))
-        case Record() | Model():
+        case DataclassSpec() | PydanticSpec():
             taken = {**spec.fields, **spec.init_only}
             needed = [one for name, one in taken.items() if name not in spec.optional]
             return all(map(_can_be_plain, needed))

@@ -43,7 +43,7 @@ class ToolSource(ABC):
 _A_MOMENT_S = 0.01
 
 
-class Brought(NamedTuple):
+class SourcedTool(NamedTuple):
     """A tool, and the name of the source that it is from."""
 
     tool: Tool
@@ -51,7 +51,7 @@ class Brought(NamedTuple):
 
 
 @final
-class Gathering:
+class ToolCollection:
     """Starts sources when they are needed, and ends them when nobody needs them any more.
 
     Attributes:
@@ -63,7 +63,7 @@ class Gathering:
 
     def __init__(self) -> None:
         self.sources: tuple[ToolSource, ...] = ()
-        self.brought: dict[str, Brought] = {}
+        self.brought: dict[str, SourcedTool] = {}
         self.is_started = True
         self._lock = threading.Lock()  # protects all of it
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -141,8 +141,8 @@ def _joined(
     sources: Sequence[ToolSource],
     found: Sequence[Sequence[Tool] | BaseException],
     taken: Container[str],
-) -> dict[str, Brought]:
-    brought: dict[str, Brought] = {}
+) -> dict[str, SourcedTool]:
+    brought: dict[str, SourcedTool] = {}
     for source, tools in zip(sources, found, strict=True):
         if isinstance(tools, BaseException):
             raise tools
@@ -155,7 +155,7 @@ def _joined(
                     f"Two tools are called {tool.name!r}: one of {other}, one of {source.name}. "
                     "Rename one, or do without it."
                 )
-            brought[tool.name] = Brought(tool, source.name)
+            brought[tool.name] = SourcedTool(tool, source.name)
     return brought
 
 
@@ -164,7 +164,7 @@ class CallLimitError(EnvWeaveError, RuntimeError):
 
 
 @final
-class Ledger:
+class CallCounter:
     """Counts the calls of one episode.
 
     Args:
@@ -233,8 +233,8 @@ class ToolRegistry:
         self._max_calls = max_calls
         self._lock = threading.Lock()  # held while the table is replaced
         self._own: dict[str, Tool] = {}
-        self._gathering = Gathering()
-        self._ledger = Ledger(max_calls)
+        self._gathering = ToolCollection()
+        self._ledger = CallCounter(max_calls)
         for name, one in _listed(tools):
             self._add(_tool(name, one, None, None), replace=False)
 
@@ -408,8 +408,8 @@ class ToolRegistry:
                     f"allow=[{name!r}, …]: no tool is called so.{suggest(name, everything)} "
                     f"Known: {', '.join(everything) or 'none'}."
                 )
-        self._ledger = Ledger(self._max_calls)
-        ledger = Ledger(self._max_calls)
+        self._ledger = CallCounter(self._max_calls)
+        ledger = CallCounter(self._max_calls)
         return {name: tool.made_for(ledger.admit) for name, tool in tools.items()}
 
     async def close(self, *, holder: object = None) -> None:

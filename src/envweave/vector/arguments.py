@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AgentsSpec, Spec
-from envweave.codec.containers import Model, Record
-from envweave.codec.spec import short
+from envweave.codec.containers import DataclassSpec, PydanticSpec
+from envweave.codec.spec import short_repr
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, suggest
 from envweave.session.episodes import read_seed
 from envweave.types import Task
@@ -48,7 +48,7 @@ def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
     if array.ndim == 0:
         raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
     values = array.tolist() if array.ndim == 1 else list(array)
-    if not isinstance(spec, Record | Model):
+    if not isinstance(spec, DataclassSpec | PydanticSpec):
         return values
     fields = [name for name in spec.fields if name != "metadata"]
     if len(fields) != 1:
@@ -118,8 +118,9 @@ def _column(name: str, column: Any, num_envs: int) -> list[Any]:
         except TypeError:
             pass  # an array of no dimension
     raise ActionError(
-        f"actions.{name}: {short(column)} is no column. A dict holds one value an environment "
-        f"for each field: {{{name!r}: [{short(column)}] * {num_envs}}}; or pass a list of actions."
+        f"actions.{name}: {short_repr(column)} is no column. A dict holds one value an environment "
+        f"for each field: {{{name!r}: [{short_repr(column)}] * {num_envs}}}; or pass "
+        "a list of actions."
     )
 
 
@@ -132,23 +133,24 @@ def read_ids(ids: Any, num_envs: int) -> list[int]:
     if not _is_sequence(ids):
         such = int(ids) if isinstance(ids, int | np.integer) else 0
         raise OptionError(
-            f"ids={short(ids)} is no list of environments. Pass a list or an array of their "
+            f"ids={short_repr(ids)} is no list of environments. Pass a list or an array of their "
             f"numbers, such as ids=[{such}]."
         )
     chosen = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     for i in chosen:
         if isinstance(i, bool | np.bool_):
             raise OptionError(
-                f"ids={short(chosen)} is a mask; ids are numbers. Use ids=np.flatnonzero(mask)."
+                f"ids={short_repr(chosen)} is a mask; ids are numbers. Use "
+                "ids=np.flatnonzero(mask)."
             )
         if not isinstance(i, int | np.integer):
             raise OptionError(
-                f"ids={short(chosen)} must be whole numbers from 0 to {num_envs - 1}, but "
-                f"{short(i)} is none."
+                f"ids={short_repr(chosen)} must be whole numbers from 0 to {num_envs - 1}, but "
+                f"{short_repr(i)} is none."
             )
     if len(set(chosen)) < len(chosen) or not all(0 <= i < num_envs for i in chosen):
         raise OptionError(
-            f"ids={short(chosen)} must be different numbers from 0 to {num_envs - 1}."
+            f"ids={short_repr(chosen)} must be different numbers from 0 to {num_envs - 1}."
         )
     return [int(i) for i in chosen]
 

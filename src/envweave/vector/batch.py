@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.types import NeedAction, Request, ResetResult, StepResult
 from envweave.vector.columns import Columns, Layout, lent, owned, replaced
 
@@ -434,7 +434,7 @@ class ResetBatch:
             return self._began[i]
         stands = self._others[i]
         row = ResetResult(
-            keep(stands.observation),
+            snapshot(stands.observation),
             requests=(),
             episode_id=stands.episode_id,
             task_id=stands.task_id,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.containers import Dictionary, Model, Record
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
 from envweave.codec.hints import Declared
-from envweave.codec.scalars import Array, Boolean, Choice, Integer, Real
+from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec
 from envweave.codec.spaces import NOT_SHOWN, shown_fields
-from envweave.codec.spec import short
+from envweave.codec.spec import short_repr
 from envweave.errors import BadReturnError
-from envweave.session.snapshot import IMMUTABLE, keep
+from envweave.session.snapshot import IMMUTABLE, snapshot
 from envweave.types import Observation
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Columns: TypeAlias = Any
 """An array, a list, or a dict of such by field."""
 
 
-class MisfitError(Exception):
+class LayoutMismatchError(Exception):
     """Some row does not fit; who it is takes a second look. Never leaves the vector."""
 
 
@@ -87,7 +87,7 @@ class Numbers:
         try:
             array = np.array(rows, self.dtype)
         except OverflowError:
-            raise MisfitError from None
+            raise LayoutMismatchError from None
         array.flags.writeable = False
         return array
 
@@ -121,7 +121,7 @@ class Arrays:
         elif [row.dtype for row in rows].count(self.dtype) != count or [
             row.shape for row in rows
         ].count(self.shape) != count:
-            raise MisfitError
+            raise LayoutMismatchError
         return self.join(rows)
 
     def join(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -174,7 +174,7 @@ class Fields:
                 raise BadReturnError(f"An observation has no {name!r}.") from None
             except Exception as error:
                 raise BadReturnError(
-                    f"The {name!r} of an observation cannot be read: {short(error)}."
+                    f"The {name!r} of an observation cannot be read: {short_repr(error)}."
                 ) from error
             try:
                 column.check(one)
@@ -194,15 +194,15 @@ class Fields:
             MisfitError: Some row does not fit.
         """
         if set(map(type, rows)) != {self.kind} and not all(isinstance(r, self.kind) for r in rows):
-            raise MisfitError
+            raise LayoutMismatchError
         if self.kind is dict and list(map(len, rows)).count(len(self.columns)) != len(rows):
-            raise MisfitError
+            raise LayoutMismatchError
         gathered = {}
         for name, column in self.columns.items():
             try:
                 values = list(map(self.get(name), rows))
             except Exception:  # noqa: BLE001 - an author's property; `check` says it in words
-                raise MisfitError from None
+                raise LayoutMismatchError from None
             gathered[name] = column.gather(values)
         return gathered
 
@@ -214,26 +214,26 @@ def layout_of(spec: Spec, first: Any) -> Layout:
     """Decide the columns, from the spec, and where it says nothing from a first value."""
     if isinstance(spec, Declared):
         return layout_of(spec.spec, first) if spec.spec.contains(first) else Listed()
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         if not isinstance(first, spec.cls):
             raise _undeclared(first, spec.cls)
         shown = shown_fields(spec)
         columns = {n: layout_of(s, getattr(first, n)) for n, s in shown.items()}
         return Fields(columns, operator.attrgetter, spec.cls)
-    if isinstance(spec, Dictionary) and spec.fields is not None and not spec.optional:
+    if isinstance(spec, DictSpec) and spec.fields is not None and not spec.optional:
         if not isinstance(first, dict) or first.keys() != spec.fields.keys():
             raise _undeclared(first, f"a dict of {', '.join(map(repr, spec.fields))}")
         columns = {n: layout_of(s, first[n]) for n, s in spec.fields.items()}
         return Fields(columns, operator.itemgetter, dict)
-    if isinstance(spec, Integer):
+    if isinstance(spec, IntSpec):
         return _numbers(first, np.int64)
-    if isinstance(spec, Real):
+    if isinstance(spec, FloatSpec):
         return _numbers(first, np.float64)
-    if isinstance(spec, Boolean):
+    if isinstance(spec, BoolSpec):
         return _numbers(first, np.bool_)
-    if isinstance(spec, Choice) and all(type(value) is int for value in spec.values):
+    if isinstance(spec, EnumSpec) and all(type(value) is int for value in spec.values):
         return _numbers(first, np.int64)
-    if isinstance(spec, Array | AnySpec):
+    if isinstance(spec, ArraySpec | AnySpec):
         return _by_value(first)
     return Listed()
 
@@ -288,7 +288,7 @@ def owned(columns: Columns) -> Columns:
         return {name: owned(column) for name, column in columns.items()}
     if set(map(type, columns)) <= IMMUTABLE:
         return list(columns)
-    return [keep(one) for one in columns]
+    return [snapshot(one) for one in columns]
 
 
 def lent(columns: Columns) -> Columns:
@@ -325,11 +325,11 @@ def _shown(value: Any) -> str:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"{'' if kind == 'ndarray' else f'{kind} '}{value.dtype}{value.shape}"
-    return f"{kind} {short(value)}"
+    return f"{kind} {short_repr(value)}"
 
 
 def _look(check: Callable[[Any], None], row: Any) -> None:
     try:
         check(row)
     except BadReturnError:
-        raise MisfitError from None
+        raise LayoutMismatchError from None

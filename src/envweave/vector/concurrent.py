@@ -1,6 +1,7 @@
 """Vectors whose environments are stepped apart, and come back one by one.
 
-`ApartTransport` keeps the books; a `Crew` runs the calls: on an event loop (`loop.py`), or in
+`ConcurrentTransport` keeps the books; a `WorkerCrew` runs the calls: on an event loop (`loop.py`),
+or in
 threads (`threads.py`). Every call has a number. A caller who is interrupted while it waits for
 a reset has abandoned those calls, and whatever still comes of them is dropped by number; steps
 are kept until somebody receives them.
@@ -26,7 +27,7 @@ Outcome: TypeAlias = Any
 """A result, an author's state, or whatever was raised instead."""
 
 
-class Call(NamedTuple):
+class QueuedCall(NamedTuple):
     """One call on one environment.
 
     Attributes:
@@ -44,7 +45,7 @@ class Call(NamedTuple):
     keywords: Mapping[str, Any] = {}
 
 
-class Crew(Protocol):
+class WorkerCrew(Protocol):
     """Runs the calls of many environments at once, each environment's one after the other.
 
     Every call comes to an outcome, also one that raises what is no `Exception`.
@@ -53,7 +54,7 @@ class Crew(Protocol):
     done: dict[int, Outcome]
     """The outcomes that nobody has taken out yet, by number of call, the oldest first."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: QueuedCall) -> None:
         """Run one call, some time; its outcome comes to `done`."""
 
     def wait(self, count: int, timeout_s: float | None) -> None:
@@ -67,10 +68,12 @@ class Crew(Protocol):
 
 
 @final
-class ApartTransport:
+class ConcurrentTransport:
     """Steps many sessions at once; a slow one holds up nobody but a barrier."""
 
-    def __init__(self, sessions: Sequence[Session], crew: Callable[[list[Session]], Crew]) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], crew: Callable[[list[Session]], WorkerCrew]
+    ) -> None:
         self.sessions = list(sessions)
         self._crew = crew(self.sessions)
         self._numbers = itertools.count()
@@ -103,7 +106,8 @@ class ApartTransport:
     def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         came = self._ask(
-            Call(next(self._numbers), i, "reset", (), keywords) for i, keywords in wanted.items()
+            QueuedCall(next(self._numbers), i, "reset", (), keywords)
+            for i, keywords in wanted.items()
         )
         outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(wanted, came, strict=True))
         started = first_seen(outcomes)
@@ -111,7 +115,7 @@ class ApartTransport:
             self.columns = replaced(self.columns, started, self._layout)
         return outcomes
 
-    def _ask(self, calls: Iterable[Call]) -> list[Outcome]:
+    def _ask(self, calls: Iterable[QueuedCall]) -> list[Outcome]:
         """Run calls, wait for all of them, and return what came of each."""
         asked: dict[int, int] = {}
         try:
@@ -145,7 +149,7 @@ class ApartTransport:
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
         """Let these environments take a step each."""
         for i, action in zip(ids, actions, strict=True):
-            call = Call(next(self._numbers), i, "step", (action,))
+            call = QueuedCall(next(self._numbers), i, "step", (action,))
             self._crew.run(call)  # first: what the books hold, the crew will bring
             self._steps[call.number] = i
 
@@ -198,7 +202,7 @@ class ApartTransport:
     def state(self) -> list[State]:
         """Return the state of each environment."""
         everyone = range(len(self.sessions))
-        states = self._ask([Call(next(self._numbers), i, "state") for i in everyone])
+        states = self._ask([QueuedCall(next(self._numbers), i, "state") for i in everyone])
         for outcome in states:
             if isinstance(outcome, EnvWeaveError):
                 raise outcome

@@ -7,11 +7,11 @@ from typing import Any, final
 
 from envweave.session.episodes import Position
 from envweave.session.results import join_start, make_result
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
 
 
-def passed_over(position: Position, seed: int | None) -> Position:
+def advance_seed(position: Position, seed: int | None) -> Position:
     """Return where a stream stands after a reset that took too long: as after one that failed."""
     base, k = (position.base, position.k + 1) if seed is None else (seed, 0)
     return position._replace(base=base, k=k, begun=position.begun + 1)
@@ -25,7 +25,9 @@ def lost_result(last: Any, end: EpisodeEnd, about: Any, *, several_agents: bool)
     return make_result((last, unpaid, running, cut, {}), end, (), (), about)
 
 
-def then(result: StepResult[Any], fresh: ResetResult[Any] | Exception | None) -> StepResult[Any]:
+def with_autoreset(
+    result: StepResult[Any], fresh: ResetResult[Any] | Exception | None
+) -> StepResult[Any]:
     """Put the start of the next episode into the last result of a lost one, if there is one."""
     if isinstance(fresh, ResetResult):
         ready = AutoResetReady(fresh.observation, fresh.info, fresh.episode_id, fresh.task_id)
@@ -36,7 +38,7 @@ def then(result: StepResult[Any], fresh: ResetResult[Any] | Exception | None) ->
 
 
 @final
-class Trail:
+class EpisodeTracker:
     """What the caller of one environment has seen of its episode.
 
     Attributes:
@@ -73,7 +75,7 @@ class Trail:
     @property
     def last(self) -> Any:
         """What was shown last, the caller's to change."""
-        return keep(self._last)
+        return snapshot(self._last)
 
     def lost(self, end: EpisodeEnd) -> StepResult[Any]:
         """Return the last result of the episode, which is lost."""

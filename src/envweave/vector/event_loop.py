@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection
 from typing import final
 
 from envweave.session import AsyncDriver, PrivateLoop, Session
-from envweave.vector.concurrent import Call, Outcome
+from envweave.vector.concurrent import Outcome, QueuedCall
 
 
 @final
@@ -22,14 +22,14 @@ class LoopCrew:
     def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
         self._loop = PrivateLoop(is_patient=timeout_s is None)
         self._drivers = [AsyncDriver(one, timeout_s, self._loop.idle_s) for one in sessions]
-        self._calls: deque[Call] = deque()  # that have no task yet
+        self._calls: deque[QueuedCall] = deque()  # that have no task yet
         self._tasks: dict[int, asyncio.Task[None]] = {}  # that run, by number of call
         self._last: dict[int, asyncio.Task[None]] = {}  # the last of each environment
         self._progress: asyncio.Event | None = None
         self._awaited = 0  # with how many outcomes there is progress
         self.done: dict[int, Outcome] = {}
 
-    def run(self, call: Call) -> None:
+    def run(self, call: QueuedCall) -> None:
         """Run one call, as soon as somebody waits."""
         self._calls.append(call)
 
@@ -50,12 +50,12 @@ class LoopCrew:
         except TimeoutError:
             return
 
-    def _start(self, call: Call) -> None:
+    def _start(self, call: QueuedCall) -> None:
         before = self._last.get(call.env_index)
         task = asyncio.get_running_loop().create_task(self._run(call, before))
         self._tasks[call.number] = self._last[call.env_index] = task
 
-    async def _run(self, call: Call, before: asyncio.Task[None] | None) -> None:
+    async def _run(self, call: QueuedCall, before: asyncio.Task[None] | None) -> None:
         """Run one call and deliver what came of it, also what it raised."""
         method = getattr(self._drivers[call.env_index], call.method)
         try:

@@ -18,12 +18,20 @@ import numpy as np
 from envweave.codec import Mismatch
 from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Phase, Session, SyncDriver
-from envweave.session.snapshot import is_flat, keep
+from envweave.session.snapshot import is_shallow_immutable, snapshot
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import Standing, StepBatch, Tick, batch_of
-from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, replaced
-from envweave.vector.step_columns import BLANK, HELD_BY_COLUMN, Rare, Told, take_apart
+from envweave.vector.columns import (
+    Arrays,
+    Columns,
+    Fields,
+    Layout,
+    LayoutMismatchError,
+    Listed,
+    replaced,
+)
+from envweave.vector.step_columns import BLANK, HELD_BY_COLUMN, Rare, StepColumns, take_apart
 
 
 @final
@@ -113,7 +121,7 @@ class SessionRows:
                     rare.setdefault(i, None)
         return self._book(take_apart(outcomes, rare), outcomes, rare)
 
-    def _book(self, told: Told, outcomes: list[Any], rare: Rare) -> StepBatch:
+    def _book(self, told: StepColumns, outcomes: list[Any], rare: Rare) -> StepBatch:
         special: dict[int, StepResult[Any]] = {}
         for i in sorted(rare) if rare else ():
             special[i] = self._conclude(i, outcomes[i], rare[i])
@@ -121,7 +129,7 @@ class SessionRows:
         shown = self._copies(told, special)
         try:
             successor = self._gather(told.observations, shown)
-        except MisfitError:
+        except LayoutMismatchError:
             shown = list(shown)
             for i in self._ids:
                 if i not in special:
@@ -159,7 +167,7 @@ class SessionRows:
             self._note_detours(special)
         return StepBatch(tick, self._columns)
 
-    def _copies(self, told: Told, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
+    def _copies(self, told: StepColumns, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
         """Return what may be shown of the authors' objects, which they may go on writing to."""
         if not special and not self._may_change:
             return told.observations
@@ -171,11 +179,13 @@ class SessionRows:
             return shown
         infos = told.infos
         for i, one in enumerate(told.observations):
-            is_ours = held[i] <= HELD_BY_COLUMN and i not in infos and is_flat(type(one))
+            is_ours = (
+                held[i] <= HELD_BY_COLUMN and i not in infos and is_shallow_immutable(type(one))
+            )
             if i in special or is_ours:
                 continue
             try:
-                shown[i] = keep(one)
+                shown[i] = snapshot(one)
             except BadReturnError as error:
                 special[i] = self._conclude(i, None, error)
                 shown[i] = special[i].observation

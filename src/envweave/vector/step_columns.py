@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.session.snapshot import keep_info
+from envweave.session.snapshot import snapshot_info
 from envweave.types import Observation, StepResult
 
 Rare: TypeAlias = dict[int, Exception | None]
@@ -33,7 +33,7 @@ _PARTS = operator.attrgetter("reward", "done", "truncated", "metadata")
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Told(NamedTuple):
+class StepColumns(NamedTuple):
     """The ordinary parts of many steps. In the rows of `rare` they mean nothing.
 
     Attributes:
@@ -71,7 +71,7 @@ class ByRow(Mapping[int, dict[str, Any]]):
 _NO_INFOS: Mapping[int, dict[str, Any]] = {}
 
 
-def take_apart(outcomes: list[Any], rare: Rare) -> Told:
+def take_apart(outcomes: list[Any], rare: Rare) -> StepColumns:
     """Return the columns of these outcomes, and add to `rare` the rows that are not ordinary.
 
     Where none is added and there are infos, the list is emptied.
@@ -89,7 +89,7 @@ def take_apart(outcomes: list[Any], rare: Rare) -> Told:
     if isnan(sum(rewards)):  # also of inf and -inf, which is no harm
         for i, reward in enumerate(rewards):
             _note(rare, i, not isnan(reward))
-    return Told(observations, np.frombuffer(rewards), _infos(told, outcomes, rare))
+    return StepColumns(observations, np.frombuffer(rewards), _infos(told, outcomes, rare))
 
 
 def _five(outcomes: Sequence[Any], rare: Rare) -> Sequence[Sequence[Any]]:
@@ -170,7 +170,7 @@ def _info(i: int, info: Any, rare: Rare) -> dict[str, Any]:
         if not info:
             return {}
         if type(info) is dict and "reward_parts" not in info:
-            return keep_info(info)
+            return snapshot_info(info)
         rare.setdefault(i, None)
     except Exception as error:  # noqa: BLE001 - its own question whether it is empty
         rare.setdefault(i, error)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias, final
 
 from envweave.session import LoopDriver, Session, SyncDriver
-from envweave.vector.concurrent import Call, Outcome
+from envweave.vector.concurrent import Outcome, QueuedCall
 
 MAX_THREADS = 256
 LOOK_UP_S = 0.2
@@ -45,7 +45,7 @@ class ThreadCrew:
             LoopDriver(session, timeout_s) if session.interface.is_async else SyncDriver(session)
             for session in sessions
         ]
-        self._board = _Board()
+        self._board = _TurnBoard()
         self.done = self._board.done
         self._jobs: list[Jobs] = [
             queue.SimpleQueue() for _ in range(min(len(sessions), max_threads or MAX_THREADS))
@@ -69,7 +69,7 @@ class ThreadCrew:
                 raise
             self._threads.append(thread)
 
-    def run(self, call: Call) -> None:
+    def run(self, call: QueuedCall) -> None:
         """Run one call in its environment's thread, after those that are there already."""
         method = getattr(self._drivers[call.env_index], call.method)
         job = partial(_run, call.number, partial(method, *call.args, **call.keywords), self._board)
@@ -106,7 +106,7 @@ class ThreadCrew:
 
 
 @final
-class _Board:
+class _TurnBoard:
     """What threads and their caller share. It needs no lock: each change is one operation.
 
     Attributes:
@@ -123,7 +123,7 @@ class _Board:
         self.abandoned: set[int] = set()
 
 
-def _run(number: int, call: Callable[[], Outcome], board: _Board) -> None:
+def _run(number: int, call: Callable[[], Outcome], board: _TurnBoard) -> None:
     if number in board.abandoned:
         board.abandoned.discard(number)
         return

@@ -22,11 +22,19 @@ import msgspec
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Mismatch, Spec
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Model, Record, Recursion
+from envweave.codec.containers import (
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    PydanticSpec,
+    RecursiveSpec,
+    TupleSpec,
+    UnionSpec,
+)
 from envweave.codec.hints import Declared
 from envweave.codec.pydantic_models import validate
-from envweave.codec.records import Struct
-from envweave.codec.scalars import Array, Choice, Instance, Text
+from envweave.codec.records import StructSpec
+from envweave.codec.scalars import ArraySpec, EnumSpec, InstanceSpec, StrSpec
 
 
 def best_of(options: Sequence[Spec], plain: Any) -> int | None:
@@ -39,7 +47,7 @@ def best_of(options: Sequence[Spec], plain: Any) -> int | None:
     overlaps = [
         (option.overlap(plain), -index)
         for index, option in enumerate(options)
-        if isinstance(option, Record | Model)
+        if isinstance(option, DataclassSpec | PydanticSpec)
     ]
     overlap, index = max(overlaps, default=(0, 0))
     return -index if overlap else None
@@ -50,17 +58,17 @@ def fits(spec: Spec, plain: Any) -> bool:
     match spec:
         case AnySpec():
             return True
-        case Record() | Model():
+        case DataclassSpec() | PydanticSpec():
             return _is_record(spec, plain)
-        case Recursion():
+        case RecursiveSpec():
             return spec.record is not None and fits(spec.record, plain)
-        case Listing(item=item):
+        case ListSpec(item=item):
             return type(plain) is list and all(fits(item, one) for one in plain)
-        case Fixed(items=items):
+        case TupleSpec(items=items):
             return type(plain) is list and len(plain) == len(items) and all(map(fits, items, plain))
-        case Dictionary(fields=None, item=item):
+        case DictSpec(fields=None, item=item):
             return type(plain) is dict and all(fits(item, one) for one in plain.values())
-        case Dictionary(fields=fields, optional=optional) if fields is not None:
+        case DictSpec(fields=fields, optional=optional) if fields is not None:
             return (
                 type(plain) is dict
                 and plain.keys() <= fields.keys()
@@ -69,16 +77,16 @@ def fits(spec: Spec, plain: Any) -> bool:
             )
         case AgentsSpec(agents=agents):
             return type(plain) is dict and plain.keys() <= agents.keys()
-        case Either(options=options):
+        case UnionSpec(options=options):
             return any(fits(option, plain) for option in options)
-        case Array():
+        case ArraySpec():
             return isinstance(plain, np.ndarray | list) and spec.contains(plain)
-        case Instance():
+        case InstanceSpec():
             return not isinstance(plain, bool | int | float | None)
     return spec.contains(plain)
 
 
-def _is_record(spec: Record | Model, plain: Any) -> bool:
+def _is_record(spec: DataclassSpec | PydanticSpec, plain: Any) -> bool:
     held = {**spec.fields, **spec.derived}
     return (
         type(plain) is dict
@@ -139,32 +147,32 @@ class _Compiler:
         match spec:
             case Declared(spec=declared):
                 return self.compile(declared)
-            case Record():
+            case DataclassSpec():
                 return self._record(spec)
-            case Model():
+            case PydanticSpec():
                 return self._model(spec)
-            case Recursion():
+            case RecursiveSpec():
                 return self._recursion(spec)
-            case Array():
+            case ArraySpec():
                 return _array(spec)
-            case Listing():
+            case ListSpec():
                 return self._listing(spec)
-            case Fixed():
+            case TupleSpec():
                 return self._fixed(spec)
-            case Dictionary(fields=None):
+            case DictSpec(fields=None):
                 return self._dictionary(spec)
-            case Dictionary(fields=fields) if fields is not None:
+            case DictSpec(fields=fields) if fields is not None:
                 return _changing(self._parts(fields))
             case AgentsSpec(agents=agents):
                 return _changing(self._parts(agents))
-            case Either(options=options):
+            case UnionSpec(options=options):
                 return self._either(options)
-            case Choice(values=values):
+            case EnumSpec(values=values):
                 has_members = any(isinstance(value, enum.Enum | tuple) for value in values)
                 return _reading(spec) if has_members else None
-            case Text(binary=True):
+            case StrSpec(binary=True):
                 return _binary
-            case Instance(cls=cls) | Struct(cls=cls):
+            case InstanceSpec(cls=cls) | StructSpec(cls=cls):
                 return _instance(cls)
         return None
 
@@ -172,20 +180,20 @@ class _Compiler:
         compiled = {name: self.compile(spec) for name, spec in specs.items()}
         return {name: one for name, one in compiled.items() if one is not None}
 
-    def _record(self, spec: Record) -> Rebuilder:
+    def _record(self, spec: DataclassSpec) -> Rebuilder:
         holder: list[Rebuilder] = []
         self._records[id(spec)] = holder
         parts = self._parts({**spec.fields, **spec.derived})
         holder.append(_record(spec.cls, parts))
         return holder[0]
 
-    def _model(self, spec: Model) -> Rebuilder:
+    def _model(self, spec: PydanticSpec) -> Rebuilder:
         holder: list[Rebuilder] = []
         self._records[id(spec)] = holder
         holder.append(_model(spec, self._parts(spec.fields)))
         return holder[0]
 
-    def _recursion(self, spec: Recursion) -> Rebuilder | None:
+    def _recursion(self, spec: RecursiveSpec) -> Rebuilder | None:
         if spec.record is None:
             return None
         holder = self._records.setdefault(id(spec.record), [])
@@ -195,7 +203,7 @@ class _Compiler:
 
         return rebuild
 
-    def _listing(self, spec: Listing) -> Rebuilder | None:
+    def _listing(self, spec: ListSpec) -> Rebuilder | None:
         item, kind = self.compile(spec.item), spec.kind
         if item is None and kind is list:
             return None
@@ -211,7 +219,7 @@ class _Compiler:
 
         return rebuild
 
-    def _fixed(self, spec: Fixed) -> Rebuilder:
+    def _fixed(self, spec: TupleSpec) -> Rebuilder:
         items = [self.compile(item) or _as_it_is for item in spec.items]
         make, names = spec.make, spec.names
 
@@ -224,7 +232,7 @@ class _Compiler:
 
         return rebuild
 
-    def _dictionary(self, spec: Dictionary) -> Rebuilder | None:
+    def _dictionary(self, spec: DictSpec) -> Rebuilder | None:
         item, key = self.compile(spec.item), spec.read_key
         if spec.exact is dict:
             return None
@@ -244,11 +252,13 @@ class _Compiler:
         compiled = [self.compile(option) for option in options]
         if not any(compiled):
             return None
-        takes_none = any(isinstance(option, Choice) and None in option.values for option in options)
+        takes_none = any(
+            isinstance(option, EnumSpec) and None in option.values for option in options
+        )
         real = [
             (option, one)
             for option, one in zip(options, compiled, strict=True)
-            if not (isinstance(option, Choice) and option.values == [None])
+            if not (isinstance(option, EnumSpec) and option.values == [None])
         ]
         if takes_none and len(real) == 1:
             (only,) = (one for _, one in real)
@@ -320,7 +330,7 @@ def _record(cls: Any, parts: Mapping[str, Rebuilder]) -> Rebuilder:
     return rebuild if has_dict else lambda plain: _other(plain) if type(plain) is dict else plain
 
 
-def _model(spec: Model, parts: Mapping[str, Rebuilder]) -> Rebuilder:
+def _model(spec: PydanticSpec, parts: Mapping[str, Rebuilder]) -> Rebuilder:
     cls, known, derived = spec.cls, spec.fields.keys(), spec.derived
 
     def rebuild(plain: Any) -> Any:
@@ -352,7 +362,7 @@ def _put(made: Any, name: Any, value: Any) -> None:
             return  # one with slots has no place for more than its fields
 
 
-def _array(spec: Array) -> Rebuilder:
+def _array(spec: ArraySpec) -> Rebuilder:
     dtype = spec.dtype
 
     def rebuild(plain: Any) -> Any:
@@ -367,7 +377,7 @@ def _array(spec: Array) -> Rebuilder:
     return rebuild
 
 
-def _reading(spec: Choice) -> Rebuilder:
+def _reading(spec: EnumSpec) -> Rebuilder:
     def rebuild(plain: Any) -> Any:
         try:
             return spec.read(plain)

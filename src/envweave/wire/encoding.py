@@ -17,7 +17,7 @@ from typing import Any, final
 
 import msgspec
 
-from envweave.errors import WireError, in_words
+from envweave.errors import WireError, format_error
 from envweave.wire import arrays
 from envweave.wire.fallback_encoding import (
     ARRAY,
@@ -122,7 +122,7 @@ def _second_try(encode: Callable[[], bytes]) -> bytes:
     try:
         return encode()
     except Exception as error:
-        raise WireError(f"A message cannot be written: {in_words(error)}") from error
+        raise WireError(f"A message cannot be written: {format_error(error)}") from error
 
 
 def _in_between(packed: bytes) -> Any:

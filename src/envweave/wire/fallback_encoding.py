@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Ext
 
-from envweave.errors import in_words
+from envweave.errors import format_error
 from envweave.types.tasks import Private
 from envweave.wire import arrays
 
@@ -83,11 +83,11 @@ def without_extensions(value: Any) -> Any:
     if isinstance(value, bytes):
         return memoryview(value)
     if isinstance(value, BaseException):
-        return in_words(value)
+        return format_error(value)
     try:
         return _opened(value)
     except Exception as error:  # noqa: BLE001 - somebody's own code
-        _logger.debug("%s could not be opened: %s", type(value).__name__, in_words(error))
+        _logger.debug("%s could not be opened: %s", type(value).__name__, format_error(error))
         return described(value)
 
 

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from envweave.codec import Mismatch
-from envweave.codec.scalars import Array
+from envweave.codec.scalars import ArraySpec
 from envweave.errors import WireError
 from envweave.wire import arrays
 
@@ -205,7 +205,7 @@ def _from_lists(dtype: str, elements: list[Any]) -> Any:
     if kind.kind not in "biuf":
         raise WireError(f"A $array of {kind} has its elements in base64.")
     try:
-        return Array(dtype=kind).read(unmarked(elements))
+        return ArraySpec(dtype=kind).read(unmarked(elements))
     except Mismatch as mismatch:
         raise WireError(f"The elements of a $array are no {kind}: {mismatch}") from None
 

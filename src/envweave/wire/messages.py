@@ -106,7 +106,7 @@ class Calls(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fie
     together: bool = True
 
 
-class Fault(msgspec.Struct, kw_only=True, omit_defaults=True):
+class WireFault(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why a call was not carried out.
 
     Attributes:
@@ -124,7 +124,7 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: int
     session: str = ""
     result: Any = None
-    fault: Fault | None = None
+    fault: WireFault | None = None
 
 
 class Replies(msgspec.Struct, kw_only=True):

@@ -18,10 +18,10 @@ from envweave.wire.messages import (
     MAX_CALLS,
     Call,
     Calls,
-    Fault,
     Reply,
     Stepped,
     Steps,
+    WireFault,
     bundled,
     has_stepped,
     read_replies,
@@ -40,7 +40,7 @@ Key = tuple[str, int]
 """A session and the number of a call on it."""
 
 
-class UnsaidError(WireError):
+class EncodeError(WireError):
     """The server could not take what was sent. Nothing was run, and its number is free again."""
 
 
@@ -68,7 +68,7 @@ class Caller:
 
 
 @final
-class Volley:
+class BatchFrame:
     """A step of many sessions in one frame, which is booked as a whole if it is so answered.
 
     Attributes:
@@ -116,9 +116,9 @@ class Exchange:
         self.limit_bytes = 0
         self._waiting: dict[Key, bytes] = {}  # each with the frame that it was sent in
         self._sessions: dict[str, int] = {}  # each with the number of its last call
-        self._volley: Volley | None = None  # the last one, whose calls are in neither
+        self._volley: BatchFrame | None = None  # the last one, whose calls are in neither
         self._closing: list[Call] = []
-        self._buried: dict[str, Fault] = {}  # sessions whose server is gone for good, and why
+        self._buried: dict[str, WireFault] = {}  # sessions whose server is gone for good, and why
         self._serial = 0
 
     @property
@@ -152,9 +152,9 @@ class Exchange:
         try:
             data = self.encoding.encode(message)
         except WireError as error:
-            raise UnsaidError(str(error)) from error
+            raise EncodeError(str(error)) from error
         if 0 < self.limit_bytes < len(data):
-            raise UnsaidError(
+            raise EncodeError(
                 f"the message has {len(data)} bytes, and the server takes {self.limit_bytes} at "
                 "most. Send less, or start the server with a larger max_message_bytes"
             )
@@ -203,7 +203,7 @@ class Exchange:
                 wanted.append(reply)  # else it came before, or nobody wants it any more
         return wanted
 
-    def fire(self, volley: Volley) -> None:
+    def fire(self, volley: BatchFrame) -> None:
         """Take a volley, whose calls wait for their replies from now on."""
         last = self._volley
         if last is not None and not (
@@ -291,7 +291,7 @@ class Exchange:
 
 
 @final
-class Patience:
+class Backoff:
     """How long to go on trying to reach a server, with ever longer pauses."""
 
     def __init__(self, limit_s: float = PATIENCE_S) -> None:

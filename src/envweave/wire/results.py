@@ -71,7 +71,9 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
     position: Position | None = None
 
 
-def wired(result: StepResult[Any], agents: list[str] | None, position: Position | None) -> Wired:
+def encode_result(
+    result: StepResult[Any], agents: list[str] | None, position: Position | None
+) -> Wired:
     """Return a result as it travels between our own two ends."""
     asked = result._asked  # noqa: SLF001 - a result's carrier
     if (
@@ -113,7 +115,7 @@ def wired(result: StepResult[Any], agents: list[str] | None, position: Position 
 def read_ordinary(plain: Any, rebuild: Rebuild) -> StepResult[Any] | None:
     """Return a result that was decoded, if it is of an ordinary step; else nothing.
 
-    It says what `read_wired` and `result_of` say, in half the time.
+    It says what `decode_result` and `result_of` say, in half the time.
     """
     if type(plain) is not dict or not plain.keys() <= _ORDINARY:
         return None
@@ -144,7 +146,7 @@ def read_ordinary(plain: Any, rebuild: Rebuild) -> StepResult[Any] | None:
 _ORDINARY = frozenset({"observation", "reward", "info", "episode_id", "step_index", "task_id"})
 
 
-def read_wired(plain: Any) -> Wired:
+def decode_result(plain: Any) -> Wired:
     """Return a result that was decoded; its observations are still plain.
 
     What an author's code puts into an event is not looked at.

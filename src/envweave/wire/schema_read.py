@@ -21,8 +21,15 @@ import numpy as np
 
 from envweave.codec import AnySpec, Mismatch, Spec, spec_from_hint
 from envweave.codec.bounds import Length
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Record, Recursion
-from envweave.codec.scalars import Array, Boolean, Choice, Integer, Real, Text
+from envweave.codec.containers import (
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    RecursiveSpec,
+    TupleSpec,
+    UnionSpec,
+)
+from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
 from envweave.codec.strings import Pattern
 from envweave.errors import DefinitionError, EnvWeaveError, WireError
 from envweave.types import Action, Observation, State
@@ -43,7 +50,7 @@ def choice(values: Any) -> Spec:
     """Return one of a few values."""
     if not isinstance(values, list) or not values:
         return AnySpec()
-    return Choice(values, stands_in=True)
+    return EnumSpec(values, stands_in=True)
 
 
 def text_in(value: Any) -> str:
@@ -103,7 +110,7 @@ def length(schema: Mapping[str, Any], low: str, high: str) -> Length:
     return Length(least, most if type(most) is int and most >= least else None)
 
 
-def text(schema: Mapping[str, Any]) -> Text:
+def text(schema: Mapping[str, Any]) -> StrSpec:
     """Return texts or bytes.
 
     A pattern that may take long to look for is left to the server, which looks for it anyway.
@@ -111,21 +118,21 @@ def text(schema: Mapping[str, Any]) -> Text:
     if schema.get("contentEncoding") == "base64":
         said = schema.get("x-bytes")
         said = said if isinstance(said, dict) else {}
-        return Text(binary=True, length=length(said, "min", "max"))
+        return StrSpec(binary=True, length=length(said, "min", "max"))
     lengths, pattern = length(schema, "minLength", "maxLength"), schema.get("pattern")
     if isinstance(pattern, str) and len(pattern) <= _MAX_PATTERN:
         examples = schema.get("examples")
         try:
             wanted = Pattern(pattern)
         except DefinitionError:
-            return Text(length=lengths)
-        return Text(
+            return StrSpec(length=lengths)
+        return StrSpec(
             length=lengths,
             pattern=wanted,
             examples=examples[:_MAX_EXAMPLES] if isinstance(examples, list) else (),
             checks_pattern=wanted.is_simple,
         )
-    return Text(length=lengths, format=text_in(schema.get("format")) or None)
+    return StrSpec(length=lengths, format=text_in(schema.get("format")) or None)
 
 
 def array_of(said: Any) -> Spec:
@@ -147,7 +154,7 @@ def array_of(said: Any) -> Spec:
         _bound(said[name], infinite, dtype, shape) if name in said else None
         for name, infinite in (("low", -math.inf), ("high", math.inf))
     ]
-    return Array(shape, dtype, *ends, clips=said.get("clips") is True)
+    return ArraySpec(shape, dtype, *ends, clips=said.get("clips") is True)
 
 
 def _bound(said: Any, infinite: float, dtype: str | None, shape: tuple[int, ...] | None) -> Any:
@@ -388,7 +395,7 @@ class _Reader:
         self._parts = 0
         self._written = 0
         self._names: dict[int, str] = {}
-        self._open: dict[tuple[str, str | None], list[Recursion]] = {}
+        self._open: dict[tuple[str, str | None], list[RecursiveSpec]] = {}
         self._known: dict[tuple[str, str | None], Spec] = {}
 
     def read(self, schema: Any, role: str | None, depth: int) -> Spec:
@@ -424,15 +431,15 @@ class _Reader:
     def _typed(self, kind: Any, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         match kind:
             case "integer":
-                return Integer(*whole_bounds(schema), multiple_of=whole_unit(schema))
+                return IntSpec(*whole_bounds(schema), multiple_of=whole_unit(schema))
             case "number":
-                return Real(*bounds(schema), multiple_of=unit(schema))
+                return FloatSpec(*bounds(schema), multiple_of=unit(schema))
             case "boolean":
-                return Boolean()
+                return BoolSpec()
             case "string":
                 return text(schema)
             case "null":
-                return Choice([None])
+                return EnumSpec([None])
             case "array":
                 return self._sequence(schema, depth)
             case "object":
@@ -441,24 +448,24 @@ class _Reader:
 
     def _either(self, options: list[Any], role: str | None, depth: int) -> Spec:
         read = [self.read(one, role, depth + 1) for one in options]
-        return Either(read)
+        return UnionSpec(read)
 
     def _sequence(self, schema: dict[str, Any], depth: int) -> Spec:
         places = schema.get("prefixItems")
         if isinstance(places, list):
             return self._fixed(places, schema, depth)
         if "items" not in schema and schema.get("maxItems") == 0:
-            return Fixed([])
+            return TupleSpec([])
         kind: type = set if schema.get("uniqueItems") is True else list
         kind = _KINDS.get(text_in(schema.get("x-kind")), kind)
         item = self.read(schema.get("items"), None, depth + 1)
-        return Listing(item, kind=kind, length=length(schema, "minItems", "maxItems"))
+        return ListSpec(item, kind=kind, length=length(schema, "minItems", "maxItems"))
 
     def _fixed(self, places: list[Any], schema: dict[str, Any], depth: int) -> Spec:
         items = [self.read(one, None, depth + 1) for one in places]
         names = schema.get("x-names")
         if not isinstance(names, list) or len(names) != len(items) or not are_names(names):
-            return Fixed(items)
+            return TupleSpec(items)
         defaults = {
             name: item.read(place["default"])
             for name, item, place in zip(names, items, places, strict=True)
@@ -466,14 +473,14 @@ class _Reader:
         }
         title = text_in(schema.get("title"))
         kind = _named_tuple(title if are_names([title]) else "Tuple", tuple(names))
-        return Fixed(items, names=names, optional=defaults, make=kind._make, kind=kind)
+        return TupleSpec(items, names=names, optional=defaults, make=kind._make, kind=kind)
 
     def _object(self, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         properties = schema.get("properties")
         if not isinstance(properties, dict):
             keys = schema.get("x-keys")
             key = None if keys is None else self.read(keys, None, depth + 1)
-            return Dictionary(
+            return DictSpec(
                 self.read(schema.get("additionalProperties"), None, depth + 1),
                 key=key,
                 length=length(schema, "minProperties", "maxProperties"),
@@ -487,7 +494,7 @@ class _Reader:
         )
         if isinstance(schema.get("title"), str) and are_names(list(properties)):
             return self._record(schema, properties, specs, needed, role)
-        return Dictionary(fields=specs, optional=[name for name in specs if name not in needed])
+        return DictSpec(fields=specs, optional=[name for name in specs if name not in needed])
 
     def _record(
         self,
@@ -511,7 +518,7 @@ class _Reader:
             return spec_from_hint(base)  # the author's is envweave's own
         cls = self._class(schema, members, base, role)
         derived = {name: specs[name] for name, member in members.items() if member.derived}
-        return Record(
+        return DataclassSpec(
             cls,
             {name: spec for name, spec in specs.items() if name not in derived},
             [name for name in specs if name not in needed],
@@ -552,14 +559,14 @@ class _Reader:
             return self._known[key]
         for (opened, _), returns in self._open.items():
             if opened == name:
-                returns.append(Recursion(object))
+                returns.append(RecursiveSpec(object))
                 return returns[-1]
         self._open[key] = []
         self._names[id(self._definitions[name])] = name
         spec = self.read(self._definitions[name], role, depth + 1)
         for recursion in self._open.pop(key):
             recursion.record = spec
-            if isinstance(spec, Record):
+            if isinstance(spec, DataclassSpec):
                 spec.is_recursive = True
                 recursion.cls = spec.cls
         self._known[key] = spec
@@ -569,7 +576,7 @@ class _Reader:
 def _revived(schema: bytes, role: str | None, fields: dict[str, Any]) -> Any:
     """An instance that was pickled, of the class that its schema describes."""
     record = _cached(schema, role)
-    if not isinstance(record, Record):
+    if not isinstance(record, DataclassSpec):
         raise WireError("A pickled object has a schema of something else.")
     made: Any = object.__new__(record.cls)
     made.__dict__.update(fields)
@@ -594,4 +601,4 @@ def _member(schema: Any, spec: Spec, *, needed: bool) -> Member:
 
 
 def _or_none(spec: Spec) -> Spec:
-    return spec if spec.contains(None) else Either([spec, Choice([None])])
+    return spec if spec.contains(None) else UnionSpec([spec, EnumSpec([None])])

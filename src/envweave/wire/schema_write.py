@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec, to_plain
-from envweave.codec.containers import Dictionary, Either, Fixed, Listing, Record
+from envweave.codec.containers import DataclassSpec, DictSpec, ListSpec, TupleSpec, UnionSpec
 from envweave.codec.hints import Declared
-from envweave.codec.records import Struct
-from envweave.codec.scalars import Array
+from envweave.codec.records import StructSpec
+from envweave.codec.scalars import ArraySpec
 from envweave.types.results import same
 from envweave.wire.schema_read import words_for
 
@@ -50,32 +50,32 @@ class _Annotator:
         match spec:
             case Declared(spec=declared):
                 self.annotate(declared, schema)
-            case Array():
+            case ArraySpec():
                 schema["x-array"] = _array(spec)
-            case Listing(item=item, kind=kind):
+            case ListSpec(item=item, kind=kind):
                 if kind not in (list, set):
                     schema["x-kind"] = kind.__name__
                 self.annotate(item, schema["items"])
-            case Fixed():
+            case TupleSpec():
                 self._fixed(spec, schema)
-            case Dictionary(fields=None):
+            case DictSpec(fields=None):
                 if not isinstance(spec.key, AnySpec):
                     schema["x-keys"] = schema_of(spec.key)
                 self.annotate(spec.item, schema["additionalProperties"])
-            case Dictionary(fields=fields) if fields is not None:
+            case DictSpec(fields=fields) if fields is not None:
                 if (found := self._defined(schema)) is not None:
                     self._each(fields, found["properties"])
-            case Struct(fields=fields, cls=cls):
+            case StructSpec(fields=fields, cls=cls):
                 if (found := self._defined(schema)) is not None:
                     self._each(fields, found["properties"])
                     for name, default in _struct_defaults(cls).items():
                         found["properties"][name]["default"] = default
             case AgentsSpec(agents=agents):
                 self._each(agents, schema["properties"])
-            case Either(options=options):
+            case UnionSpec(options=options):
                 for option, one in zip(options, schema["anyOf"], strict=True):
                     self.annotate(option, one)
-            case Record():
+            case DataclassSpec():
                 self._record(spec, schema)
             case _:
                 space = words_for(spec, schema_of)
@@ -86,7 +86,7 @@ class _Annotator:
         for name, spec in specs.items():
             self.annotate(spec, schemas[name])
 
-    def _fixed(self, spec: Fixed, schema: dict[str, Any]) -> None:
+    def _fixed(self, spec: TupleSpec, schema: dict[str, Any]) -> None:
         places = schema.get("prefixItems", [])
         for item, one in zip(spec.items, places, strict=True):
             self.annotate(item, one)
@@ -108,7 +108,7 @@ class _Annotator:
         definition: dict[str, Any] = self._definitions[name]
         return definition
 
-    def _record(self, spec: Record, schema: dict[str, Any]) -> None:
+    def _record(self, spec: DataclassSpec, schema: dict[str, Any]) -> None:
         found = self._defined(schema)
         if found is None:
             return
@@ -171,7 +171,7 @@ def _is_plain(value: Any) -> bool:
     return plain is None or isinstance(plain, int)
 
 
-def _array(spec: Array) -> dict[str, Any]:
+def _array(spec: ArraySpec) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if spec.dtype is not None:
         said["dtype"] = spec.dtype.name if spec.dtype.isnative else spec.dtype.str

@@ -10,10 +10,10 @@ from types import CoroutineType
 from typing import Any, final
 
 from envweave.codec import Spec
-from envweave.codec.containers import Model, Record
+from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.environment import Environment, Interface
 from envweave.types import ToolResult
-from envweave.vector.process.shared_memory import Board, Turn
+from envweave.vector.process.shared_memory import TurnSlot, TurnTable
 from envweave.wrappers import Wrapper
 
 
@@ -21,7 +21,9 @@ from envweave.wrappers import Wrapper
 class Marked(Wrapper):
     """Notes on the board when the author's code begins and ends, for who watches the deadline."""
 
-    def __init__(self, environment: Environment, board: Board, turn: Turn, row: int) -> None:
+    def __init__(
+        self, environment: Environment, board: TurnTable, turn: TurnSlot, row: int
+    ) -> None:
         super().__init__(environment)
         self._board, self._turn, self._row = board, turn, row
 
@@ -73,7 +75,7 @@ def bind_main_classes(interface: Interface) -> None:
     main = sys.modules["__main__"]
     for spec in (interface.action_spec, interface.observation_spec):
         for one in specs_in(spec):
-            if isinstance(one, Record | Model) and one.cls.__module__ == "__main__":
+            if isinstance(one, DataclassSpec | PydanticSpec) and one.cls.__module__ == "__main__":
                 setattr(main, one.cls.__qualname__, one.cls)
 
 

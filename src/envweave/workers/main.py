@@ -20,9 +20,15 @@ import time
 import traceback
 from typing import Any, Protocol, runtime_checkable
 
-from envweave.errors import in_words
+from envweave.errors import format_error
 from envweave.registry.plugins import load_path
-from envweave.vector.process.shared_memory import MESSAGE, Bell, Board, Memory, Turn
+from envweave.vector.process.shared_memory import (
+    MESSAGE,
+    EventFd,
+    SharedMemory,
+    TurnSlot,
+    TurnTable,
+)
 from envweave.workers.channel import Channel, PeerGoneError, pack_by_value, pack_reply
 from envweave.workers.pickling import load_definition
 
@@ -97,7 +103,7 @@ def _run(connection: socket.socket) -> None:
         threading.Thread(target=watch_trainer, args=watched, daemon=True).start()
         for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
             os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
-        board, turn = Board(Memory(told["board"])), Turn.of(told["place"])
+        board, turn = TurnTable(SharedMemory(told["board"])), TurnSlot.of(told["place"])
         try:
             host: Host = load_path(told["host"])(*load_definition(definition), board, turn)
             hello = pack_reply(("done", host.hello()), pack_by_value)
@@ -116,9 +122,11 @@ def _run(connection: socket.socket) -> None:
         pass  # nobody is left to be told anything
 
 
-def _serve(host: Host, channel: Channel, board: Board, turn: Turn, told: dict[str, Any]) -> None:
+def _serve(
+    host: Host, channel: Channel, board: TurnTable, turn: TurnSlot, told: dict[str, Any]
+) -> None:
     words, looks = board.words, told["looks"]
-    bell, caller_bell = Bell(*told["bell"]), Bell(*told["caller_bell"])
+    bell, caller_bell = EventFd(*told["bell"]), EventFd(*told["caller_bell"])
     poll = select.poll()
     poll.register(bell.fileno(), select.POLLIN)
     poll.register(channel.fileno(), 0)  # tells only that it hung up
@@ -157,7 +165,7 @@ def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
     try:
         name, *args = pickle.loads(packed)  # noqa: S301 - from our own trainer
     except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-        return pack_reply(("unreadable", in_words(error))), False
+        return pack_reply(("unreadable", format_error(error))), False
     try:
         if name == "close":
             host.close()
@@ -185,7 +193,7 @@ def failed(error: BaseException) -> bytes:
         packed = pack_reply(("failed", error))
         pickle.loads(packed)  # noqa: S301 - many exceptions go in, and don't come out again
     except Exception:  # noqa: BLE001
-        return pack_reply(("failed", RuntimeError(in_words(error))))
+        return pack_reply(("failed", RuntimeError(format_error(error))))
     return packed
 
 

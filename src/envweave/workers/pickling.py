@@ -17,8 +17,14 @@ from typing import Any, final
 
 import cloudpickle
 
-from envweave.errors import ActionError, BadReturnError, DefinitionError, ResetFailedError, in_words
-from envweave.registry import EnvSpec, Options
+from envweave.errors import (
+    ActionError,
+    BadReturnError,
+    DefinitionError,
+    ResetFailedError,
+    format_error,
+)
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import Session
 from envweave.session.results import join_start
 from envweave.types import EpisodeEnd, ResetResult, StepResult
@@ -27,7 +33,7 @@ from envweave.workers.channel import pack
 
 
 def pack_definition(
-    spec: EnvSpec, kwargs: Mapping[str, Any], options: Options, *rest: Any
+    spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, *rest: Any
 ) -> bytes:
     """Return a definition as bytes.
 
@@ -50,7 +56,8 @@ def pack_definition(
         return pickle.dumps((files, names, parts))
     except Exception as error:
         raise DefinitionError(
-            f"{spec.id!r} cannot be sent to a worker process: {in_words(error)}. Pass an ID, or a "
+            f"{spec.id!r} cannot be sent to a worker process: {format_error(error)}. "
+            "Pass an ID, or a "
             "class or function that a module defines, and what it needs as keywords."
         ) from error
 
@@ -69,7 +76,7 @@ def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
         vars(sys.modules["__main__"]).update(pickle.loads(names))  # noqa: S301
     except Exception as error:
         raise DefinitionError(
-            f"A worker process cannot load the environment's definition: {in_words(error)}. "
+            f"A worker process cannot load the environment's definition: {format_error(error)}. "
             "Define it in a module that can be imported by its name."
         ) from error
     return loaded
@@ -189,7 +196,7 @@ def check_actions(actions: Any) -> None:
         pack(actions)
     except Exception as error:
         raise ActionError(
-            f"action: it cannot be sent to a worker process: {in_words(error)}"
+            f"action: it cannot be sent to a worker process: {format_error(error)}"
         ) from error
 
 
@@ -214,7 +221,7 @@ def fail_step(session: Session, result: StepResult[Any]) -> StepResult[Any]:
     error = refused(result)
     if error is None:
         return result
-    end = EpisodeEnd("error", "environment", in_words(error))
+    end = EpisodeEnd("error", "environment", format_error(error))
     several = session.interface.possible_agents is not None
     failed = lost_result(result.observation, end, result, several_agents=several)
     if result.ready is not None and refused(result.ready) is None:

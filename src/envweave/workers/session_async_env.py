@@ -18,10 +18,10 @@ from envweave.errors import (
 )
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
-from envweave.vector.episode_tracker import Trail, passed_over, then
-from envweave.vector.process.vector_worker import Hello
+from envweave.vector.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.vector.process.vector_worker import WorkerInfo
 from envweave.workers.losses import end_of
-from envweave.workers.session_client import AsyncLine
+from envweave.workers.session_client import AsyncWorkerConnection
 from envweave.workers.worker_process import WorkerLostError
 
 logger = logging.getLogger("envweave.session")
@@ -35,7 +35,9 @@ class AsyncProcessDriver:
     the first of them is reset.
     """
 
-    def __init__(self, line: AsyncLine, index: int, hello: Hello, *, autoreset: bool) -> None:
+    def __init__(
+        self, line: AsyncWorkerConnection, index: int, hello: WorkerInfo, *, autoreset: bool
+    ) -> None:
         self.interface = hello.interface
         self.tasks = hello.tasks
         several = hello.interface.possible_agents is not None
@@ -44,7 +46,7 @@ class AsyncProcessDriver:
         self._index = index
         self._generation = line.generation
         self._autoreset = autoreset
-        self._trail = Trail(several_agents=several)
+        self._trail = EpisodeTracker(several_agents=several)
         self._position: Any = None
         self._running: str | None = None
         self._is_closed = False
@@ -83,7 +85,7 @@ class AsyncProcessDriver:
         except WorkerLostError as loss:
             self._trail.is_live = False
             if loss.offender == self._index and self._position is not None:
-                self._position = passed_over(self._position, wanted.get("seed"))
+                self._position = advance_seed(self._position, wanted.get("seed"))
             raise EnvironmentLostError(f"{self.interface.name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result
@@ -109,9 +111,9 @@ class AsyncProcessDriver:
         if not self._autoreset:
             return result
         try:
-            return then(result, await self._begin({}))
+            return with_autoreset(result, await self._begin({}))
         except EnvWeaveError as error:
-            return then(result, error)
+            return with_autoreset(result, error)
 
     async def state(self) -> State:
         """Return the environment's state."""
@@ -139,7 +141,7 @@ class AsyncProcessDriver:
             await self._line.close_one(self._index, is_current=is_current)
 
 
-def _dropped(line: AsyncLine, name: str) -> None:
+def _dropped(line: AsyncWorkerConnection, name: str) -> None:
     if not line.drop_one():
         return
     warnings.warn(

@@ -8,19 +8,19 @@ import os
 import pickle
 from typing import Any, final
 
-from envweave.errors import EnvWeaveError, in_words
-from envweave.vector.process.shared_memory import Bell, Board, Turn
-from envweave.vector.process.vector_worker import Hello
+from envweave.errors import EnvWeaveError, format_error
+from envweave.vector.process.shared_memory import EventFd, TurnSlot, TurnTable
+from envweave.vector.process.vector_worker import WorkerInfo
 from envweave.workers.channel import LENGTH, pack, pack_by_value
 from envweave.workers.pickling import check_actions
-from envweave.workers.session_worker import Answer, Call
-from envweave.workers.worker_process import CLOSE_S, Seat, WorkerLostError, WorkerProcess
+from envweave.workers.session_worker import WorkerCall, WorkerReply
+from envweave.workers.worker_process import CLOSE_S, WorkerIPC, WorkerLostError, WorkerProcess
 
-HOST = "envweave.workers.session_worker:SessionHost"
+HOST = "envweave.workers.session_worker:SessionWorker"
 
 
 @final
-class Line:
+class WorkerConnection:
     """One worker after the other, each with the same environments.
 
     Attributes:
@@ -35,8 +35,8 @@ class Line:
         self.loss = WorkerLostError("it has not begun")
         self.timeout_s = timeout_s
         self._definition = definition
-        self._board = Board.of(1)
-        self._bells = Bell.new(), Bell.new()
+        self._board = TurnTable.of(1)
+        self._bells = EventFd.new(), EventFd.new()
         self._by_value = False
         self._is_ended = False
         self._owner = os.getpid()
@@ -50,7 +50,7 @@ class Line:
         """
         if self._is_ended:
             raise WorkerLostError("it was closed")
-        worker = WorkerProcess(Seat(self._board, Turn.of(0), *self._bells, looks=0))
+        worker = WorkerProcess(WorkerIPC(self._board, TurnSlot.of(0), *self._bells, looks=0))
         try:
             worker.define(HOST, self._definition)
         except BaseException:
@@ -58,7 +58,7 @@ class Line:
             raise
         return worker
 
-    def start(self, worker: WorkerProcess | None = None) -> Hello:
+    def start(self, worker: WorkerProcess | None = None) -> WorkerInfo:
         """Start a worker, or take one that is on its way, and return what it says.
 
         Raises:
@@ -67,7 +67,7 @@ class Line:
         """
         worker = self.launch() if worker is None else worker
         try:
-            hello: Hello = worker.answer()
+            hello: WorkerInfo = worker.answer()
         except BaseException:
             worker.end()
             raise
@@ -80,7 +80,7 @@ class Line:
     def packed(self, index: int, method: str, *args: Any, **rest: Any) -> tuple[int, bytes]:
         """Return a call's number, and the call as a message."""
         self._numbers += 1
-        call = Call(self._numbers, index, method, args, **rest)
+        call = WorkerCall(self._numbers, index, method, args, **rest)
         try:
             packed = (pack_by_value if self._by_value else pack)(call)
         except Exception:
@@ -88,7 +88,7 @@ class Line:
             raise
         return self._numbers, pickle.dumps((self._numbers, packed))
 
-    def read(self, reply: bytes) -> Answer | None:
+    def read(self, reply: bytes) -> WorkerReply | None:
         """Return the answer in a reply; `None` if the call must be packed again, and is told anew.
 
         Raises:
@@ -98,9 +98,9 @@ class Line:
         try:
             kind, value = pickle.loads(reply)  # noqa: S301 - from our own worker
         except Exception as error:
-            raise WorkerLostError(f"its answer cannot be read: {in_words(error)}") from error
+            raise WorkerLostError(f"its answer cannot be read: {format_error(error)}") from error
         if kind == "done":
-            answer: Answer = value
+            answer: WorkerReply = value
             return answer
         if kind == "unreadable" and not self._by_value:
             self._by_value = True
@@ -131,10 +131,10 @@ _CHUNK = 1 << 20
 
 
 @final
-class AsyncLine:
+class AsyncWorkerConnection:
     """Carries the calls of many sessions to one worker process, on one event loop at a time."""
 
-    def __init__(self, line: Line, count: int) -> None:
+    def __init__(self, line: WorkerConnection, count: int) -> None:
         self.line = line
         self._open = count  # how many of its environments are not closed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -150,7 +150,7 @@ class AsyncLine:
         """How many workers have been started."""
         return self.line.generation
 
-    async def call(self, index: int, method: str, *args: Any, **rest: Any) -> Answer:
+    async def call(self, index: int, method: str, *args: Any, **rest: Any) -> WorkerReply:
         """Return what came of a call.
 
         Raises:

@@ -12,11 +12,11 @@ from typing import Any, final
 from envweave.errors import ClosedError, EnvironmentLostError, EnvWeaveError, StateFailedError
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
-from envweave.vector.episode_tracker import Trail, passed_over, then
-from envweave.vector.process.vector_worker import Hello
+from envweave.vector.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.vector.process.vector_worker import WorkerInfo
 from envweave.workers.losses import end_of
-from envweave.workers.session_client import Line
-from envweave.workers.session_worker import Answer
+from envweave.workers.session_client import WorkerConnection
+from envweave.workers.session_worker import WorkerReply
 from envweave.workers.worker_process import CLOSE_S, WorkerLostError
 
 logger = logging.getLogger("envweave.session")
@@ -31,14 +31,14 @@ class ProcessDriver:
     A worker that is lost ends the episode; another one is started for the next.
     """
 
-    def __init__(self, line: Line, hello: Hello, *, autoreset: bool) -> None:
+    def __init__(self, line: WorkerConnection, hello: WorkerInfo, *, autoreset: bool) -> None:
         self.interface = hello.interface
         self.tasks = hello.tasks
         several = hello.interface.possible_agents is not None
         self.agents: list[str] = [] if several else [AGENT]
         self._line = line
         self._autoreset = autoreset
-        self._trail = Trail(several_agents=several)
+        self._trail = EpisodeTracker(several_agents=several)
         self._position: Any = None
         self._is_closed = False
         self._unclosed = weakref.finalize(self, _dropped, line, self.interface.name)
@@ -56,7 +56,7 @@ class ProcessDriver:
         except WorkerLostError as loss:
             self._trail.is_live = False
             if loss.offender is not None and self._position is not None:
-                self._position = passed_over(self._position, wanted.get("seed"))
+                self._position = advance_seed(self._position, wanted.get("seed"))
             raise EnvironmentLostError(f"{name}.reset() failed: {loss}") from None
         self._trail.follow(result)
         return result
@@ -83,9 +83,9 @@ class ProcessDriver:
         if not self._autoreset:
             return result
         try:
-            return then(result, self.reset())
+            return with_autoreset(result, self.reset())
         except EnvWeaveError as error:
-            return then(result, error)
+            return with_autoreset(result, error)
 
     def state(self) -> State:
         """Return the environment's state."""
@@ -119,7 +119,7 @@ class ProcessDriver:
         if worker is None:
             raise line.loss
         try:
-            answer: Answer | None = None
+            answer: WorkerReply | None = None
             while answer is None:
                 _, packed = line.packed(0, method, *args, **rest)
                 worker.say(packed)
@@ -152,7 +152,7 @@ class ProcessDriver:
             line.end()
 
 
-def _dropped(line: Line, name: str) -> None:
+def _dropped(line: WorkerConnection, name: str) -> None:
     atexit.unregister(line.end)
     line.end()
     warnings.warn(

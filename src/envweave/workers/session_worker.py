@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.errors import ResetFailedError, StateFailedError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
 from envweave.types import ResetResult, StepResult
-from envweave.vector.episode_tracker import then
-from envweave.vector.process.shared_memory import Board, Turn
-from envweave.vector.process.vector_worker import Hello
+from envweave.vector.episode_tracker import with_autoreset
+from envweave.vector.process.shared_memory import TurnSlot, TurnTable
+from envweave.vector.process.vector_worker import WorkerInfo
 from envweave.workers.channel import LENGTH, pack_reply
 from envweave.workers.deadline_marks import Marked, bind_main_classes
 from envweave.workers.main import failed
@@ -25,7 +25,7 @@ MAKE = "envweave.backends.inproc:connect_pool"
 """What makes the environments here; it stands above this layer, so it is named, not imported."""
 
 
-class Call(NamedTuple):
+class WorkerCall(NamedTuple):
     """One call on one environment.
 
     Attributes:
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     position: Any = None
 
 
-class Answer(NamedTuple):
+class WorkerReply(NamedTuple):
     """What came of a call.
 
     Attributes:
@@ -60,18 +60,18 @@ class Answer(NamedTuple):
 
 
 @final
-class SessionHost:
+class SessionWorker:
     """Runs the sessions of one worker on one event loop."""
 
     def __init__(
         self,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: MakeOptions,
         rows: range,
         size: int,
-        board: Board,
-        turn: Turn,
+        board: TurnTable,
+        turn: TurnSlot,
     ) -> None:
         marks = None
         if options.timeout_s is not None:
@@ -82,9 +82,9 @@ class SessionHost:
         self._last: dict[int, asyncio.Task[None]] = {}  # the last call of each environment
         bind_main_classes(self._drivers[0].interface)
 
-    def hello(self) -> Hello:
+    def hello(self) -> WorkerInfo:
         """Return what the trainer wants to know first."""
-        return Hello(self._drivers[0].interface, self._drivers[0].tasks)
+        return WorkerInfo(self._drivers[0].interface, self._drivers[0].tasks)
 
     def serve(self, connection: socket.socket) -> None:
         """Answer until the trainer hangs up, then close every environment."""
@@ -109,7 +109,7 @@ class SessionHost:
     def _begin(self, packed: bytes, writer: asyncio.StreamWriter) -> None:
         number, packed_call = pickle.loads(packed)  # noqa: S301 - from our own trainer
         try:
-            call: Call = pickle.loads(packed_call)  # noqa: S301 - from our own trainer
+            call: WorkerCall = pickle.loads(packed_call)  # noqa: S301 - from our own trainer
         except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
             _reply(writer, number, pack_reply(("unreadable", str(error))))
             return
@@ -125,7 +125,7 @@ class SessionHost:
         self._last[call.env_index] = task
 
     async def _run(
-        self, call: Call, before: asyncio.Task[None] | None, writer: asyncio.StreamWriter
+        self, call: WorkerCall, before: asyncio.Task[None] | None, writer: asyncio.StreamWriter
     ) -> None:
         if before is not None and not before.done():
             await asyncio.wait([before])
@@ -145,7 +145,7 @@ class SessionHost:
 
 
 def _done(driver: AsyncDriver, value: Any) -> bytes:
-    return pack_reply(("done", Answer(value, driver.agents, driver.session.position)))
+    return pack_reply(("done", WorkerReply(value, driver.agents, driver.session.position)))
 
 
 async def _sendable(driver: AsyncDriver, value: Any) -> Any:
@@ -160,9 +160,9 @@ async def _sendable(driver: AsyncDriver, value: Any) -> Any:
         if result.ready is not None or not session.autoreset:
             return result
         try:
-            return then(result, fail_start(session, await driver.reset()))
+            return with_autoreset(result, fail_start(session, await driver.reset()))
         except ResetFailedError as error:
-            return then(result, error)
+            return with_autoreset(result, error)
     raise StateFailedError(f"The state cannot be sent to another process: {refused(value)}")
 
 

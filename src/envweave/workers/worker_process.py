@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
-from envweave.errors import OptionError, in_words
-from envweave.vector.process.shared_memory import MESSAGE, Bell, Board, Turn
+from envweave.errors import OptionError, format_error
+from envweave.vector.process.shared_memory import MESSAGE, EventFd, TurnSlot, TurnTable
 from envweave.workers.channel import Channel, PeerGoneError, pack, pack_by_value, uninterrupted
 from envweave.workers.launch import boot, ending
 
@@ -39,7 +39,7 @@ class WorkerLostError(Exception):
         self.offender = offender
 
 
-class Seat(NamedTuple):
+class WorkerIPC(NamedTuple):
     """What a worker shares with its trainer.
 
     Attributes:
@@ -50,10 +50,10 @@ class Seat(NamedTuple):
         looks: How often to look at the board before sleeping.
     """
 
-    board: Board
-    turn: Turn
-    bell: Bell
-    caller_bell: Bell
+    board: TurnTable
+    turn: TurnSlot
+    bell: EventFd
+    caller_bell: EventFd
     looks: int
 
 
@@ -61,7 +61,7 @@ class Seat(NamedTuple):
 class WorkerProcess:
     """A process that runs environments, one turn at a time."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: WorkerIPC) -> None:
         self.seat = seat
         self._owner = os.getpid()
         self._by_value = False  # whether the worker cannot import some class of our messages
@@ -171,7 +171,7 @@ class WorkerProcess:
         except Exception as error:
             raise OptionError(
                 f"What {message[0]}() is given cannot be sent to a worker process: "
-                f"{in_words(error)}"
+                f"{format_error(error)}"
             ) from error
         self.settle(timeout_s)
         with self._whole():
@@ -371,7 +371,7 @@ class WorkerProcess:
 
 
 def _unreadable(error: Exception) -> WorkerLostError:
-    return WorkerLostError(f"its answer cannot be read: {in_words(error)}")
+    return WorkerLostError(f"its answer cannot be read: {format_error(error)}")
 
 
 def interpreter_flags() -> list[str]:

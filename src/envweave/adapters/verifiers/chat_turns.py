@@ -173,7 +173,7 @@ class Rollouts(ABC):
 
 
 @dataclass
-class _Turn:
+class _ModelTurn:
     """A call of the model that waits for its reply."""
 
     observation: ChatObservation
@@ -196,8 +196,8 @@ class ChatEnvironment(Environment):
             }
         )
         self._episode: asyncio.Task[RolloutScore] | None = None
-        self._turns: asyncio.Queue[_Turn] = asyncio.Queue()
-        self._turn: _Turn | None = None
+        self._turns: asyncio.Queue[_ModelTurn] = asyncio.Queue()
+        self._turn: _ModelTurn | None = None
         self._said: dict[str, list[TurnMessage]] = {}  # the conversation so far, by role
         self._calls = 0  # tool calls so far
 
@@ -263,7 +263,7 @@ class ChatEnvironment(Environment):
             agent=agent,
         )
         reply: asyncio.Future[ChatAction] = asyncio.get_running_loop().create_future()
-        await self._turns.put(_Turn(observation, reply))
+        await self._turns.put(_ModelTurn(observation, reply))
         return await reply
 
     async def _next(self) -> ChatObservation:

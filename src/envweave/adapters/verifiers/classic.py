@@ -24,7 +24,7 @@ from envweave.adapters.verifiers.chat_turns import (
     TurnMessage,
     after_last_reply,
 )
-from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, in_words, suggest
+from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error, suggest
 
 MODEL = "envweave"
 """The name of the model, where an environment asks for it."""
@@ -57,7 +57,7 @@ def load_classic(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
             env: Any = source.load_environment(**kwargs)
     except Exception as error:
         raise DefinitionError(
-            f"load_environment() of {source.__name__} failed: {in_words(error)}"
+            f"load_environment() of {source.__name__} failed: {format_error(error)}"
         ) from error
     if not isinstance(env, vf.Environment):
         raise DefinitionError(
@@ -177,7 +177,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             failed = _failed_rewards.get()
             if failed is not None:
-                failed.append(f"reward function {function.__name__} raised {in_words(error)}")
+                failed.append(f"reward function {function.__name__} raised {format_error(error)}")
             raise
 
     watched.__envweave__ = True  # type: ignore[attr-defined]

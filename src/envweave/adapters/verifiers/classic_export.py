@@ -10,7 +10,7 @@ import verifiers as vf
 from datasets import Dataset
 
 from envweave.adapters.verifiers.text_episodes import TextEnvironments, in_thread
-from envweave.errors import in_words
+from envweave.errors import format_error
 
 
 @final
@@ -97,7 +97,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise vf.InfraError(in_words(error)) from error
+        raise vf.InfraError(format_error(error)) from error
 
 
 @final

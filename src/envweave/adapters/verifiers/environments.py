@@ -31,7 +31,7 @@ from envweave.errors import (
     MissingExtraError,
     OptionError,
     PluginError,
-    in_words,
+    format_error,
 )
 from envweave.registry.plugins import load_path
 
@@ -139,7 +139,7 @@ def _import_environment(name: str) -> ModuleType:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         advice = " Install the package that has it." if missing else ""
         raise PluginError(
-            f"The verifiers environment {name!r} cannot be imported: {in_words(error)}.{advice}"
+            f"The verifiers environment {name!r} cannot be imported: {format_error(error)}.{advice}"
         ) from error
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
 from envweave.codec import AnySpec, Spec, to_plain
-from envweave.codec.containers import Either
-from envweave.codec.records import Record
+from envweave.codec.containers import UnionSpec
+from envweave.codec.records import DataclassSpec
 from envweave.codec.scalars import is_text
 from envweave.errors import (
     ActionError,
@@ -89,14 +89,14 @@ class TextActions:
 
 
 def _takes_text(spec: Spec) -> bool:
-    if isinstance(spec, Either):
+    if isinstance(spec, UnionSpec):
         return any(_takes_text(option) for option in spec.options)
     return isinstance(spec, AnySpec) or is_text(spec)
 
 
 def _text_field(spec: Spec) -> str | None:
     """Return the one field of a dataclass that is needed, or there, if it is a text."""
-    if not isinstance(spec, Record):
+    if not isinstance(spec, DataclassSpec):
         return None
     own = [name for name in spec.fields if name != "metadata"]
     needed = [name for name in own if name not in spec.optional] or own

@@ -31,7 +31,7 @@ from envweave.adapters.verifiers.chat_turns import (
     TurnMessage,
     after_last_reply,
 )
-from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, in_words
+from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error
 
 MAX_ENDLESS_TASKS = 1000
 """How many tasks are taken of a taskset without end."""
@@ -59,7 +59,7 @@ def load_v1(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
     except ValidationError as error:
         raise OptionError(f"The options of {name} are not valid: {error}") from error
     except Exception as error:
-        raise DefinitionError(f"{name} could not be loaded: {in_words(error)}") from error
+        raise DefinitionError(f"{name} could not be loaded: {format_error(error)}") from error
 
 
 def _played_here(config: Any) -> Any:

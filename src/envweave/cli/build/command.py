@@ -9,7 +9,7 @@ import typer
 from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
-    from envweave.cli.build.plan import Plan
+    from envweave.cli.build.plan import BuildPlan
 
 
 def build_command(
@@ -106,7 +106,7 @@ def build_command(
     return 0
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
+def _print_plan(plan: BuildPlan, as_json: bool) -> None:
     from envweave.cli.build.image import arguments_of, dockerfile
 
     by_whom = "inside the build" if plan.online else "on this machine"

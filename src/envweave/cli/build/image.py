@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from envweave.cli.build.plan import BASE, Loose, Plan, Project, Published
+from envweave.cli.build.plan import BASE, BuildPlan, LooseModule, Project, PublishedPackage
 from envweave.errors import EnvWeaveError, MissingExtraError, OptionError, StartupError
-from envweave.providers.cleanup import Owner, reap
-from envweave.providers.docker.engine import Engine, EngineError, RefusedError
+from envweave.providers.cleanup import Owner, remove_leftovers
+from envweave.providers.docker.engine import Engine, EngineError, EngineRefusedError
 from envweave.providers.docker.options import Image
 
 LAST_LINES = 20
@@ -44,7 +44,7 @@ class BuildError(StartupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class ImageContents:
     """What wheels are for: the Python in an image.
 
     Attributes:
@@ -70,14 +70,14 @@ def dockerfile() -> str:
     return file.read_text(encoding="utf-8")
 
 
-def arguments_of(plan: Plan) -> dict[str, str]:
+def arguments_of(plan: BuildPlan) -> dict[str, str]:
     """Return the arguments of a build."""
     options = "" if plan.online else "--no-index"
     return {"BASE": plan.base, "ENV_ID": plan.env_id, "PIP_OPTIONS": options}
 
 
 def write_context(
-    plan: Plan, folder: Path, inside: Callable[[], Inside], tell: Callable[[str], None]
+    plan: BuildPlan, folder: Path, inside: Callable[[], ImageContents], tell: Callable[[str], None]
 ) -> None:
     """Write the build context of an image into an empty folder.
 
@@ -98,7 +98,7 @@ def write_context(
     here: list[str] = []
     there: list[str] = []
     for source in plan.sources:
-        if isinstance(source, Published):
+        if isinstance(source, PublishedPackage):
             url = source.url
             here.append(
                 f"{source.name}=={source.version}" if url is None else f"{source.name} @ {url}"
@@ -119,9 +119,9 @@ def write_context(
         shutil.rmtree(folder / "known")
 
 
-def _own_wheel(source: Project | Loose, wheels: Path) -> Path:
+def _own_wheel(source: Project | LooseModule, wheels: Path) -> Path:
     before = set(wheels.iterdir())
-    if isinstance(source, Loose):
+    if isinstance(source, LooseModule):
         _write_wheel(source, wheels)
     else:
         _pip(
@@ -132,7 +132,7 @@ def _own_wheel(source: Project | Loose, wheels: Path) -> Path:
     return made
 
 
-def _write_wheel(source: Loose, wheels: Path) -> None:
+def _write_wheel(source: LooseModule, wheels: Path) -> None:
     """Write a wheel of some modules, as they are."""
     name = f"modules_of_{re.sub(r'[^a-z0-9]+', '_', source.names[0].lower()).strip('_')}"
     about = f"{name}-0.dist-info"
@@ -158,7 +158,7 @@ def _write_wheel(source: Loose, wheels: Path) -> None:
         wheel.writestr(f"{about}/RECORD", "".join(f"{one},,\n" for one in record))
 
 
-def _fetch(wanted: list[str], wheels: Path, known: Path, inside: Inside) -> None:
+def _fetch(wanted: list[str], wheels: Path, known: Path, inside: ImageContents) -> None:
     """Put the wheels of all dependencies beside those that are there; envweave is in the image."""
     known.mkdir()
     ours = _envweave_by_name(known, inside.envweave)
@@ -232,7 +232,7 @@ print(json.dumps({"python": python, "machine": platform.machine(), "envweave": h
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltImage:
     """An image that is there.
 
     Attributes:
@@ -248,7 +248,7 @@ class Built:
     env: str
 
 
-def steps_of(plan: Plan) -> int:
+def steps_of(plan: BuildPlan) -> int:
     """Return how often `build_image` tells of what it does."""
     instructions = re.findall(r"^[A-Z]+ ", dockerfile(), re.MULTILINE)
     folders = sum(not hasattr(source, "version") for source in plan.sources)
@@ -256,7 +256,7 @@ def steps_of(plan: Plan) -> int:
     return len(instructions) + folders + fetches
 
 
-def build_image(plan: Plan, tell: Callable[[str], None]) -> Built:
+def build_image(plan: BuildPlan, tell: Callable[[str], None]) -> BuiltImage:
     """Build an image. Nothing else is left behind, on the engine or on the disk.
 
     Args:
@@ -278,14 +278,14 @@ def build_image(plan: Plan, tell: Callable[[str], None]) -> Built:
         about = engine.image(plan.image)
     finally:
         engine.close()
-    return Built(plan.image, about["Id"], about["Size"], plan.env_id)
+    return BuiltImage(plan.image, about["Id"], about["Size"], plan.env_id)
 
 
 def _found_base(engine: Engine, base: str) -> str:
     """Return the id of an image: its name may be another's before the build is over."""
     try:
         about = engine.image(base)
-    except (EngineError, RefusedError):
+    except (EngineError, EngineRefusedError):
         raise
     except StartupError as error:
         raise StartupError(f"{error} Or name another image to build on with --base.") from None
@@ -299,7 +299,7 @@ def _found_base(engine: Engine, base: str) -> str:
 
 
 def _build(
-    engine: Engine, plan: Plan, base: str, folder: Path, tell: Callable[[str], None]
+    engine: Engine, plan: BuildPlan, base: str, folder: Path, tell: Callable[[str], None]
 ) -> None:
     stage = f"{plan.image}-{secrets.token_hex(8)}"
     arguments = {**arguments_of(plan), "BASE": base, "BUILD": stage}
@@ -314,7 +314,7 @@ def _build(
                     log.clear()  # what went well before says nothing
                 elif not line.startswith(_NOISE):
                     log.append(line)
-    except RefusedError as error:
+    except EngineRefusedError as error:
         # The whole of a command says little, and fills the screen.
         code = _COMMAND.search(str(error))
         why = f"a command in it exited with {code[1]}" if code else str(error).rstrip(".")
@@ -341,9 +341,9 @@ def _as_roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _look_inside(engine: Engine, base: str) -> Inside:
+def _look_inside(engine: Engine, base: str) -> ImageContents:
     """Ask the Python in an image what it is."""
-    reap(engine)
+    remove_leftovers(engine)
     name = f"envweave-{secrets.token_hex(6)}"
     config = {
         "Image": base,
@@ -362,4 +362,4 @@ def _look_inside(engine: Engine, base: str) -> Inside:
         engine.remove(name)
     if code:
         raise BuildError.with_log(f"The Python in {base!r} does not run.", said)
-    return Inside(**json.loads(said[-1]))
+    return ImageContents(**json.loads(said[-1]))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from envweave.errors import EnvIdError, OptionError, in_words, suggest
+from envweave.errors import EnvIdError, OptionError, format_error, suggest
 from envweave.providers.docker.options import image_of
 from envweave.registry.plugins import ENVS, plugin_names
 from envweave.registry.registry import LOCAL
@@ -41,7 +41,7 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPackage:
     """An installed package, which pip can have again.
 
     Attributes:
@@ -59,7 +59,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Loose:
+class LooseModule:
     """Modules that belong to no package: files and folders beside each other.
 
     Attributes:
@@ -74,7 +74,7 @@ class Loose:
         return f"{', '.join(self.names)} of {self.folder}"
 
 
-Source = Project | Published | Loose
+Source = Project | PublishedPackage | LooseModule
 
 
 def sources_of(spec: EnvSpec) -> list[Source]:
@@ -115,7 +115,7 @@ def project_at(folder: Path) -> dict[str, Any]:
             "name a module by its ID, as in pkg://my_module:MyEnv."
         ) from None
     except (OSError, ValueError) as error:
-        raise OptionError(f"{str(file)!r} cannot be read: {in_words(error)}") from None
+        raise OptionError(f"{str(file)!r} cannot be read: {format_error(error)}") from None
     if not isinstance(table, dict):
         raise OptionError(
             f"{str(file)!r} has no table [project], so that nothing can be installed from it. "
@@ -160,7 +160,7 @@ def _of_distribution(distribution: metadata.Distribution | None) -> Source | Non
     if "vcs_info" in origin:
         about = origin["vcs_info"]
         url = f"{about['vcs']}+{url}@{about['commit_id']}"
-    return Published(distribution.name, distribution.version, url or None)
+    return PublishedPackage(distribution.name, distribution.version, url or None)
 
 
 def _folder_of(top: str) -> Path:
@@ -185,7 +185,7 @@ def _of_folder(folder: Path, top: str) -> Source:
         except OptionError:
             continue
         return Project(place)
-    return Loose(folder, (top, *sorted({*_beside(folder)} - {top})))
+    return LooseModule(folder, (top, *sorted({*_beside(folder)} - {top})))
 
 
 def _beside(folder: Path) -> Iterator[str]:
@@ -208,7 +208,7 @@ _IMAGE = re.compile(rf"{_HOST}{_PART}(?:/{_PART})*(?P<tag>:[A-Za-z0-9_][A-Za-z0-
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """What to build.
 
     Attributes:
@@ -241,7 +241,7 @@ def plan_for(
     base: str | None = None,
     more: Sequence[str] = (),
     online: bool = False,
-) -> Plan:
+) -> BuildPlan:
     """Return what is to be built of an ID, or of a project's folder.
 
     Raises:
@@ -262,7 +262,7 @@ def plan_for(
     called = tag or image_of(env_id)
     if called is None:
         raise OptionError(f"What shall the image of {env_id!r} be called? Say -t NAME:TAG.")
-    return Plan(
+    return BuildPlan(
         image=image_name(called, "-t"),
         env_id=env_id,
         base=image_name(base or BASE, "--base"),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.async_socket import LoopSocket, dial_apart
+from envweave.client.async_socket import AsyncSocket, dial_apart
 from envweave.client.socket import BlockingSocket
 from envweave.errors import AccessError, ConnectionLostError, EnvWeaveError, WireError
 from envweave.wire.encoding import PLAIN_JSON
@@ -23,7 +23,7 @@ from envweave.wire.websocket import Message
 
 
 @final
-class Keeper:
+class LoopSupervisor:
     """A thread with an event loop, which runs as long as anybody holds it."""
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class Keeper:
         loop.close()
 
 
-KEEPER = Keeper()
+KEEPER = LoopSupervisor()
 
 
 @final
-class Line:
+class OpenEnvConnection:
     """One connection, which is one environment at the server. Used on the keeper's loop.
 
     Requests are answered in order and have no ids: after one that nobody waited for to the end,
@@ -78,7 +78,7 @@ class Line:
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self._address = address
         self._headers = dict(headers)
-        self._socket: LoopSocket | None = None
+        self._socket: AsyncSocket | None = None
         self._waiting: asyncio.Future[Message] | None = None
         self._is_new = True  # nothing was asked yet
         self._early: Message | None = None
@@ -129,7 +129,7 @@ class Line:
             why = error.__context__ or error
             raise unreachable(self._address, why) from None
         self._is_new, self._early = True, None
-        self._socket = LoopSocket(opened, self._address, self._deliver, self._fail)
+        self._socket = AsyncSocket(opened, self._address, self._deliver, self._fail)
 
     def _deliver(self, message: Message) -> None:
         if self._waiting is not None and not self._waiting.done():

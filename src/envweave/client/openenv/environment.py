@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from envweave.client.address import Address, parse_address
-from envweave.client.openenv.connection import KEEPER, Line
-from envweave.client.openenv.schema import Found, look_up
+from envweave.client.openenv.connection import KEEPER, OpenEnvConnection
+from envweave.client.openenv.schema import SchemaTypes, look_up
 from envweave.environment import Environment, Interface
 from envweave.errors import (
     ActionError,
@@ -39,7 +39,7 @@ class OpenEnvServer:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._found: Found | None = None
+        self._found: SchemaTypes | None = None
 
     def __reduce__(self) -> Any:
         return OpenEnvServer, (self._url,)
@@ -70,10 +70,10 @@ class OpenEnvEnvironment(Environment):
 
     deterministic = False
 
-    def __init__(self, address: Address, headers: Mapping[str, str], found: Found) -> None:
+    def __init__(self, address: Address, headers: Mapping[str, str], found: SchemaTypes) -> None:
         self._found = found
         self._loop = KEEPER.hold()
-        self._line = Line(address, headers)
+        self._line = OpenEnvConnection(address, headers)
         self._is_closed = False
         self._last: Any = None
 

@@ -29,7 +29,7 @@ _CARRIED = ("reward", "done", "metadata")
 
 
 @final
-class Found:
+class SchemaTypes:
     """How to talk to the environments of one server.
 
     Attributes:
@@ -84,7 +84,7 @@ class Found:
         return state
 
 
-def look_up(address: Address, headers: Mapping[str, str]) -> Found:
+def look_up(address: Address, headers: Mapping[str, str]) -> SchemaTypes:
     """Ask a server for its schemas. It makes no environment for that, as for most questions.
 
     Raises:
@@ -92,7 +92,7 @@ def look_up(address: Address, headers: Mapping[str, str]) -> Found:
         AccessError: It refuses this caller.
     """
     schemas = _get(address, "/schema", headers)
-    return Found(schemas, f"openenv://{address.url.removeprefix('http://')}")
+    return SchemaTypes(schemas, f"openenv://{address.url.removeprefix('http://')}")
 
 
 def _spec(schema: dict[str, Any], role: str | None) -> Spec:

@@ -15,10 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.containers import Dictionary, Model, Record
-from envweave.codec.scalars import Text
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.scalars import StrSpec
 from envweave.types import Observation
-from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, MisfitError, Numbers
+from envweave.vector.columns import (
+    Arrays,
+    Columns,
+    Fields,
+    Layout,
+    LayoutMismatchError,
+    Listed,
+    Numbers,
+)
 from envweave.vector.process.lazy_rows import is_rebuildable
 from envweave.wire.messages import Reply, Stepped
 
@@ -35,7 +43,7 @@ def is_ordinary(result: Any) -> bool:
     return type(reward) in _NUMBERS and reward == reward and "observation" in result
 
 
-class Told(NamedTuple):
+class RemoteStepColumns(NamedTuple):
     """The ordinary part of a step.
 
     Attributes:
@@ -50,7 +58,7 @@ class Told(NamedTuple):
 
 
 @final
-class Gathering:
+class ColumnGatherer:
     """Makes columns of plain observations, where they hold all there is to one."""
 
     def __init__(self, layout: Layout, spec: Spec) -> None:
@@ -59,7 +67,7 @@ class Gathering:
 
     def columns(
         self, sent: Stepped, places: list[int] | None, others: Mapping[int, Reply]
-    ) -> Told | None:
+    ) -> RemoteStepColumns | None:
         """Return the columns of an answer that came in one piece; `None` as `gather` does.
 
         Args:
@@ -75,16 +83,16 @@ class Gathering:
         try:
             seen = {row: reply.result["observation"] for row, reply in others.items()}
             columns = self._part.join(sent.observations, places, seen)
-        except (MisfitError, KeyError, TypeError):
+        except (LayoutMismatchError, KeyError, TypeError):
             return None  # row by row it shows whose it is
         if places is not None:
             rewards = _spread(rewards, places, dict.fromkeys(others, math.nan))
             infos = {places[i]: info for i, info in infos.items()}
-        return Told(columns, rewards, infos)
+        return RemoteStepColumns(columns, rewards, infos)
 
     def gather(
         self, results: Sequence[Mapping[str, Any]], others: Collection[int] = ()
-    ) -> Told | None:
+    ) -> RemoteStepColumns | None:
         """Return the columns of results; `None` where each must be looked at.
 
         Args:
@@ -107,8 +115,8 @@ class Gathering:
                 for i, (plain, reward) in enumerate(zip(plains, rewards, strict=True))
             ):
                 return None
-            return Told(self._part.gather(plains), rewards, infos)
-        except (MisfitError, KeyError, TypeError):
+            return RemoteStepColumns(self._part.gather(plains), rewards, infos)
+        except (LayoutMismatchError, KeyError, TypeError):
             return None  # row by row it shows whose it is
 
 
@@ -126,7 +134,8 @@ def _is_held(plain: Mapping[str, Any], reward: float, info: Mapping[str, Any]) -
 class _Part:
     """Makes one column, or one by field, of plain data.
 
-    Both of its methods raise `MisfitError`, `KeyError` or `TypeError` where some row does not fit.
+    Both of its methods raise `LayoutMismatchError`, `KeyError` or `TypeError` where some row does
+    not fit.
     """
 
     def __init__(
@@ -142,9 +151,9 @@ class _Part:
         if not isinstance(self._layout, Fields):
             return self._layout.gather(rows)
         if set(map(type, rows)) != {dict}:
-            raise MisfitError
+            raise LayoutMismatchError
         if self._count is not None and list(map(len, rows)).count(self._count) != len(rows):
-            raise MisfitError
+            raise LayoutMismatchError
         return {name: one.gather([row[name] for row in rows]) for name, one in self._fields.items()}
 
     def join(self, shown: Any, places: list[int] | None, others: Mapping[int, Any]) -> Columns:
@@ -152,7 +161,7 @@ class _Part:
         layout = self._layout
         if isinstance(shown, dict):
             if shown.keys() != self._fields.keys():
-                raise MisfitError
+                raise LayoutMismatchError
             return {
                 name: part.join(shown[name], places, {i: row[name] for i, row in others.items()})
                 for name, part in self._fields.items()
@@ -182,7 +191,7 @@ def _spread(column: Sequence[Any], places: list[int] | None, others: Mapping[int
 def _part(layout: Layout, spec: Spec) -> _Part | None:
     """Return what makes columns of plain data; `None` where the author's class must be seen."""
     if isinstance(layout, Numbers | Arrays) or (
-        isinstance(layout, Listed) and isinstance(spec, Text)
+        isinstance(layout, Listed) and isinstance(spec, StrSpec)
     ):
         return _Part(layout, {})
     if not isinstance(layout, Fields):
@@ -193,9 +202,9 @@ def _part(layout: Layout, spec: Spec) -> _Part | None:
 
 
 def _field(spec: Spec, name: str) -> Spec:
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         return spec.fields[name]
-    if isinstance(spec, Dictionary) and spec.fields is not None:
+    if isinstance(spec, DictSpec) and spec.fields is not None:
         return spec.fields[name]
     return AnySpec()
 

@@ -12,12 +12,12 @@ from typing import Any, final
 
 from envweave.client import session as sitting
 from envweave.client.connection import BlockingConnection
-from envweave.client.multi_server import ManyConnections
-from envweave.client.server_info import Served
+from envweave.client.multi_server import MultiServerConnection
+from envweave.client.server_info import ServerInfo
 from envweave.client.session import given, is_gone, spoken
 from envweave.codec import AgentsSpec, Mismatch, Spec
-from envweave.codec.containers import Model, Record
-from envweave.codec.scalars import Boolean, Choice, Integer, Real
+from envweave.codec.containers import DataclassSpec, PydanticSpec
+from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
 from envweave.environment import Interface
 from envweave.errors import (
     ActionError,
@@ -31,20 +31,20 @@ from envweave.errors import (
     ToolCallOpenError,
     WireError,
 )
-from envweave.session.agents import AgentLedger
+from envweave.session.agents import AgentStates
 from envweave.session.episodes import Position
-from envweave.session.events import Outbox
+from envweave.session.events import EventQueue
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import Wanted
 from envweave.wire.faults import error_of, fault_of
 from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, unbundled
-from envweave.wire.protocol import Caller, Key, Volley
-from envweave.wire.results import read_wired, result_of
+from envweave.wire.protocol import BatchFrame, Caller, Key
+from envweave.wire.results import decode_result, result_of
 from envweave.workers.channel import uninterrupted
 
 
 @final
-class Seat:
+class RemoteRow:
     """One environment of a vector.
 
     Attributes:
@@ -59,9 +59,9 @@ class Seat:
         self.position: Position | None = None
         self._name = interface.name
         self._read = interface.action_spec.read
-        self._outbox = Outbox()
+        self._outbox = EventQueue()
         agents = interface.possible_agents
-        self._ledger = None if agents is None else AgentLedger(agents, interface.action_spec)
+        self._ledger = None if agents is None else AgentStates(agents, interface.action_spec)
         self._gone: set[str] = set()
 
     @property
@@ -111,11 +111,11 @@ FRAME_BYTES = 4 * 2**20
 
 _AROUND_BYTES = 1024  # what a message holds besides its action
 
-_SMALL = (Boolean, Integer, Real, Choice)
+_SMALL = (BoolSpec, IntSpec, FloatSpec, EnumSpec)
 
 
 @final
-class Calls:
+class PendingCalls:
     """Makes many calls over one connection, and waits for some of them.
 
     Every call comes to a reply: where the server cannot be reached any more, to one with a fault.
@@ -125,7 +125,7 @@ class Calls:
         replies: What has come, the oldest first.
     """
 
-    def __init__(self, connection: BlockingConnection | ManyConnections, spec: Spec) -> None:
+    def __init__(self, connection: BlockingConnection | MultiServerConnection, spec: Spec) -> None:
         self.connection = connection
         self.steps: dict[Key, int] = {}
         self.replies: dict[Key, Reply] = {}
@@ -180,7 +180,7 @@ class Calls:
         """Whether no call is under way, and every reply was taken."""
         return not (self._pending or self.replies or self._is_torn)
 
-    def write(self, steps: Steps) -> Volley | None:
+    def write(self, steps: Steps) -> BatchFrame | None:
         """Return steps as one frame; `None` if that holds more than it may, or should."""
         exchange = self.connection.exchange
         if len(steps.sessions) > self._calls_a_frame:
@@ -190,9 +190,9 @@ class Calls:
         except WireError:
             return None
         limit = min(FRAME_BYTES, exchange.limit_bytes or FRAME_BYTES)
-        return Volley(steps, data) if len(data) <= limit else None
+        return BatchFrame(steps, data) if len(data) <= limit else None
 
-    def fire(self, volley: Volley) -> Stepped | None:
+    def fire(self, volley: BatchFrame) -> Stepped | None:
         """Make a step of many sessions, and return what came of it if that came in one piece.
 
         If not, its calls are like others from then on. Who is interrupted must `scatter` it.
@@ -209,11 +209,11 @@ class Calls:
         self._is_torn = False
         return sent
 
-    def scatter(self, volley: Volley) -> None:
+    def scatter(self, volley: BatchFrame) -> None:
         """Take the calls of a volley one by one, which will be made whatever happens."""
         self.enter([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
 
-    def take_in(self, volley: Volley, sent: Stepped) -> None:
+    def take_in(self, volley: BatchFrame, sent: Stepped) -> None:
         """Take the answer to a volley as if its replies had come one by one."""
         came = {(reply.session, reply.id): reply for reply in unbundled(sent)}
         self.replies.update((key, came[key]) for key in volley.keys)
@@ -329,7 +329,7 @@ class Calls:
 
 def _is_small(spec: Spec) -> bool:
     """Whether an action is a few numbers, so that no frame of them is too large."""
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         return all(_is_small(one) for name, one in spec.fields.items() if name != "metadata")
     if isinstance(spec, AgentsSpec):
         return all(map(_is_small, spec.agents.values()))
@@ -344,7 +344,7 @@ LOSSES = (*sitting.LOSSES, EnvironmentFailure, ClosedError)
 
 
 @final
-class Sessions:
+class RemoteSessions:
     """What a vector has at a server, by row.
 
     Args:
@@ -359,21 +359,21 @@ class Sessions:
 
     def __init__(
         self,
-        calls: Calls,
-        served: Served,
+        calls: PendingCalls,
+        served: ServerInfo,
         num_envs: int,
         wishes: Mapping[str, Any],
     ) -> None:
         self.calls = calls
         self._served = served
         self._wishes = wishes
-        self._seats = [Seat(served.interface) for _ in range(num_envs)]
+        self._seats = [RemoteRow(served.interface) for _ in range(num_envs)]
         spec = served.interface.action_spec
         several = served.interface.possible_agents is not None
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if several or spec.contains(ToolResult("")) else spec.read_all
         self._tool_rows: set[int] = set()  # rows that wait for the answer to a tool call
-        self._ending = _Ending(calls, self._seats)
+        self._ending = _RowEnd(calls, self._seats)
         try:
             failed = self.open(range(num_envs))
             if failed:
@@ -464,7 +464,7 @@ class Sessions:
         """
         if reply.fault is not None:
             raise error_of(reply.fault)
-        sent = read_wired(reply.result)
+        sent = decode_result(reply.result)
         result = result_of(sent, self._served.rebuild)
         seat = self._seats[row]
         seat.follow(result, sent.agents)
@@ -534,7 +534,7 @@ class Sessions:
         calls.post(made, together=together)
         return keys
 
-    def volley(self, actions: Sequence[Any]) -> Volley | None:
+    def volley(self, actions: Sequence[Any]) -> BatchFrame | None:
         """Return a step of all rows in one frame, numbered; `None` if it takes more than that."""
         if self._tool_rows or not self.calls.are_settled:
             return None
@@ -543,7 +543,7 @@ class Sessions:
         numbers = [caller.last + 1 for caller in callers]
         return self.calls.write(Steps(sessions=sessions, numbers=numbers, actions=list(actions)))
 
-    def fire(self, volley: Volley) -> Stepped | None:
+    def fire(self, volley: BatchFrame) -> Stepped | None:
         """Let all rows take a step; return what came of it if that came in one piece."""
         try:
             self._number(volley)
@@ -554,7 +554,7 @@ class Sessions:
             self.calls.steps.update(zip(volley.keys, range(len(self._seats)), strict=True))
             raise
 
-    def _number(self, volley: Volley) -> None:
+    def _number(self, volley: BatchFrame) -> None:
         for seat, number in zip(self._seats, volley.steps.numbers, strict=True):
             seat.caller.last = number
 
@@ -593,10 +593,10 @@ class Sessions:
 
 
 @final
-class _Ending:
+class _RowEnd:
     """How the sessions of a vector end, also of one that nobody closed."""
 
-    def __init__(self, calls: Calls, seats: Sequence[Seat]) -> None:
+    def __init__(self, calls: PendingCalls, seats: Sequence[RemoteRow]) -> None:
         self._connection = calls.connection
         self._seats = seats
 
@@ -609,7 +609,7 @@ class _Ending:
         self._connection.end(closing)
 
 
-def _dropped(ending: _Ending, num_envs: int) -> None:
+def _dropped(ending: _RowEnd, num_envs: int) -> None:
     atexit.unregister(ending.end)
     ending.end()
     warnings.warn(

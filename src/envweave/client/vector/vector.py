@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, final
 import msgspec
 
 from envweave.client.connection import BlockingConnection
-from envweave.client.multi_server import ManyConnections
-from envweave.client.server_info import Served
-from envweave.client.vector.columns import Gathering, bytes_of, is_ordinary
-from envweave.client.vector.sessions import LOSSES, Calls, Sessions
+from envweave.client.multi_server import MultiServerConnection
+from envweave.client.server_info import ServerInfo
+from envweave.client.vector.columns import ColumnGatherer, bytes_of, is_ordinary
+from envweave.client.vector.sessions import LOSSES, PendingCalls, RemoteSessions
 from envweave.errors import (
     ActionError,
     BadReturnError,
@@ -21,17 +21,17 @@ from envweave.errors import (
     EnvironmentLostError,
     EnvWeaveError,
     ResetFailedError,
-    in_words,
+    format_error,
 )
 from envweave.session.results import refused_row
 from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import Standing, StepBatch
 from envweave.vector.columns import Columns, Layout
-from envweave.vector.episode_tracker import Trail, then
-from envweave.vector.process.row_state import Books
+from envweave.vector.episode_tracker import EpisodeTracker, with_autoreset
+from envweave.vector.process.row_state import RowState
 from envweave.wire.messages import Reply, Stepped
-from envweave.wire.protocol import Key, Volley
+from envweave.wire.protocol import BatchFrame, Key
 
 logger = logging.getLogger("envweave.session")
 
@@ -65,8 +65,8 @@ class RemoteTransport:
 
     def __init__(
         self,
-        connection: BlockingConnection | ManyConnections,
-        served: Served,
+        connection: BlockingConnection | MultiServerConnection,
+        served: ServerInfo,
         num_envs: int,
         *,
         autoreset: bool,
@@ -78,14 +78,16 @@ class RemoteTransport:
         self._autoreset = autoreset
         several = served.interface.possible_agents is not None
         self._everyone = range(num_envs)
-        self._books = Books(num_envs, several_agents=several)
-        self._trails = [Trail(several_agents=True) for _ in range(num_envs)] if several else None
+        self._books = RowState(num_envs, several_agents=several)
+        self._trails = (
+            [EpisodeTracker(several_agents=True) for _ in range(num_envs)] if several else None
+        )
         self._asked: dict[int, list[NeedAction[Any]]] = {}  # with several agents, by row
-        self._gathering: Gathering | None = None
+        self._gathering: ColumnGatherer | None = None
         connection.exchange.limit_bytes = served.max_message_bytes
-        self._calls = Calls(connection, served.interface.action_spec)
+        self._calls = PendingCalls(connection, served.interface.action_spec)
         wishes = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
-        self._sessions = Sessions(self._calls, served, num_envs, wishes)
+        self._sessions = RemoteSessions(self._calls, served, num_envs, wishes)
 
     @property
     def columns(self) -> Columns:
@@ -101,7 +103,7 @@ class RemoteTransport:
         """Fix the columns, at the first reset of all."""
         self._books.fix(layout, observations)
         if self._trails is None:
-            self._gathering = Gathering(layout, self.interface.observation_spec)
+            self._gathering = ColumnGatherer(layout, self.interface.observation_spec)
         self._calls.expect(bytes_of(layout))
 
     # Resets
@@ -144,7 +146,7 @@ class RemoteTransport:
                 self._books.layout.check(result.observation)
         except BadReturnError as error:
             self._sessions.lose(row, error)
-            return ResetFailedError(f"{self.interface.name}.reset() failed: {in_words(error)}")
+            return ResetFailedError(f"{self.interface.name}.reset() failed: {format_error(error)}")
         except EnvironmentFailure as error:
             return error  # the server has another one for the next
         except LOSSES as error:
@@ -200,7 +202,7 @@ class RemoteTransport:
         self._calls.wait(keys, len(keys), None)
         return self._take(keys)
 
-    def _columns(self, volley: Volley, sent: Stepped) -> _Step | None:
+    def _columns(self, volley: BatchFrame, sent: Stepped) -> _Step | None:
         """Return a step whose columns came as such; `None` if some row must be looked at."""
         assert self._gathering is not None
         others: dict[int, Reply] = {}
@@ -267,7 +269,7 @@ class RemoteTransport:
                 logs = tuple(event for event in result.events if isinstance(event, LogEvent))
                 results[row] = self._checked(row, result)
             except BadReturnError as error:
-                end = EpisodeEnd("error", "environment", in_words(error))
+                end = EpisodeEnd("error", "environment", format_error(error))
                 results[row] = self._ended(row, end, error)
                 results[row]._events = logs  # noqa: SLF001 - what it said is still worth knowing
                 # The session may have gone on to an episode that nobody will see.
@@ -289,7 +291,7 @@ class RemoteTransport:
             for row, fresh in self._begin({row: {} for row in ended}).items():
                 if isinstance(fresh, Exception):
                     fresh = ResetFailedError(str(fresh).removeprefix(prefix))
-                results[row] = then(results[row], fresh)
+                results[row] = with_autoreset(results[row], fresh)
         columns = self._books.layout.gather([result.observation for result in results.values()])
         return _Step(columns, [math.nan] * len(rows), results, {}, {})
 
@@ -315,7 +317,7 @@ class RemoteTransport:
             except BadReturnError as error:
                 self._sessions.lose(row, error)
                 result.ready, result._asked, result._later = None, None, ()  # noqa: SLF001
-                return then(result, BadReturnError(in_words(error)))
+                return with_autoreset(result, BadReturnError(format_error(error)))
         return result
 
     # The rest

@@ -9,7 +9,7 @@ from envweave.codeact.executors.local.cells import Cells
 from envweave.codeact.executors.local.episodes import LocalEpisode
 from envweave.codeact.models import Variable
 from envweave.errors import SessionLostError
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ExecutionResult
 
 

@@ -22,8 +22,9 @@ from envweave.codeact.injected.variables import look, show_code
 from envweave.codeact.models import Variable
 from envweave.errors import ClosedError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits, Profile, UseCgroups, WantedIsolation
+from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation
 from envweave.sandbox.host.packages import Packages, calling_module, relevant_private
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ExecutionResult, ToolCall
 from envweave.sandbox.sandbox import AsyncSandbox
 

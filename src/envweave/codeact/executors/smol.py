@@ -11,7 +11,7 @@ from envweave.codeact.executors.local.episodes import LocalEpisode
 from envweave.codeact.executors.local.smolagents_code import SmolagentsCode
 from envweave.codeact.models import Variable
 from envweave.errors import MissingExtraError, SessionLostError
-from envweave.sandbox.config import Limits
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ExecutionResult
 
 

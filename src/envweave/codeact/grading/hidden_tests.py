@@ -13,13 +13,14 @@ from typing import Any, Literal, final, get_args
 from envweave.codeact.executors.base import Functions
 from envweave.codeact.executors.sandbox import Lease, SandboxOptions, take_lease
 from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
-from envweave.codeact.grading.test_cases import INPUTS, Case, read_cases, read_entry
+from envweave.codeact.grading.test_cases import INPUTS, TestCase, read_cases, read_entry
 from envweave.codeact.injected.files import gates
 from envweave.codeact.injected.prelude import MODULES, prelude
 from envweave.errors import ClosedError, OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits, WantedIsolation, read_options
+from envweave.sandbox.config import WantedIsolation, read_options
 from envweave.sandbox.host.packages import AnyPackages, calling_module
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandbox import AsyncSandbox
 from envweave.types import Task
@@ -232,7 +233,9 @@ class HiddenTests(Grader):
         given = attempt.answered and type(attempt.answer) is str
         return attempt.answer if given else None
 
-    async def _run(self, sandbox: AsyncSandbox, program: str, cases: list[Case]) -> list[Outcome]:
+    async def _run(
+        self, sandbox: AsyncSandbox, program: str, cases: list[TestCase]
+    ) -> list[Outcome]:
         tools = gates() if self._files else {}
         outcomes: list[Outcome] = []
         unfit: Outcome | None = None  # what became of a program that did not come to its end
@@ -248,7 +251,9 @@ class HiddenTests(Grader):
                 unfit = None if came_to_end else outcome
         return outcomes
 
-    async def _play(self, session: AsyncSession, program: str, case: Case) -> tuple[Outcome, bool]:
+    async def _play(
+        self, session: AsyncSession, program: str, case: TestCase
+    ) -> tuple[Outcome, bool]:
         """Return what became of a case, and whether the program came to its end."""
         await _prepare(session, case, prelude(files=self._files))
         try:
@@ -266,7 +271,7 @@ class HiddenTests(Grader):
         return _judge_value(result, case), True
 
 
-async def _prepare(session: AsyncSession, case: Case, code: str) -> None:
+async def _prepare(session: AsyncSession, case: TestCase, code: str) -> None:
     """Put in what the program may need, before any of it runs."""
     try:
         made = await session.run(code + _PREPARE)
@@ -281,7 +286,7 @@ async def _prepare(session: AsyncSession, case: Case, code: str) -> None:
         raise GradingError(f"A session could not be prepared: {made.exception_message}")
 
 
-def _judge_value(result: ExecutionResult, case: Case) -> Outcome:
+def _judge_value(result: ExecutionResult, case: TestCase) -> Outcome:
     if not result.success:
         return _of_failure(result)
     value = result.return_value
@@ -291,7 +296,7 @@ def _judge_value(result: ExecutionResult, case: Case) -> Outcome:
     return "ok" if case.check.holds(value[0]) else "failed"
 
 
-def _judge_output(result: ExecutionResult, case: Case) -> Outcome:
+def _judge_output(result: ExecutionResult, case: TestCase) -> Outcome:
     exited = result.exception_type == "SystemExit" and result.exception_message in ("", "0", "None")
     if not (result.success or exited) or result.session_ended:
         return _of_failure(result)

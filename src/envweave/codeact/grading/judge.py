@@ -48,7 +48,7 @@ _NEEDED = frozenset(["rubric", "attempt", "fence"])
 _IN_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
 
 
-class _Verdict(NamedTuple):
+class _JudgeReply(NamedTuple):
     score: float
     reason: str
 
@@ -142,7 +142,7 @@ class Judge(Grader):
             f"The judge was asked {self._attempts} times and gave no verdict. At last: {why}"
         ) from last
 
-    def _graded(self, verdict: _Verdict) -> Grade:
+    def _graded(self, verdict: _JudgeReply) -> Grade:
         score = (verdict.score - self._lowest) / (self._highest - self._lowest)
         details: dict[str, Any] = {"judged": verdict.score}
         if self._show_reason:
@@ -172,7 +172,7 @@ class Judge(Grader):
             highest=f"{self._highest:g}",
         )
 
-    def _read(self, said: Any) -> _Verdict:
+    def _read(self, said: Any) -> _JudgeReply:
         """Read a verdict. The answer must be the object and nothing else.
 
         An object somewhere in the text would not do: it may be one that the agent wrote, quoted.
@@ -190,7 +190,7 @@ class Judge(Grader):
             raise _UnreadableError('its answer is no object with a number as "score".')
         if not self._lowest <= score <= self._highest:
             raise _UnreadableError("its score is not on the scale.")
-        return _Verdict(float(score), str(verdict.get("reason", "")))
+        return _JudgeReply(float(score), str(verdict.get("reason", "")))
 
 
 def _shown(attempt: Attempt) -> str:

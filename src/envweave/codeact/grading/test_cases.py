@@ -35,7 +35,7 @@ _MOST_ITEMS = 100_000
 
 @final
 @dataclass(frozen=True, slots=True)
-class Check:
+class TestCheck:
     """What must be true of a value. Its `repr` does not tell what is expected.
 
     Attributes:
@@ -65,23 +65,23 @@ class Check:
         return _DECIDE[self.kind](self, value)
 
 
-def _is_equal(check: Check, value: Any) -> bool:
+def _is_equal(check: TestCheck, value: Any) -> bool:
     return is_same(value, check.expected, absolute=check.absolute)
 
 
-def _is_among(check: Check, value: Any) -> bool:
+def _is_among(check: TestCheck, value: Any) -> bool:
     if isinstance(check.expected, str):
         return isinstance(value, str) and value in check.expected
     return any(is_same(value, one) for one in check.expected)
 
 
-def _holds(check: Check, value: Any) -> bool:
+def _holds(check: TestCheck, value: Any) -> bool:
     if isinstance(value, str):
         return isinstance(check.expected, str) and check.expected in value
     return _can_hold(value) and any(is_same(one, check.expected) for one in value)
 
 
-def _lacks(check: Check, value: Any) -> bool:
+def _lacks(check: TestCheck, value: Any) -> bool:
     return _can_hold(value) and not _holds(check, value)
 
 
@@ -91,13 +91,13 @@ def _can_hold(value: Any) -> bool:
     return isinstance(value, str) or len(value) <= _MOST_ITEMS
 
 
-def _is_true(check: Check, value: Any) -> bool:
+def _is_true(check: TestCheck, value: Any) -> bool:
     if isinstance(value, np.ndarray):  # which is neither
         return False
     return bool(value) is check.expected
 
 
-def _is_close(check: Check, value: Any) -> bool:
+def _is_close(check: TestCheck, value: Any) -> bool:
     if type(value) not in (int, float):
         return False
     try:
@@ -106,7 +106,7 @@ def _is_close(check: Check, value: Any) -> bool:
         return bool(value == check.expected)
 
 
-def _is_closer(check: Check, value: Any) -> bool:
+def _is_closer(check: TestCheck, value: Any) -> bool:
     if type(value) not in (int, float):
         return False
     try:
@@ -115,7 +115,7 @@ def _is_closer(check: Check, value: Any) -> bool:
         return False
 
 
-def _is_printed(check: Check, value: Any) -> bool:
+def _is_printed(check: TestCheck, value: Any) -> bool:
     return isinstance(value, str) and _lines(value) == _lines(check.expected)
 
 
@@ -124,7 +124,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-_DECIDE: dict[Kind, Callable[[Check, Any], bool]] = {
+_DECIDE: dict[Kind, Callable[[TestCheck, Any], bool]] = {
     "equal": _is_equal,
     "unequal": lambda check, value: not _is_equal(check, value),
     "among": _is_among,
@@ -158,7 +158,7 @@ class Asserted(NamedTuple):
     """One assert: an expression to be run, and what must be true of its value."""
 
     expression: str
-    check: Check
+    check: TestCheck
 
 
 class _NotLiteralError(Exception):
@@ -226,21 +226,21 @@ def _read_assert(statement: ast.stmt) -> Asserted:
     return Asserted(ast.unparse(node), check)
 
 
-def _taken_apart(test: ast.expr) -> tuple[ast.expr, Check]:
+def _taken_apart(test: ast.expr) -> tuple[ast.expr, TestCheck]:
     if isinstance(test, ast.Compare):
         if len(test.ops) != 1:
             raise OptionError(f"it compares more than once. {_HOW}")
         return _compared(test.left, test.ops[0], test.comparators[0])
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return test.operand, Check("true", expected=False)
+        return test.operand, TestCheck("true", expected=False)
     if isinstance(test, ast.BoolOp):
         raise OptionError("it asserts several things at once. Write an assert for each.")
     if _is_call_of(test, "math.isclose", "isclose"):
         return _close(test)  # type: ignore[arg-type]
-    return test, Check("true", expected=True)
+    return test, TestCheck("true", expected=True)
 
 
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, Check]:
+def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, TestCheck]:
     if isinstance(operator, ast.Lt | ast.LtE) and _is_call_of(left, "abs"):
         return _near(left, operator, right)  # type: ignore[arg-type]
     kind = _OPERATORS.get(type(operator))
@@ -253,10 +253,10 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast
         kind = _TURNED.get(kind, kind)
     if isinstance(operator, ast.Is | ast.IsNot) and not _is_single(expected):
         raise OptionError("`is` is for None, True and False. Write == instead.")
-    return node, Check(kind, expected=expected)
+    return node, TestCheck(kind, expected=expected)
 
 
-def _near(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, Check]:
+def _near(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, TestCheck]:
     """Take `abs(f(1) - 2) < 0.1` apart."""
     inner = left.args[0] if len(left.args) == 1 and not left.keywords else None
     if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)):
@@ -266,10 +266,10 @@ def _near(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.exp
     except _NotLiteralError:
         node, expected = inner.right, _one_literal(inner.left)
     kind: Kind = "closer" if isinstance(operator, ast.Lt) else "equal"
-    return node, Check(kind, _number(expected), absolute=_tolerance(_one_literal(right)))
+    return node, TestCheck(kind, _number(expected), absolute=_tolerance(_one_literal(right)))
 
 
-def _close(call: ast.Call) -> tuple[ast.expr, Check]:
+def _close(call: ast.Call) -> tuple[ast.expr, TestCheck]:
     """Take `math.isclose(f(1), 2, rel_tol=…, abs_tol=…)` apart."""
     given = {one.arg: _tolerance(_one_literal(one.value)) for one in call.keywords}
     if len(call.args) != 2 or not given.keys() <= {"rel_tol", "abs_tol"}:
@@ -279,7 +279,7 @@ def _close(call: ast.Call) -> tuple[ast.expr, Check]:
     except _NotLiteralError:
         node, expected = call.args[1], _one_literal(call.args[0])
     relative, absolute = given.get("rel_tol", 1e-9), given.get("abs_tol", 0.0)
-    return node, Check("close", _number(expected), absolute=absolute, relative=relative)
+    return node, TestCheck("close", _number(expected), absolute=absolute, relative=relative)
 
 
 def _is_single(value: Any) -> bool:
@@ -356,7 +356,7 @@ _SHAPES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class TestCase:
     """One test. What is expected is in `check`, and nothing else of it goes into a session.
 
     Attributes:
@@ -367,13 +367,13 @@ class Case:
         stdin: What the program can read.
     """
 
-    check: Check = field(repr=False)
+    check: TestCheck = field(repr=False)
     call: str | None = None
     inputs: Any = None
     stdin: str | None = None
 
 
-def read_cases(given: Any, name: str, entry: str | None) -> list[Case]:
+def read_cases(given: Any, name: str, entry: str | None) -> list[TestCase]:
     """Return cases that were given as dicts, or as text with asserts, or as a list of those.
 
     Raises:
@@ -383,7 +383,7 @@ def read_cases(given: Any, name: str, entry: str | None) -> list[Case]:
         given = [given]
     if not isinstance(given, Iterable):
         raise OptionError(f"{name}: expected a list, got {type(given).__name__}. {_SHAPES}")
-    cases: list[Case] = []
+    cases: list[TestCase] = []
     for number, one in enumerate(given, start=1):
         try:
             cases += _read(one, entry)
@@ -411,10 +411,10 @@ def read_entry(entry: Any) -> str | None:
     return entry
 
 
-def _read(one: Any, entry: str | None) -> list[Case]:
+def _read(one: Any, entry: str | None) -> list[TestCase]:
     if isinstance(one, str):
         return [
-            Case(call=f"[{asserted.expression}]", check=asserted.check)
+            TestCase(call=f"[{asserted.expression}]", check=asserted.check)
             for asserted in read_asserts(one)
         ]
     if not isinstance(one, Mapping):
@@ -428,7 +428,7 @@ def _read(one: Any, entry: str | None) -> list[Case]:
         raise OptionError(f"the keys {', '.join(map(repr, one))} make no case. {_SHAPES}")
     check = _check(one)
     if "call" in one:
-        return [Case(call=f"[{_call(one['call'], check.expected)}]", check=check)]
+        return [TestCase(call=f"[{_call(one['call'], check.expected)}]", check=check)]
     if entry is None:
         raise OptionError('it has arguments: tell what to call by entry="f".')
     args, kwargs = one.get("args", []), one.get("kwargs", {})
@@ -438,16 +438,16 @@ def _read(one: Any, entry: str | None) -> list[Case]:
         raise OptionError("the keys of kwargs are names.")
     inputs = _plain({"args": list(args), "kwargs": dict(kwargs)})
     call = f"[({entry})(*{INPUTS}['args'], **{INPUTS}['kwargs'])]"
-    return [Case(call=call, inputs=inputs, check=check)]
+    return [TestCase(call=call, inputs=inputs, check=check)]
 
 
-def _program_case(one: Mapping[str, Any]) -> Case:
+def _program_case(one: Mapping[str, Any]) -> TestCase:
     if not set(one) <= {"stdin", "stdout"} or "stdout" not in one:
         raise OptionError(f"the keys {', '.join(map(repr, one))} make no case. {_SHAPES}")
     stdin, stdout = one.get("stdin", ""), one["stdout"]
     if not isinstance(stdin, str) or not isinstance(stdout, str):
         raise OptionError("stdin and stdout are text.")
-    return Case(stdin=_plain(stdin), check=Check("printed", stdout))
+    return TestCase(stdin=_plain(stdin), check=TestCheck("printed", stdout))
 
 
 def _call(expression: Any, expected: Any) -> str:
@@ -466,7 +466,7 @@ def _plain(inputs: Any) -> Any:
     return inputs
 
 
-def _check(one: Mapping[str, Any]) -> Check:
+def _check(one: Mapping[str, Any]) -> TestCheck:
     tolerance = one.get("tolerance", 0.0)
     check_tolerance("tolerance", tolerance)
-    return Check("equal", one["expected"], absolute=float(tolerance))
+    return TestCheck("equal", one["expected"], absolute=float(tolerance))

@@ -6,7 +6,7 @@
 import os
 
 
-class Files:
+class FileTools:
     """Reads, writes and lists files below one folder, where `/tmp` is its folder `tmp`."""
 
     def __init__(self, root: str) -> None:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from envweave.codeact.injected.file_tools import Files
+from envweave.codeact.injected.file_tools import FileTools
 
 FILE_TOOLS = ("file_read", "file_write", "file_append", "file_list", "file_exists", "file_delete")
 """Their names."""
@@ -18,13 +18,13 @@ FILE_TOOLS = ("file_read", "file_write", "file_append", "file_list", "file_exist
 
 def functions(root: str) -> dict[str, Callable[..., Any]]:
     """Return the tools for a folder of this host."""
-    files = Files(root)
+    files = FileTools(root)
     return {name: getattr(files, name) for name in FILE_TOOLS}
 
 
 def gates() -> dict[str, Callable[..., Any]]:
     """Return the host's side of the tools of a session: they only let pass."""
-    return {name: _gate(getattr(Files, name)) for name in FILE_TOOLS}
+    return {name: _gate(getattr(FileTools, name)) for name in FILE_TOOLS}
 
 
 def _gate(method: Callable[..., Any]) -> Callable[..., None]:

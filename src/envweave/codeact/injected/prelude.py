@@ -29,7 +29,7 @@ def _make_file_tools(source, ask, names):
     import functools, os
     space = {{"__name__": "file_tools"}}
     exec(compile(source, "<file tools>", "exec"), space)
-    files = space["Files"](os.getcwd())
+    files = space["FileTools"](os.getcwd())
     def joined(ask, do):
         @functools.wraps(ask)
         def tool(*args, **kwargs):

@@ -42,7 +42,7 @@ def _source() -> str:
     return Path(found.origin).read_text(encoding="utf-8")
 
 
-class Look(NamedTuple):
+class VariableSnapshot(NamedTuple):
     """What a session told of.
 
     Attributes:
@@ -55,7 +55,9 @@ class Look(NamedTuple):
     tool_calls: tuple[ToolCall, ...]
 
 
-async def look(session: AsyncSession, code: Callable[[bool], str], own: Collection[str]) -> Look:
+async def look(
+    session: AsyncSession, code: Callable[[bool], str], own: Collection[str]
+) -> VariableSnapshot:
     """Return the variables that a session tells of, but for those in `own`.
 
     Where a value does not show itself in a second, none is asked: names and types remain.
@@ -75,8 +77,8 @@ async def look(session: AsyncSession, code: Callable[[bool], str], own: Collecti
             break
         calls += told.tool_calls
         if told.success:
-            return Look(read_variables(told.return_value, own), calls)
-    return Look({}, calls)
+            return VariableSnapshot(read_variables(told.return_value, own), calls)
+    return VariableSnapshot({}, calls)
 
 
 def read_variables(told: Any, own: Collection[str]) -> dict[str, Variable]:

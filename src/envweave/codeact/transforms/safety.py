@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from envweave.codeact.transforms.reading import read_part, read_reward, read_step
-from envweave.codeact.transforms.unsafe_code import Finding, Judgement, judge_code
+from envweave.codeact.transforms.unsafe_code import Finding, SafetyReport, judge_code
 from envweave.codeact.transforms.unsafe_names import UNSAFE_MODULES, UNSAFE_NAMES
 from envweave.errors import OptionError
-from envweave.transforms import Verdict
+from envweave.transforms import TransformResult
 from envweave.types import Observation
 
 _NAME = "CodeSafetyTransform"
@@ -18,7 +18,7 @@ _RAN = Finding(1, "cannot be judged: it cannot be parsed here, and yet it ran")
 
 
 @final
-class CodeSafetyTransform(Verdict):
+class CodeSafetyTransform(TransformResult):
     """Takes back what unsafe code has earned, and a penalty on top.
 
     It judges the code by its syntax tree before any other transform can hide it, and has the last
@@ -70,10 +70,10 @@ class CodeSafetyTransform(Verdict):
             step.code, modules=self._modules, names=self._names, own=step.available_tools
         )
         if not judgement.parses and step.execution_result.success:
-            judgement = Judgement(parses=True, found=(_RAN,))
+            judgement = SafetyReport(parses=True, found=(_RAN,))
         return functools.partial(self._speak, judgement)
 
-    def _speak(self, judgement: Judgement, observation: Observation) -> Observation:
+    def _speak(self, judgement: SafetyReport, observation: Observation) -> Observation:
         found = [{"line": one.line, "what": one.what} for one in judgement.found]
         if judgement.safe:
             earned = self._safe_reward if judgement.parses else 0.0

@@ -62,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SafetyReport:
     """What was found in a program.
 
     Attributes:
@@ -85,7 +85,7 @@ def judge_code(
     modules: Collection[str] = UNSAFE_MODULES,
     names: Collection[str] = UNSAFE_NAMES,
     own: Iterable[str] = (),
-) -> Judgement:
+) -> SafetyReport:
     """Judge a program. It never raises, whatever the program is.
 
     Args:
@@ -99,15 +99,15 @@ def judge_code(
     try:
         tree = _parse(code)
         if tree is None:
-            return Judgement(parses=False)
+            return SafetyReport(parses=False)
         found = sorted(_Judge(tree, modules, names, own).found(), key=lambda one: one.line)
     except (RecursionError, MemoryError):
         return _not_judged("is nested too deep")
-    return Judgement(parses=True, found=tuple(dict.fromkeys(found))[:MOST_FINDINGS])
+    return SafetyReport(parses=True, found=tuple(dict.fromkeys(found))[:MOST_FINDINGS])
 
 
-def _not_judged(why: str) -> Judgement:
-    return Judgement(parses=True, found=(Finding(1, f"cannot be judged: it {why}"),))
+def _not_judged(why: str) -> SafetyReport:
+    return SafetyReport(parses=True, found=(Finding(1, f"cannot be judged: it {why}"),))
 
 
 def _parse(code: str) -> ast.Module | None:

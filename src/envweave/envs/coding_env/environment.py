@@ -16,8 +16,9 @@ from envweave.codeact.grading.base import Grader
 from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envweave.envs.coding_env.terminal import TerminalExecutor
 from envweave.errors import OptionError, suggest
-from envweave.sandbox.config import Limits, Profile, WantedIsolation
+from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
+from envweave.sandbox.limits import Limits
 
 
 class CodingEnvironment(ew.Environment):

@@ -17,8 +17,8 @@ from envweave.providers.cleanup import Owner
 from envweave.providers.docker.engine import (
     Engine,
     EngineError,
+    EngineRefusedError,
     NoSuchContainerError,
-    RefusedError,
 )
 from envweave.providers.docker.options import DockerOptions, Image, shown, size_of
 from envweave.providers.health import LINES_READ, answers_health, error_in, told
@@ -83,7 +83,7 @@ class Container:
             self.base_url = self._found(inside)
         except BaseException as error:
             self.remove()
-            if isinstance(error, RefusedError | NoSuchContainerError):
+            if isinstance(error, EngineRefusedError | NoSuchContainerError):
                 raise self._unstarted(error, port) from None
             raise
 
@@ -118,7 +118,7 @@ class Container:
         ports = self._engine.inspect(self.name)["NetworkSettings"]["Ports"] or {}
         bound = ports.get(f"{inside}/tcp")
         if not bound:  # it has exited already
-            raise self._gone() or RefusedError("it has no port")
+            raise self._gone() or EngineRefusedError("it has no port")
         return f"http://127.0.0.1:{bound[0]['HostPort']}"
 
     def _unstarted(self, error: StartupError, port: int | None) -> StartupError:

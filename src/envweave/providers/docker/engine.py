@@ -36,7 +36,7 @@ class NoSuchContainerError(StartupError):
     """The engine has no such container, or not any more."""
 
 
-class RefusedError(StartupError):
+class EngineRefusedError(StartupError):
     """The engine answered, and will not do it."""
 
 
@@ -116,7 +116,7 @@ class Engine:
             )
             for one in said:
                 if "error" in one:
-                    raise RefusedError(" ".join(str(one["error"]).split()))
+                    raise EngineRefusedError(" ".join(str(one["error"]).split()))
                 lines = _COLOUR.sub("", one.get("stream", "")).splitlines()
                 yield from (line.rstrip() for line in lines if line.strip())
 
@@ -126,7 +126,7 @@ class Engine:
             unnamed = self._api.images(filters={"label": label, "dangling": True}, quiet=True)
         for image in unnamed:
             # One that is used after all stays.
-            with contextlib.suppress(NoSuchContainerError, RefusedError), self._told():
+            with contextlib.suppress(NoSuchContainerError, EngineRefusedError), self._told():
                 self._api.remove_image(image)
 
     def info(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Engine:
         except self._errors.NotFound as error:
             raise NoSuchContainerError(_explained(error)) from None
         except self._errors.APIError as error:
-            raise RefusedError(_explained(error)) from None
+            raise EngineRefusedError(_explained(error)) from None
         except (self._errors.DockerException, OSError) as error:
             raise self._silent(error) from None
 

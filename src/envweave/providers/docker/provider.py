@@ -10,14 +10,14 @@ from typing import Any, final
 
 from envweave.errors import CallOrderError, OptionError
 from envweave.providers.base import WatchedProvider
-from envweave.providers.cleanup import reap
+from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
 from envweave.providers.docker.engine import Engine
 from envweave.providers.docker.options import CONFIG, DockerOptions, known, variables
 
 
 @final
-class Held:
+class ContainerLease:
     """A container that is removed when it is stopped, or dropped, or the process ends.
 
     Args:
@@ -87,7 +87,7 @@ class LocalDockerProvider(WatchedProvider):
 
     def __init__(self, **options: Any) -> None:
         self._options = DockerOptions(**known(options))
-        self._held: Held | None = None
+        self._held: ContainerLease | None = None
 
     @property
     def token(self) -> str | None:
@@ -131,12 +131,12 @@ class LocalDockerProvider(WatchedProvider):
         told = told_variables(options, env_vars)
         engine = Engine(options.docker_host)
         try:
-            reap(engine)
+            remove_leftovers(engine)
             container = Container(engine, image, options, port, told)
         except BaseException:
             engine.close()
             raise
-        self._held = Held(container, told[TOKEN] or None, engine.close)
+        self._held = ContainerLease(container, told[TOKEN] or None, engine.close)
         return container.base_url
 
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:

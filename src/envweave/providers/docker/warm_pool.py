@@ -16,11 +16,16 @@ from typing import Any, Self, final
 
 from envweave.errors import CallOrderError, ClosedError, EnvWeaveError, OptionError, StartupError
 from envweave.providers.base import WatchedProvider
-from envweave.providers.cleanup import reap
+from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
-from envweave.providers.docker.engine import Engine, NoSuchContainerError, RefusedError
+from envweave.providers.docker.engine import Engine, EngineRefusedError, NoSuchContainerError
 from envweave.providers.docker.options import CONFIG, DockerOptions, Image, known, variables
-from envweave.providers.docker.provider import TOKEN, Held, refuse_nameless, told_variables
+from envweave.providers.docker.provider import (
+    TOKEN,
+    ContainerLease,
+    refuse_nameless,
+    told_variables,
+)
 
 logger = logging.getLogger("envweave.providers")
 
@@ -33,7 +38,7 @@ _REST_S = 0.25
 
 
 @final
-class Stock:
+class WarmContainers:
     """Containers that are started, well and paused.
 
     Args:
@@ -52,7 +57,7 @@ class Stock:
         env_vars: Mapping[str, str],
         size: int,
     ) -> None:
-        self._shelf = _Shelf(engine, image, options, env_vars, size)
+        self._shelf = _ImageStock(engine, image, options, env_vars, size)
         # A daemon, so that a program which forgot the pool can end; it is stopped then as well.
         self._thread = threading.Thread(
             target=self._shelf.fill, name=f"envweave warm pool of {image}", daemon=True
@@ -84,7 +89,7 @@ class Stock:
                 )
             shelf.raise_failure()
 
-    def take(self) -> Held:
+    def take(self) -> ContainerLease:
         """Hand out a container that goes on, or start one if none waits.
 
         Raises:
@@ -95,16 +100,16 @@ class Stock:
         while (ready := shelf.pop()) is not None:
             try:
                 ready.container.unpause()
-            except (NoSuchContainerError, RefusedError) as error:
+            except (NoSuchContainerError, EngineRefusedError) as error:
                 logger.info("a warm container was lost: %s", error)
                 ready.container.remove()
                 continue
             except BaseException:
                 ready.container.remove()
                 raise
-            return Held(ready.container, ready.token, shelf.hang_up)
+            return ContainerLease(ready.container, ready.token, shelf.hang_up)
         fresh = shelf.start()
-        return Held(fresh.container, fresh.token, shelf.hang_up)
+        return ContainerLease(fresh.container, fresh.token, shelf.hang_up)
 
     def close(self) -> None:
         """Remove what waits, and start no more. May be called twice."""
@@ -122,7 +127,7 @@ class _Ready:
 
 
 @final
-class _Shelf:
+class _ImageStock:
     """What the thread works on; it knows nothing of the stock, which may be dropped.
 
     Attributes:
@@ -249,7 +254,7 @@ class _Shelf:
         self._engine.close()
 
 
-def _end(shelf: _Shelf, thread: threading.Thread) -> None:
+def _end(shelf: _ImageStock, thread: threading.Thread) -> None:
     with shelf.changed:
         shelf.is_closed = True
         shelf.changed.notify_all()
@@ -306,7 +311,7 @@ class WarmPool:
             told[CONFIG] = _written(config)
             about.refuse_untold(read, told)
             about.warn_of_root(read.user)
-            reap(engine)
+            remove_leftovers(engine)
         except BaseException:
             engine.close()
             raise
@@ -314,7 +319,7 @@ class WarmPool:
         self.size = size
         self._serves = _wishes({"id": about.env_id, **config})
         self._variables = {name: told[name] for name in told if name not in (CONFIG, TOKEN)}
-        self._stock = Stock(engine, image, read, told, size)
+        self._stock = WarmContainers(engine, image, read, told, size)
 
     @property
     def ready(self) -> int:
@@ -335,7 +340,7 @@ class WarmPool:
 
     def take(
         self, image: str, port: int | None, env_vars: Mapping[str, str], options: Mapping[str, Any]
-    ) -> Held:
+    ) -> ContainerLease:
         """Hand out a container, for whoever wants what the pool's containers are.
 
         Raises:
@@ -400,7 +405,7 @@ class _WarmProvider(WatchedProvider):
 
     def __init__(self, pool: WarmPool) -> None:
         self._pool = pool
-        self._held: Held | None = None
+        self._held: ContainerLease | None = None
 
     @property
     def token(self) -> str | None:

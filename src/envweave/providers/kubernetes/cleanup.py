@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, final
 
 from envweave.errors import StartupError
-from envweave.providers.cleanup import reap
+from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.kubernetes.cluster import LOOK_S, Cluster, ClusterError
 from envweave.providers.kubernetes.manifests import EXPIRES
 
@@ -74,7 +74,7 @@ def sweep(cluster: Cluster) -> int:
         count += 1
     for kind in KINDS:
         try:
-            count += reap(_Things(cluster, kind))
+            count += remove_leftovers(_OwnedObjects(cluster, kind))
         except ClusterError:
             raise
         except StartupError as error:
@@ -84,7 +84,7 @@ def sweep(cluster: Cluster) -> int:
 
 
 @final
-class _Things:
+class _OwnedObjects:
     """The pods of a namespace, or another kind of thing, as far as they are listed and deleted."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:

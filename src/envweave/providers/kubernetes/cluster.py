@@ -45,11 +45,11 @@ class NoSuchObjectError(StartupError):
     """The cluster has no such thing, or not any more."""
 
 
-class RefusedError(StartupError):
+class ClusterRefusedError(StartupError):
     """The API server answered, and will not do it."""
 
 
-class TakenError(RefusedError):
+class TakenError(ClusterRefusedError):
     """There is one of this name already."""
 
 
@@ -186,7 +186,7 @@ class Cluster:
             try:
                 return open_line(self._configuration, url, self._authority(), _CONNECT_S)
             except websocket.WebSocketBadStatusException as error:
-                raise RefusedError(" ".join(str(error).split())) from None
+                raise ClusterRefusedError(" ".join(str(error).split())) from None
             except websocket.WebSocketException as error:
                 raise OSError(str(error)) from None
 
@@ -274,7 +274,9 @@ class Cluster:
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
             raise self._silent(error) from None
         except self._library.config.ConfigException as error:
-            raise RefusedError(f"Logging in at {self.url} failed: {_joined(error)}.") from None
+            raise ClusterRefusedError(
+                f"Logging in at {self.url} failed: {_joined(error)}."
+            ) from None
 
     def _silent(self, error: BaseException) -> ClusterError:
         why = _joined(error)
@@ -294,14 +296,18 @@ class Cluster:
         if status == 404:
             return NoSuchObjectError(why)
         if status == 401:
-            return RefusedError(f"The cluster at {self.url} does not know this user. Log in again.")
+            return ClusterRefusedError(
+                f"The cluster at {self.url} does not know this user. Log in again."
+            )
         if status == 403:
-            return RefusedError(f"{why}. Ask for that right; the guide on Kubernetes lists them")
+            return ClusterRefusedError(
+                f"{why}. Ask for that right; the guide on Kubernetes lists them"
+            )
         if status == 409:
             return TakenError(why)
         if status >= 500 or status == 429:  # too many calls, of which none was at fault
             return ClusterError(f"The API server at {self.url} failed with status {status}: {why}")
-        return RefusedError(why)
+        return ClusterRefusedError(why)
 
 
 def _client() -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 from envweave.providers.docker.options import CONFIG
 from envweave.providers.kubernetes.cluster import (
     Cluster,
+    ClusterRefusedError,
     NoSuchObjectError,
-    RefusedError,
     TakenError,
 )
 from envweave.providers.kubernetes.manifests import APP, secret, service, spec
@@ -87,7 +87,7 @@ def token_of(cluster: Cluster, name: str) -> str | None:
     """Return the token of what is deployed already; `None` if there is none that we may read."""
     try:
         kept = cluster.get("secrets", name).get("data") or {}
-    except (NoSuchObjectError, RefusedError):
+    except (NoSuchObjectError, ClusterRefusedError):
         return None
     return base64.b64decode(kept.get(TOKEN, "")).decode(errors="replace") or None
 

@@ -22,12 +22,12 @@ from envweave.providers.kubernetes.cluster import (
     LOOK_S,
     Cluster,
     ClusterError,
+    ClusterRefusedError,
     NoSuchObjectError,
-    RefusedError,
 )
 from envweave.providers.kubernetes.manifests import CONTAINER, owned, owned_by, pod, secret, service
 from envweave.providers.kubernetes.options import KubernetesOptions
-from envweave.providers.kubernetes.port_forward import Forward
+from envweave.providers.kubernetes.port_forward import PortForward
 
 _OUT_OF_MEMORY = "OOMKilled"
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ErrImagePullBackOff")
@@ -53,7 +53,7 @@ class Outlook(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PodVerdict:
     """What is to be expected of a pod, and why.
 
     Attributes:
@@ -68,7 +68,7 @@ class Verdict:
     is_told: bool = False
 
 
-def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> Verdict:
+def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
     """Return what is to be expected of a pod, as the cluster has it."""
     status = pod.get("status") or {}
     phase = status.get("phase")
@@ -78,22 +78,22 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> Verdict:
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         because = _condition(status, "DisruptionTarget")
         why = f" ({because['message']})" if because.get("message") else ""
-        return Verdict(Outlook.OVER, f"was deleted by somebody else{why}", is_told=True)
+        return PodVerdict(Outlook.OVER, f"was deleted by somebody else{why}", is_told=True)
     if "running" in state:
-        return Verdict(Outlook.RUNNING)
+        return PodVerdict(Outlook.RUNNING)
     waiting = state.get("waiting") or {}
     if waiting.get("reason") in _HOPELESS:
-        return Verdict(Outlook.HOPELESS, _hopeless(waiting, options))
+        return PodVerdict(Outlook.HOPELESS, _hopeless(waiting, options))
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         told = _joined(scheduled.get("message")) or "the scheduler does not say why"
-        return Verdict(
+        return PodVerdict(
             Outlook.WITHOUT_NODE,
             f"finds no node to run on (Unschedulable): {told}. Ask for less, with "
             "KubernetesProvider(memory_request=…, cpu_request=…), or give node_selector and "
             "tolerations that fit",
         )
-    return Verdict(Outlook.WAITING, _waiting(waiting))
+    return PodVerdict(Outlook.WAITING, _waiting(waiting))
 
 
 def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,11 +105,11 @@ def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _over(
     status: Mapping[str, Any], ended: Mapping[str, Any], options: KubernetesOptions
-) -> Verdict:
+) -> PodVerdict:
     reason, message = status.get("reason"), _joined(status.get("message"))
     code = ended.get("exitCode")
     if reason == "DeadlineExceeded":
-        return Verdict(
+        return PodVerdict(
             Outlook.OVER,
             f"was ended by the cluster: it was there for more than ttl_s={options.ttl_s:g} seconds "
             "(DeadlineExceeded). Give it more, with KubernetesProvider(ttl_s=…)",
@@ -120,18 +120,18 @@ def _over(
             f"ran out of memory: it needed more than {limit}, and was killed (OOMKilled, exit code "
             f"{code}). Give it more, with KubernetesProvider(memory=…)"
         )
-        return Verdict(Outlook.OVER, why, is_told=True)
+        return PodVerdict(Outlook.OVER, why, is_told=True)
     if reason and reason != "Completed":  # Evicted, NodeLost, Shutdown, Preempting, …
         told = f": {message}" if message else ""
-        return Verdict(Outlook.OVER, f"was ended by the cluster ({reason}){told}", is_told=True)
+        return PodVerdict(Outlook.OVER, f"was ended by the cluster ({reason}){told}", is_told=True)
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         why = f"could not be started: {_joined(ended.get('message'))}"
-        return Verdict(Outlook.HOPELESS, why)
+        return PodVerdict(Outlook.HOPELESS, why)
     if code is None:
         phase = status.get("phase")
-        return Verdict(Outlook.OVER, f"has ended ({phase}){f': {message}' if message else ''}")
+        return PodVerdict(Outlook.OVER, f"has ended ({phase}){f': {message}' if message else ''}")
     said = f" ({ended['signal']})" if ended.get("signal") else ""
-    return Verdict(Outlook.OVER, f"exited with code {code}{said}", is_told=True)
+    return PodVerdict(Outlook.OVER, f"exited with code {code}{said}", is_told=True)
 
 
 def _hopeless(waiting: Mapping[str, Any], options: KubernetesOptions) -> str:
@@ -222,7 +222,7 @@ class Pod:
         self._image = image
         self._options = options
         self._owner = os.getpid()
-        self._forward: Forward | None = None
+        self._forward: PortForward | None = None
         self._was_reached = False
         self._silence = Silence()
         self.name = f"envweave-{secrets.token_hex(6)}"
@@ -236,7 +236,7 @@ class Pod:
             self.base_url = self._opened(made, about, port)
         except BaseException as error:
             self.remove()
-            if isinstance(error, RefusedError | NoSuchObjectError):
+            if isinstance(error, ClusterRefusedError | NoSuchObjectError):
                 raise StartupError(
                     f"A pod of {image!r} could not be made in the namespace "
                     f"{cluster.namespace!r}: {error}."
@@ -251,7 +251,9 @@ class Pod:
             wanted = service(self.name, chosen, inside, {**about, **owned_by(made)["metadata"]})
             address = self._cluster.create("services", wanted)["spec"]["clusterIP"]
         if self._options.access == "forward":
-            self._forward = Forward(self._line, port, is_lost=lambda: self.why_gone() is not None)
+            self._forward = PortForward(
+                self._line, port, is_lost=lambda: self.why_gone() is not None
+            )
             return f"http://127.0.0.1:{self._forward.port}"
         if address is None:
             found = self._await(_address_of, time.monotonic() + ADDRESS_S)
@@ -381,19 +383,19 @@ class Pod:
             return None
         return str(self._gone(verdict))
 
-    def _verdict(self, timeout_s: float = LOOK_S) -> Verdict:
+    def _verdict(self, timeout_s: float = LOOK_S) -> PodVerdict:
         return self._judged(self._seen(timeout_s))
 
-    def _judged(self, found: Mapping[str, Any] | None) -> Verdict:
+    def _judged(self, found: Mapping[str, Any] | None) -> PodVerdict:
         if found is None:
-            return Verdict(Outlook.OVER, "was deleted by somebody else")
+            return PodVerdict(Outlook.OVER, "was deleted by somebody else")
         return judge(found, self._options)
 
-    def _refuse_gone(self, verdict: Verdict) -> None:
+    def _refuse_gone(self, verdict: PodVerdict) -> None:
         if verdict.outlook in (Outlook.OVER, Outlook.HOPELESS):
             raise self._gone(verdict)
 
-    def _gone(self, verdict: Verdict) -> EnvWeaveError:
+    def _gone(self, verdict: PodVerdict) -> EnvWeaveError:
         lines = self._last_lines() if verdict.is_told else []
         told_inside = None if self._was_reached else error_in(lines, self._image)
         if told_inside is not None:

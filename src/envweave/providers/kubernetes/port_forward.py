@@ -35,7 +35,7 @@ _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWr
 
 
 @final
-class Forward:
+class PortForward:
     """A port of loopback, open until `close`.
 
     Args:
@@ -72,7 +72,7 @@ class Forward:
             ) from None
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()  # over the next three
-        self._lines: set[_Line] = set()
+        self._lines: set[_Tunnel] = set()
         self._threads: set[threading.Thread] = set()
         self._is_closed = False
         self._accepting = threading.Thread(
@@ -107,7 +107,7 @@ class Forward:
                 logger.warning("a connection to a pod was not taken: %s", error)
                 time.sleep(0.1)  # no descriptors left, perhaps, and others may give some back
                 continue
-            line = _Line(caller, self._is_lost, self._doubt_s)
+            line = _Tunnel(caller, self._is_lost, self._doubt_s)
             thread = threading.Thread(
                 target=self._serve, args=(line,), name=f"envweave-line-{self.port}", daemon=True
             )
@@ -131,12 +131,12 @@ class Forward:
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
         return True
 
-    def _forget(self, line: _Line) -> None:
+    def _forget(self, line: _Tunnel) -> None:
         line.end()
         with self._lock:
             self._lines.discard(line)
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, line: _Tunnel) -> None:
         try:
             line.run(self._connect)
         except StartupError as error:
@@ -149,7 +149,7 @@ class Forward:
 
 
 @final
-class _Line:
+class _Tunnel:
     """A caller's connection, and the one to the pod that belongs to it."""
 
     def __init__(self, caller: socket.socket, is_lost: Callable[[], bool], doubt_s: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envweave.errors import IsolationError, SandboxError
-from envweave.sandbox.config import Options
+from envweave.sandbox.config import SandboxConfig
 from envweave.sandbox.doctor.advice import advise
 from envweave.sandbox.doctor.machine import machine_facts
 from envweave.sandbox.protocol.orders import Isolation
@@ -44,14 +44,14 @@ def _try(name: Isolation) -> TierReport:
         return TierReport(
             name, available=False, reason=reason, advice=tuple(advise("platform", 0, facts))
         )
-    from envweave.sandbox.processes.factory import Nursery
-    from envweave.sandbox.processes.template import WallDown
+    from envweave.sandbox.processes.factory import SessionFactory
+    from envweave.sandbox.processes.template import WallSetupError
 
     try:
-        nursery = Nursery(Options(isolation=name))
+        nursery = SessionFactory(SandboxConfig(isolation=name))
     except IsolationError as error:
         down = error.__cause__
-        assert isinstance(down, WallDown)
+        assert isinstance(down, WallSetupError)
         advice = tuple(advise(down.wall, down.errno, facts))
         return TierReport(name, available=False, reason=down.text, advice=advice)
     except SandboxError as error:

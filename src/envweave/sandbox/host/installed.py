@@ -85,7 +85,7 @@ def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class InstalledPackage:
     """A distribution, or a module that none provides.
 
     Attributes:
@@ -100,7 +100,7 @@ class Package:
     outside: tuple[str, ...] = ()
     distribution: Distribution | None = None
 
-    def overlaps(self, other: Package) -> bool:
+    def overlaps(self, other: InstalledPackage) -> bool:
         """Whether a file of one is a file of the other too."""
         ours, theirs = (*self.paths, *self.outside), (*other.paths, *other.outside)
         return self.name == other.name or any(
@@ -121,17 +121,17 @@ class Package:
         ]
 
 
-def numpy_package() -> list[Package]:
+def numpy_package() -> list[InstalledPackage]:
     """Return numpy, which requires nothing. This is quicker than to read its list of files."""
     found = find_module("numpy")
     if found is None:
         return []
     folder = found.folders[0]
     beside = [*glob.glob(f"{folder}/numpy.libs"), *glob.glob(f"{folder}/numpy-*-info")]
-    return [Package("numpy", (*found.paths, *beside), found.folders)]
+    return [InstalledPackage("numpy", (*found.paths, *beside), found.folders)]
 
 
-def look_up(name: str) -> list[Package]:
+def look_up(name: str) -> list[InstalledPackage]:
     """Return what an import name, or else a distribution's name, stands for."""
     is_module = all(part.isidentifier() for part in name.split("."))
     found = find_module(name) if is_module else None
@@ -142,17 +142,17 @@ def look_up(name: str) -> list[Package]:
         providers = _providers(name, found)
         if providers:
             return [_package_of(one, found) for one in providers]
-        return [Package(name, found.paths, found.folders)]
+        return [InstalledPackage(name, found.paths, found.folders)]
     distribution = _distribution(name)
     return [] if distribution is None else [_package_of(distribution)]
 
 
-def _package_of(distribution: Distribution, module: FoundModule | None = None) -> Package:
+def _package_of(distribution: Distribution, module: FoundModule | None = None) -> InstalledPackage:
     """Return the package that a distribution is, one of whose modules may be known."""
     name, files, root = _name(distribution), _files(distribution), _root(distribution)
     if files is not None and _project_of(distribution) is None:
         outside = [one for one in files if one.startswith(("../", "/"))]
-        return Package(
+        return InstalledPackage(
             name,
             tuple(_cover(root, [one for one in files if not one.startswith(("../", "/"))])),
             (root,),
@@ -162,7 +162,7 @@ def _package_of(distribution: Distribution, module: FoundModule | None = None) -
     modules = [one for one in map(find_module, _top_level(distribution)) if one is not None]
     modules += [] if module is None else [module]
     about = getattr(distribution, "_path", None)  # its folder `*.dist-info`
-    return Package(
+    return InstalledPackage(
         name,
         (
             *(path for one in modules for path in one.paths),
@@ -245,7 +245,7 @@ def _project_of(distribution: Distribution) -> str | None:
     return os.path.normpath(urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path))
 
 
-def editable_packages() -> list[Package]:
+def editable_packages() -> list[InstalledPackage]:
     """Return what is installed in editable mode, from folders that hold no other packages."""
     every = _distributions()
     return [_package_of(one) for one in every if _project_of(one) is not None]
@@ -281,9 +281,11 @@ def _cover(folder: str, names: Iterable[str]) -> list[str]:
     return covered
 
 
-def with_requirements(packages: Iterable[Package], private: Sequence[Package]) -> list[Package]:
+def with_requirements(
+    packages: Iterable[InstalledPackage], private: Sequence[InstalledPackage]
+) -> list[InstalledPackage]:
     """Return packages, and what they require as far as it is installed and not private."""
-    found: dict[str, Package] = {}
+    found: dict[str, InstalledPackage] = {}
     asked: set[tuple[str, str]] = set()
     waiting = [(one, "") for one in packages]
     while waiting:

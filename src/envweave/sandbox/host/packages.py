@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.host.installed import (
     FoundModule,
-    Package,
+    InstalledPackage,
     distribution_names,
     editable_packages,
     find_module,
@@ -264,7 +264,7 @@ def relevant_private(
     return tuple(sorted(set(private)))
 
 
-def _named(option: str, name: str, private: Sequence[Package]) -> list[Package]:
+def _named(option: str, name: str, private: Sequence[InstalledPackage]) -> list[InstalledPackage]:
     """Return what a name that a caller gave stands for.
 
     Raises:
@@ -282,7 +282,7 @@ def _named(option: str, name: str, private: Sequence[Package]) -> list[Package]:
     return packages
 
 
-def _private_packages(names: Iterable[str], *, briefly: bool) -> list[Package]:
+def _private_packages(names: Iterable[str], *, briefly: bool) -> list[InstalledPackage]:
     """Return what is never shown.
 
     Args:
@@ -297,11 +297,11 @@ def _private_packages(names: Iterable[str], *, briefly: bool) -> list[Package]:
     for name in names:
         found = find_module(name)
         if found is not None and not any(is_below(found.paths[0], one) for one in folders):
-            packages.append(_whole(Package(name, found.paths, found.folders)))
+            packages.append(_whole(InstalledPackage(name, found.paths, found.folders)))
     return packages
 
 
-def _whole(package: Package) -> Package:
+def _whole(package: InstalledPackage) -> InstalledPackage:
     """Return a module of no distribution with all that its top-level package has beside it."""
     if package.distribution is not None or "." not in package.name:
         return package

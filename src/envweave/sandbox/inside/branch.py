@@ -20,18 +20,25 @@ import msgspec
 
 from envweave.sandbox.inside.seeding import reseed
 from envweave.sandbox.inside.spawn import Walls, take_user
-from envweave.sandbox.protocol.messages import DESCRIPTOR, Answer, Branch, Failure, Ready, Replied
+from envweave.sandbox.protocol.messages import (
+    DESCRIPTOR,
+    Branch,
+    Failure,
+    Ready,
+    Replied,
+    ToolAnswer,
+)
 from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, Down
 from envweave.sandbox.walls import capabilities, kernel, mounts
 
 if TYPE_CHECKING:
-    from envweave.sandbox.inside.runner import Runner
+    from envweave.sandbox.inside.runner import SessionRunner
 
 
-class Branching:
+class BranchServer:
     """Answers `Branch` messages for a runner."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
 
     def __call__(self, message: Branch) -> None:
@@ -80,7 +87,7 @@ class Branching:
         capabilities.drop_effective()
         runner.send(Replied(message.id, None, None))
         answer = runner.receive()
-        if not isinstance(answer, Answer) or not answer.ok:
+        if not isinstance(answer, ToolAnswer) or not answer.ok:
             os._exit(1)
         _move(here, files, dict(answer.value))
         reseed(message.seed)

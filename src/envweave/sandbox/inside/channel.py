@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from envweave.sandbox.protocol.encoding import OWN
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.messages import DESCRIPTOR, HEADER_BYTES, Answer, Called, ToSession
+from envweave.sandbox.protocol.messages import (
+    DESCRIPTOR,
+    HEADER_BYTES,
+    Called,
+    ToolAnswer,
+    ToSession,
+)
 from envweave.sandbox.protocol.plain_values import encode, read_from_host
 
 if TYPE_CHECKING:
@@ -50,7 +56,7 @@ class TooLargeError(ValueError):
 
 
 @final
-class Line:
+class SessionChannel:
     """Sends and receives messages, from any thread.
 
     A thread that waits has a lock of its own, and looks again when somebody releases it.
@@ -74,7 +80,7 @@ class Line:
         self._main_reads = False
         self._main_waits: _Lock | None = None
         self._waiting: dict[int, _Lock] = {}
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, ToolAnswer] = {}
         self._is_cut = False
 
     def cut(self) -> None:
@@ -118,14 +124,14 @@ class Line:
             self._main_reads = False
             self._leave()
 
-    def deliver(self, answer: Answer) -> None:
+    def deliver(self, answer: ToolAnswer) -> None:
         """Give an answer to the thread that waits for it; drop it if none does any more."""
         lock = self._waiting.get(answer.call)
         if lock is not None:
             self._answers[answer.call] = answer
             _wake(lock)
 
-    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Answer:
+    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
         """Call a tool of the host's and wait for its answer, in any thread.
 
         Raises:
@@ -198,7 +204,7 @@ class Line:
         self._read_more()
         while (frame := self._frames.next()) is not None:
             message = _decode(frame)
-            if isinstance(message, Answer):
+            if isinstance(message, ToolAnswer):
                 self.deliver(message)
             else:
                 self._inbox.append(message)

@@ -1,7 +1,8 @@
 """Values and exceptions as text, whatever they do when they are asked for it.
 
 What is asked belongs to the code: it runs under the code's time limit, may raise, print, recurse
-or return a gigabyte. `TimeLimit` passes through where it can; whatever else comes becomes text.
+or return a gigabyte. `TimeLimit` passes through where it can; whatever else comes becomes
+text.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from msgspec.structs import replace
 
 from envweave.sandbox.inside.cells import Cells
-from envweave.sandbox.inside.channel import Line, TooLargeError
+from envweave.sandbox.inside.channel import SessionChannel, TooLargeError
 from envweave.sandbox.inside.interrupts import Interrupts
 from envweave.sandbox.inside.output import Kept, TextStream
 from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
@@ -29,19 +29,19 @@ from envweave.sandbox.inside.work_files import WorkFiles
 from envweave.sandbox.protocol.encoding import OWN
 from envweave.sandbox.protocol.messages import (
     DESCRIPTOR,
-    Answer,
     Begin,
-    Birth,
     Branch,
     Failure,
-    Finished,
     Get,
     ListFiles,
     Put,
     ReadFile,
     Replied,
     Run,
-    ToolFace,
+    RunFinished,
+    SpawnRequest,
+    ToolAnswer,
+    ToolSignature,
     ToSession,
     WriteFile,
 )
@@ -58,7 +58,7 @@ _map = mmap.mmap
 
 
 @final
-class Reserve:
+class MemoryReserve:
     """A few megabytes that count against the limit and, never touched, take none."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ _TRIES = 3
 
 
 @final
-class Runner:
+class SessionRunner:
     """A session. It is made in the template, and started in a process whose walls stand.
 
     Attributes:
@@ -98,12 +98,12 @@ class Runner:
         on_branch: Called with each `Branch` message; it answers by itself.
     """
 
-    def __init__(self, birth: Birth) -> None:
+    def __init__(self, birth: SpawnRequest) -> None:
         self._interrupts = Interrupts()
-        self._line = Line(birth.message_bytes, self._interrupts)
+        self._line = SessionChannel(birth.message_bytes, self._interrupts)
         self._cells = Cells()
         self._files = WorkFiles(birth.message_bytes)
-        self._reserve = Reserve()
+        self._reserve = MemoryReserve()
         self._stdout = Kept(1, birth.output_bytes)
         self._stderr = Kept(2, birth.output_bytes)
         self._recursion_limit: int | None = None
@@ -113,7 +113,7 @@ class Runner:
         sys.stderr = sys.__stderr__ = TextStream(self._stderr, 2, "<stderr>")  # type: ignore[misc, assignment]
         self.namespace["ToolError"] = ToolError
 
-    def start(self, birth: Birth) -> None:
+    def start(self, birth: SpawnRequest) -> None:
         """Be the session of this process. What came before may have been done in the template."""
         self._files.start(birth.work)
         self._stdout.start(birth.work)
@@ -121,7 +121,7 @@ class Runner:
         os.register_at_fork(after_in_child=self._be_child)
         reseed(birth.seed)
 
-    def _begin(self, seed: int | None, tools: list[ToolFace]) -> None:
+    def _begin(self, seed: int | None, tools: list[ToolSignature]) -> None:
         for face in tools:
             self.namespace[face.name] = make_tool(face, self._line, self._interrupts)
         reseed(seed)
@@ -151,7 +151,7 @@ class Runner:
         message = self._line.receive()
         if type(message) is Run:
             self._run(message)
-        elif type(message) is Answer:
+        elif type(message) is ToolAnswer:
             self._line.deliver(message)
         elif type(message) is Branch:
             self.on_branch(message)
@@ -204,7 +204,7 @@ class Runner:
         stdout, out_cut = self._stdout.take()
         stderr, err_cut = self._stderr.take()
         self._send_finished(
-            Finished(
+            RunFinished(
                 message.id,
                 stdout,
                 stderr,
@@ -217,14 +217,14 @@ class Runner:
             )
         )
 
-    def _send_finished(self, finished: Finished) -> None:
+    def _send_finished(self, finished: RunFinished) -> None:
         try:
             self._line.send(finished)
         except (MemoryError, TooLargeError):
             self._reserve.spend()
             self._send_smaller(finished)
 
-    def _send_smaller(self, finished: Finished) -> None:
+    def _send_smaller(self, finished: RunFinished) -> None:
         """Send it without its value, and if that is too large, without what it printed."""
         dropped: dict[str, Any] = {"value": None, "plain": False}
         silent: dict[str, Any] = {**dropped, "stdout": "", "stderr": "", "cut": True}
@@ -321,7 +321,7 @@ _TIMES = 30
 _ANSWER_BYTES = 1 << 16
 
 
-def rehearse(runner: Runner) -> None:
+def rehearse(runner: SessionRunner) -> None:
     """Have a runner run cells and answer, as in a session, and forget them."""
     ours, theirs = socket.socketpair()
     with ours, theirs, _put_back((1, 2, DESCRIPTOR)):

@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from envweave.sandbox.config import Limits
-from envweave.sandbox.protocol.messages import DESCRIPTOR, Birth
-from envweave.sandbox.protocol.orders import Plan
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.messages import DESCRIPTOR, SpawnRequest
+from envweave.sandbox.protocol.orders import TemplatePlan
 from envweave.sandbox.walls import (
     calls,
     capabilities,
@@ -37,7 +37,7 @@ from envweave.sandbox.walls import (
     seccomp,
     syscall_numbers,
 )
-from envweave.sandbox.walls.calls import Call, call
+from envweave.sandbox.walls.calls import Syscall, call
 
 _ANY_PID = 0x7FFF_FFF1
 """Stands in the assembled filter for the process id that a session will have."""
@@ -59,7 +59,7 @@ _LEAVING_NO_DEAD = call(
 """Has the kernel forget children as they end: nobody waits for a branch, and until somebody did, it
 would count as one of the session's processes."""
 
-Step = tuple[str, Call]
+Step = tuple[str, Syscall]
 """A call, after the name of the wall that it is for."""
 
 
@@ -80,7 +80,7 @@ class WallError(Exception):
 class Native(Protocol):
     """The compiled extension, `envweave.sandbox._spawn`."""
 
-    def spawn(self, flags: int, calls: list[Call], alone: int, /) -> tuple[int, int, int, int]:
+    def spawn(self, flags: int, calls: list[Syscall], alone: int, /) -> tuple[int, int, int, int]:
         """Fork as `kernel.clone` does, and make the calls in the child.
 
         Returns:
@@ -103,7 +103,7 @@ class Walls:
         held: What the last birth was made from.
     """
 
-    plan: Plan
+    plan: TemplatePlan
     limits: Limits
     filter: bytes
     processes: int
@@ -134,7 +134,7 @@ class Forked(NamedTuple):
     error: WallError | None = None
 
 
-def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
+def prepare(plan: TemplatePlan, processes: int, native: Native | None) -> Walls:
     """Prepare the walls of all sessions. Called in the template, once, behind its own walls.
 
     Args:
@@ -187,7 +187,7 @@ def prepare(plan: Plan, processes: int, native: Native | None) -> Walls:
     )
 
 
-def restrict_template(plan: Plan) -> None:
+def restrict_template(plan: TemplatePlan) -> None:
     """Have Landlock keep the template, and with it all sessions, to what they may read.
 
     Here all work folders may be written to. A session adds rules by which only its own may: what
@@ -202,7 +202,7 @@ def restrict_template(plan: Plan) -> None:
     os.close(rules)
 
 
-def spawn(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int]) -> Forked:
+def spawn(walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
     """Fork a session and wall it in. Returns twice: in the template, and in the session.
 
     Args:
@@ -249,7 +249,9 @@ def take_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _steps(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int]) -> list[Step]:
+def _steps(
+    walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]
+) -> list[Step]:
     """Return every call of a birth, in order."""
     plan = walls.plan
     namespace = plan.isolation == "namespace"
@@ -274,7 +276,7 @@ def _steps(walls: Walls, birth: Birth, descriptor: int, cgroup_files: list[int])
     return steps + walls.last
 
 
-def _assemble(plan: Plan, abi: int) -> bytes:
+def _assemble(plan: TemplatePlan, abi: int) -> bytes:
     namespace = plan.isolation == "namespace"
     return seccomp.assemble(
         policy.session_policy(
@@ -290,7 +292,7 @@ def _assemble(plan: Plan, abi: int) -> bytes:
     )
 
 
-def _rules(plan: Plan, visible: list[str], work: str, *, listed: Iterable[str] = ()) -> int:
+def _rules(plan: TemplatePlan, visible: list[str], work: str, *, listed: Iterable[str] = ()) -> int:
     with (
         landlock.opened(listed) as folders,
         landlock.opened(visible) as read,
@@ -325,7 +327,7 @@ def _moved_up(descriptor: int) -> int:
     return moved
 
 
-def _taking_descriptors(kept: dict[int, int]) -> list[Call]:
+def _taking_descriptors(kept: dict[int, int]) -> list[Syscall]:
     """Keep what is for a birth, empty streams for input and output, and nothing else.
 
     Output goes to files in memory: nobody has to read them while code writes.
@@ -346,7 +348,7 @@ def _taking_descriptors(kept: dict[int, int]) -> list[Call]:
     ]
 
 
-def _giving_up_rights(plan: Plan) -> list[Step]:
+def _giving_up_rights(plan: TemplatePlan) -> list[Step]:
     namespace = plan.isolation == "namespace"
     steps = _for("work folder", [call("umask", 0o077)])
     if namespace:
@@ -374,7 +376,7 @@ def _dying_with_template() -> list[Step]:
     )
 
 
-def _for(wall: str, made: Iterable[Call]) -> list[Step]:
+def _for(wall: str, made: Iterable[Syscall]) -> list[Step]:
     return [(wall, one) for one in made]
 
 

@@ -26,23 +26,23 @@ import msgspec
 
 from envweave.sandbox.inside import branch as copying
 from envweave.sandbox.inside import spawn
-from envweave.sandbox.inside.branch import Branching
+from envweave.sandbox.inside.branch import BranchServer
 from envweave.sandbox.inside.listed_folders import use_listings
-from envweave.sandbox.inside.runner import Runner, rehearse
-from envweave.sandbox.protocol.messages import DESCRIPTOR, Birth, Ready, Unwalled
+from envweave.sandbox.inside.runner import SessionRunner, rehearse
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SetupFailed, SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
     Ask,
     Copied,
     CopyFiles,
     Down,
-    Ended,
     MapUsers,
     Order,
-    Plan,
+    ProcessEnded,
     Report,
     Spawn,
     Spawned,
+    TemplatePlan,
     Up,
 )
 from envweave.sandbox.walls import (
@@ -65,20 +65,20 @@ _DESCRIPTORS = 64
 def main() -> NoReturn:
     """Read the plan, stand up, and serve until the host is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
-    Template(control, plan).run()
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=TemplatePlan)
+    TemplateServer(control, plan).run()
 
 
-class Template:
+class TemplateServer:
     """One template, in its own process."""
 
-    def __init__(self, control: socket.socket, plan: Plan) -> None:
+    def __init__(self, control: socket.socket, plan: TemplatePlan) -> None:
         self._control = control
         self._plan = plan
         self._living: set[int] = set()
         self._ended: dict[int, int] = {}
         self._tells = -1
-        self._runner: Runner | None = None
+        self._runner: SessionRunner | None = None
         self._kind: tuple[int, int] | None = None
         self._importing = ""
 
@@ -230,7 +230,7 @@ class Template:
             self._reap()
         elif isinstance(order, Ask):
             self._reap()
-            self._report(Ended(self._ended.pop(order.pid, None)))
+            self._report(ProcessEnded(self._ended.pop(order.pid, None)))
         else:
             self._copy_files(order, descriptors, walls)
 
@@ -269,12 +269,12 @@ class Template:
         for process in processes:
             os.close(process)
 
-    def _runner_for(self, birth: Birth) -> Runner:
+    def _runner_for(self, birth: SpawnRequest) -> SessionRunner:
         """Return a runner for a session to start: made here, once for all that are alike."""
         kind = (birth.output_bytes, birth.message_bytes)
         if self._runner is None or self._kind != kind:
-            self._runner = Runner(birth)
-            self._runner.on_branch = Branching(self._runner)
+            self._runner = SessionRunner(birth)
+            self._runner.on_branch = BranchServer(self._runner)
             self._kind = kind
             rehearse(self._runner)
             gc.freeze()
@@ -373,7 +373,7 @@ def _wall(name: str) -> Iterator[None]:
         raise spawn.WallError(name, error) from None
 
 
-def _live(runner: Runner, birth: Birth, fault: spawn.WallError | None) -> NoReturn:
+def _live(runner: SessionRunner, birth: SpawnRequest, fault: spawn.WallError | None) -> NoReturn:
     """Be a session, from the first instruction behind its walls to the end.
 
     Args:
@@ -383,7 +383,7 @@ def _live(runner: Runner, birth: Birth, fault: spawn.WallError | None) -> NoRetu
     """
     try:
         if fault is not None:
-            _say(Unwalled(fault.wall, fault.errno, str(fault)))
+            _say(SetupFailed(fault.wall, fault.errno, str(fault)))
             os._exit(1)
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         runner.start(birth)
@@ -394,7 +394,7 @@ def _live(runner: Runner, birth: Birth, fault: spawn.WallError | None) -> NoRetu
         os._exit(1)
 
 
-def _say(message: Unwalled) -> None:
+def _say(message: SetupFailed) -> None:
     data = _encode(message)
     os.write(DESCRIPTOR, len(data).to_bytes(4, "little") + data)
 

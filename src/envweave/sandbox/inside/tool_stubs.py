@@ -14,9 +14,9 @@ from envweave.sandbox.protocol.encoding import OWN
 from envweave.sandbox.protocol.plain_values import pack
 
 if TYPE_CHECKING:
-    from envweave.sandbox.inside.channel import Line
+    from envweave.sandbox.inside.channel import SessionChannel
     from envweave.sandbox.inside.interrupts import Interrupts
-    from envweave.sandbox.protocol.messages import ToolFace
+    from envweave.sandbox.protocol.messages import ToolSignature
 
 __builtins__ = OWN
 
@@ -30,7 +30,7 @@ class ToolError(Exception):
 ToolError.__module__ = "__main__"  # where code finds it
 
 
-def make_tool(face: ToolFace, line: Line, interrupts: Interrupts) -> FunctionType:
+def make_tool(face: ToolSignature, line: SessionChannel, interrupts: Interrupts) -> FunctionType:
     """Return a function that calls the tool on the host and waits for what it returns.
 
     It raises `ToolError` if the tool fails, and `TypeError`, before anything is sent, for
@@ -67,7 +67,7 @@ def make_tool(face: ToolFace, line: Line, interrupts: Interrupts) -> FunctionTyp
     return tool  # type: ignore[return-value]
 
 
-class _Source:
+class _StubSource:
     """An annotation or a default, shown as it is written on the host."""
 
     def __init__(self, text: str) -> None:
@@ -98,8 +98,8 @@ def read_signature(text: str) -> inspect.Signature | None:
         if node is None:
             return inspect.Signature.empty
         if node.lineno != node.end_lineno:
-            return _Source(ast.unparse(node))
-        return _Source(lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode())
+            return _StubSource(ast.unparse(node))
+        return _StubSource(lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode())
 
     def add(one: ast.arg, kind: Any, default: ast.expr | None) -> None:
         annotation = shown(one.annotation)

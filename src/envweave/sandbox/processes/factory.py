@@ -22,21 +22,26 @@ from envweave.errors import (
     SandboxError,
     SessionLostError,
 )
-from envweave.sandbox.config import Options, make_plan, packages_of
+from envweave.sandbox.config import SandboxConfig, make_plan, packages_of
 from envweave.sandbox.doctor.probe import NAMES_LISTED, Tier, missing_of
 from envweave.sandbox.processes.process import SessionProcess
-from envweave.sandbox.processes.process_group import Family
-from envweave.sandbox.processes.resources import Belongings, Supplies
-from envweave.sandbox.processes.template import MOST_AT_ONCE, Template, WallDown, refuse_elsewhere
-from envweave.sandbox.processes.watcher import Watcher
-from envweave.sandbox.protocol.messages import Birth, ToolFace
+from envweave.sandbox.processes.process_group import ProcessGroup
+from envweave.sandbox.processes.resources import ResourcePool, SessionResources
+from envweave.sandbox.processes.template import (
+    MOST_AT_ONCE,
+    Template,
+    WallSetupError,
+    refuse_elsewhere,
+)
+from envweave.sandbox.processes.watcher import ProcessWatcher
+from envweave.sandbox.protocol.messages import SpawnRequest, ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
 from envweave.sandbox.walls.mounts import WORK
 
 _BIRTH_S = 30.0
 
 
-class Shard:
+class TemplateShard:
     """A template that may be replaced, and the core that it and its sessions keep to."""
 
     def __init__(self, cpu: int | None) -> None:
@@ -45,10 +50,10 @@ class Shard:
         self.lock = threading.Lock()  # protects `template` while it is started
 
 
-class Nursery:
+class SessionFactory:
     """Makes the bodies of sessions. May be used by several threads."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SandboxConfig) -> None:
         refuse_elsewhere()
         self.options = options
         # Protects `_warm`, `_refilling`, `_bodies` and `_closed`. A finalizer may close this while
@@ -62,17 +67,17 @@ class Nursery:
         self._isolation: Isolation = "namespace"
         cpus = sorted(os.sched_getaffinity(0))
         pinned = options.shards > 1
-        self._shards = [Shard(cpus[at] if pinned else None) for at in range(options.shards)]
+        self._shards = [TemplateShard(cpus[at] if pinned else None) for at in range(options.shards)]
         self._turns = itertools.cycle(self._shards)
-        self._supplies = Supplies(options)
-        self._watcher = Watcher(self._supplies.cgroups)
+        self._supplies = ResourcePool(options)
+        self._watcher = ProcessWatcher(self._supplies.cgroups)
         try:
             self.tier = self._choose()
         except BaseException:
             self.close()
             raise
 
-    def body(self, seed: int | None, faces: Sequence[ToolFace]) -> SessionProcess:
+    def body(self, seed: int | None, faces: Sequence[ToolSignature]) -> SessionProcess:
         """Return a new session's body, walled in and ready.
 
         Raises:
@@ -84,7 +89,7 @@ class Nursery:
         return body if body is not None else self._make([seed], faces)[0]
 
     def bodies(
-        self, seeds: Sequence[int | None], faces: Sequence[ToolFace]
+        self, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
     ) -> list[SessionProcess]:
         """Return several at once, which is quicker than one after the other."""
         made: list[SessionProcess] = []
@@ -146,13 +151,13 @@ class Nursery:
         wanted = self.options.isolation
         tiers: tuple[Isolation, ...]
         tiers = ("namespace", "landlock") if wanted == "auto" else (wanted,)
-        failures: list[tuple[Isolation, WallDown]] = []
+        failures: list[tuple[Isolation, WallSetupError]] = []
         for self._isolation in tiers:
             try:
                 if obstacle := self._supplies.obstacle(self._isolation):
-                    raise WallDown("processes", 0, obstacle)
+                    raise WallSetupError("processes", 0, obstacle)
                 self._warm.extend(self._make([None], []))
-            except WallDown as error:
+            except WallSetupError as error:
                 if error.wall == "preload":
                     raise SandboxError(self._preload_failure(error.text)) from None
                 failures.append((self._isolation, error))
@@ -173,7 +178,7 @@ class Nursery:
         why = None if missing is None else packages_of(self.options).explain(missing[1])
         return f"Sandbox(preload=…): {text}" + ("" if why is None else f" ({why})")
 
-    def _from_warm(self, seed: int | None, faces: Sequence[ToolFace]) -> SessionProcess | None:
+    def _from_warm(self, seed: int | None, faces: Sequence[ToolSignature]) -> SessionProcess | None:
         """Take one that waits, and have another made meanwhile."""
         while True:
             with self._lock:
@@ -199,7 +204,7 @@ class Nursery:
     def _refill(self) -> None:
         """Make sessions until enough are warm. If it fails, whoever asks for one is told why."""
         try:
-            with contextlib.suppress(EnvWeaveError, WallDown, OSError):
+            with contextlib.suppress(EnvWeaveError, WallSetupError, OSError):
                 while self._wants_more():
                     body = self._make([None], [])[0]
                     with self._lock:
@@ -212,7 +217,9 @@ class Nursery:
         with self._lock:
             return not self._closed and len(self._warm) < self.options.warm
 
-    def _make(self, seeds: Sequence[int | None], faces: Sequence[ToolFace]) -> list[SessionProcess]:
+    def _make(
+        self, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
+    ) -> list[SessionProcess]:
         """Make sessions; once more, if the template turns out to be gone."""
         shard = next(self._turns)
         template = self._template(shard)
@@ -223,9 +230,9 @@ class Nursery:
             return self._make_by(self._template(shard), seeds, faces)
 
     def _make_by(
-        self, template: Template, seeds: Sequence[int | None], faces: Sequence[ToolFace]
+        self, template: Template, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
     ) -> list[SessionProcess]:
-        held: list[Belongings] = []
+        held: list[SessionResources] = []
         bodies: list[SessionProcess] = []
         try:
             held.extend(self._supplies.take(self._isolation) for _ in seeds)
@@ -238,7 +245,7 @@ class Nursery:
                 ]
                 newborn = template.spawn(births, files)
             for one, born in zip(held, newborn, strict=True):
-                bodies.append(SessionProcess(template, born, one, Family(), self._watcher))
+                bodies.append(SessionProcess(template, born, one, ProcessGroup(), self._watcher))
             with self._lock:
                 self._check_open()
                 self._bodies.update(bodies)
@@ -255,8 +262,8 @@ class Nursery:
             raise
         return bodies
 
-    def _birth(self, seed: int | None, held: Belongings) -> Birth:
-        return Birth(
+    def _birth(self, seed: int | None, held: SessionResources) -> SpawnRequest:
+        return SpawnRequest(
             seed=seed,
             output_bytes=self.options.limits.output_bytes,
             message_bytes=self.options.limits.message_bytes,
@@ -264,7 +271,7 @@ class Nursery:
             user=held.inside,
         )
 
-    def _template(self, shard: Shard) -> Template:
+    def _template(self, shard: TemplateShard) -> Template:
         with shard.lock:
             self._check_open()  # closing forgets the templates under this lock
             if shard.template is None or not shard.template.alive:
@@ -289,7 +296,7 @@ class Nursery:
                 template.close()
 
 
-def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallDown]]) -> str:
+def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallSetupError]]) -> str:
     from envweave.sandbox.doctor.advice import BY_DOCKER, advise
     from envweave.sandbox.doctor.machine import machine_facts
 

@@ -25,7 +25,7 @@ _CONTINUE = 1
 _REFUSAL_S = 0.0005
 
 
-class Gate:
+class ForkGate:
     """Answers the forks of one template's sessions, on one thread."""
 
     def __init__(self, listener: int) -> None:

@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any, final
 
-from envweave.sandbox.processes.process import Body
+from envweave.sandbox.processes.process import SessionHandle
 
 WATCH_S = 0.1
 """The longest wait. The limits that nobody but the host watches are looked at as often."""
@@ -19,7 +19,7 @@ _TIMEVAL = struct.Struct("ll")
 
 
 @final
-class Patience:
+class SocketPoller:
     """Reads from a blocking socket, for so long.
 
     The kernel keeps the time, by an option of the socket: that costs nothing as long as the option
@@ -61,7 +61,7 @@ class Patience:
 
 
 @final
-class Waiting:
+class AsyncSocketPoller:
     """What one call waits for. Nothing of it is left with the loop after `close`.
 
     The session is read from only while somebody waits for it: one that floods the host costs
@@ -158,7 +158,7 @@ class Waiting:
             self.loop.remove_reader(self._descriptor)
 
 
-def release_late(making: asyncio.Future[Body]) -> None:
+def release_late(making: asyncio.Future[SessionHandle]) -> None:
     """Release a body that came after nobody wanted it any more."""
     if not making.cancelled() and making.exception() is None:
         making.result().release()

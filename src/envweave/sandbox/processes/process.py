@@ -16,10 +16,10 @@ from typing import Literal, Protocol
 
 from envweave.errors import BranchError, SandboxError, SessionLostError
 from envweave.sandbox.processes import process_group
-from envweave.sandbox.processes.process_group import Family
-from envweave.sandbox.processes.resources import Belongings
-from envweave.sandbox.processes.template import Newborn, Template, WallDown
-from envweave.sandbox.processes.watcher import Calls, Watched, Watcher
+from envweave.sandbox.processes.process_group import ProcessGroup
+from envweave.sandbox.processes.resources import SessionResources
+from envweave.sandbox.processes.template import SpawnedProcess, Template, WallSetupError
+from envweave.sandbox.processes.watcher import ProcessWatcher, Watched, WatcherCalls
 from envweave.sandbox.protocol import plain_values
 from envweave.sandbox.protocol.framing import (
     SMALL_BYTES,
@@ -31,21 +31,21 @@ from envweave.sandbox.protocol.framing import (
 from envweave.sandbox.protocol.messages import (
     HEADER_BYTES,
     INTERRUPT,
-    Answer,
     Begin,
     Branch,
     Called,
     FromSession,
     Ready,
     Replied,
-    ToolFace,
-    Unwalled,
+    SetupFailed,
+    ToolAnswer,
+    ToolSignature,
 )
 from envweave.sandbox.walls.namespaces import USER
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ExitReason:
     """Why a session's process is gone.
 
     Attributes:
@@ -88,7 +88,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Body(Protocol):
+class SessionHandle(Protocol):
     """The process of one session, and everything that lives inside its walls."""
 
     socket: socket.socket
@@ -100,7 +100,7 @@ class Body(Protocol):
     is_stopped: bool
     """Whether the host stopped it while no call was under way: `wake` comes before the next."""
 
-    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+    def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
         """Watch over it while it lives; `in_use` is held by the call under way."""
 
     def wake(self) -> Literal["disk", "memory"] | None:
@@ -112,13 +112,13 @@ class Body(Protocol):
     def kill(self) -> None:
         """End the process and all its children at once. Harmless twice."""
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         """Say why the process is gone, after its socket closed. Ends it if it lives."""
 
     def excess(self) -> Literal["disk", "memory"] | None:
         """Say which limit that nobody but the host watches is passed; `None` if none is."""
 
-    def branch(self, seed: int | None, deadline: float) -> Body:
+    def branch(self, seed: int | None, deadline: float) -> SessionHandle:
         """Return the body of a live copy, whose `Ready` has been read.
 
         Called when no run is under way; speaks on the socket itself.
@@ -197,15 +197,15 @@ _LAST_BREATH_MS = 200
 
 
 class SessionProcess:
-    """The `Body` of a session that a template spawned."""
+    """The `SessionHandle` of a session that a template spawned."""
 
     def __init__(
         self,
         template: Template,
-        born: Newborn,
-        held: Belongings,
-        family: Family,
-        watcher: Watcher,
+        born: SpawnedProcess,
+        held: SessionResources,
+        family: ProcessGroup,
+        watcher: ProcessWatcher,
     ) -> None:
         self.socket: socket.socket = born.socket
         self.pid = born.pid
@@ -233,16 +233,16 @@ class SessionProcess:
             SessionLostError: It is gone.
         """
         first = self._read(deadline)
-        if isinstance(first, Unwalled):
+        if isinstance(first, SetupFailed):
             if not self._template.alive:  # one of the walls is to die with it
                 raise SessionLostError("The sandbox's template process is gone.")
-            raise WallDown(first.wall, first.errno, first.text)
+            raise WallSetupError(first.wall, first.errno, first.text)
         if isinstance(first, Replied) and first.failure is not None:
             raise SessionLostError(first.failure.message)
         if not isinstance(first, Ready):
             raise SessionLostError("A new session did not say that it is ready.")
 
-    def begin(self, seed: int | None, tools: Sequence[ToolFace], deadline: float) -> None:
+    def begin(self, seed: int | None, tools: Sequence[ToolSignature], deadline: float) -> None:
         """Tell it, once it is ready, whose it is.
 
         Raises:
@@ -263,7 +263,7 @@ class SessionProcess:
         """Say whether the process has ended."""
         return self._is_gone(0)
 
-    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+    def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
         """Have it watched until it is released."""
         self._watched = Watched(self, calls, in_use)
         self._watcher.add(self._watched)
@@ -314,7 +314,7 @@ class SessionProcess:
         return self._excess
 
     def interrupt(self) -> None:
-        """Interrupt the code. See `Body`, as for all that follow."""
+        """Interrupt the code. See `SessionHandle`, as for all that follow."""
         self._signal(INTERRUPT)
 
     def kill(self) -> None:
@@ -325,30 +325,30 @@ class SessionProcess:
             self._end()
         self._killed = True
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         """Say why it is gone."""
         if not self._template.alive:
-            return Death("lost")
+            return ExitReason("lost")
         if self._excess is not None:
-            return Death(self._excess)
+            return ExitReason(self._excess)
         if not self._is_gone(_LAST_BREATH_MS):
             self.kill()
-            return Death("memory" if self._used_its_memory() else "closed")
+            return ExitReason("memory" if self._used_its_memory() else "closed")
         if self._used_its_memory():
             self._end()
-            return Death("memory")
+            return ExitReason("memory")
         first = self._family.first
         try:
             status = self._template.ended(self.pid)
         except SandboxError:
-            return Death("lost")
+            return ExitReason("lost")
         if status is None:  # a branch is no child of the template's, which sees no end of it
             taken_along = first is None or (first is not self and first.is_gone())
-            return Death("lost" if taken_along else "unknown")
+            return ExitReason("lost" if taken_along else "unknown")
         self._end()
         if os.WIFSIGNALED(status):
-            return Death("signal", os.WTERMSIG(status))
-        return Death("exit", os.waitstatus_to_exitcode(status))
+            return ExitReason("signal", os.WTERMSIG(status))
+        return ExitReason("exit", os.waitstatus_to_exitcode(status))
 
     def excess(self) -> Literal["disk", "memory"] | None:
         """Say which limit it is beyond."""
@@ -387,7 +387,7 @@ class SessionProcess:
                     self.socket.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
                 self._replied(number, deadline)
                 copy = self._adopt(mine, number, deadline)
-            except (OSError, SessionLostError, WallDown) as error:
+            except (OSError, SessionLostError, WallSetupError) as error:
                 self.kill()  # nobody knows how far it came
                 raise BranchError(f"The session could not be copied: {error}") from error
             finally:
@@ -413,7 +413,7 @@ class SessionProcess:
         if not self._is_of_family(pid):
             os.close(process)
             raise BranchError("The copy is gone.")
-        born = Newborn(line, pid, process)
+        born = SpawnedProcess(line, pid, process)
         try:
             held = self._held.for_branch()
         except BaseException:
@@ -430,13 +430,13 @@ class SessionProcess:
             user = USER if self._held.inside is None else self._held.inside
             paths = self._template.copy_files(born, self._process, user, inodes)
             moved = plain_values.encode(
-                Answer(0, ok=True, value=[list(one) for one in paths.items()])
+                ToolAnswer(0, ok=True, value=[list(one) for one in paths.items()])
             )
             send(line, moved, deadline)
             copy.await_ready(deadline)
         except BaseException as error:
             copy.release()
-            if isinstance(error, (SandboxError, WallDown, OSError)):
+            if isinstance(error, (SandboxError, WallSetupError, OSError)):
                 raise BranchError(f"The session could not be copied: {error}") from error
             raise
         finally:
@@ -531,7 +531,7 @@ class SessionProcess:
             message = self._read(deadline)
             if isinstance(message, Called):
                 told = "A tool cannot be called while the session is copied."
-                answer = plain_values.encode(Answer(message.call, ok=False, value=told))
+                answer = plain_values.encode(ToolAnswer(message.call, ok=False, value=told))
                 send(self.socket, answer, deadline)
             elif isinstance(message, Replied) and message.id == number:
                 break

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envweave.sandbox.processes.process import SessionProcess
 
 
-class Family:
+class ProcessGroup:
     """A session and its branches, which live in one PID namespace whose first process it is.
 
     The kernel ends them all with the first. So one that is closed while branches of it live is

@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 from envweave.errors import IsolationError, OptionError
-from envweave.sandbox.config import Limits, Options, visible_files
+from envweave.sandbox.config import SandboxConfig, visible_files
 from envweave.sandbox.host.cgroups import CgroupStock, FoundCgroups, find_cgroups
 from envweave.sandbox.host.cleanup import new_folder, sweep_folders
 from envweave.sandbox.host.session_cgroups import Cgroup, CgroupLimits
 from envweave.sandbox.host.users import UserRange, find_users, may_read, obstacle
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.orders import Isolation
 
 _BESIDE_MEMORY = 64 << 20
@@ -20,7 +21,7 @@ _BESIDE_MEMORY = 64 << 20
 what its sockets and pipes hold."""
 
 
-class Belongings:
+class SessionResources:
     """What one session holds, until its process is gone.
 
     Attributes:
@@ -34,7 +35,7 @@ class Belongings:
         inside: int | None,
         folder: WorkFolder | None,
         cgroup: Cgroup | None,
-        supplies: Supplies,
+        supplies: ResourcePool,
         user: int | None = None,
     ) -> None:
         self.inside = inside
@@ -43,13 +44,13 @@ class Belongings:
         self._supplies = supplies
         self._user = user
 
-    def for_branch(self) -> Belongings:
+    def for_branch(self) -> SessionResources:
         """Return what a branch of the session needs: a cgroup of its own, for memory of its own.
 
         Raises:
             SandboxError: The cgroup could not be made.
         """
-        return Belongings(self.inside, None, self._supplies.take_cgroup(), self._supplies)
+        return SessionResources(self.inside, None, self._supplies.take_cgroup(), self._supplies)
 
     def free(self) -> None:
         """Give it all back. Called once, when every process of the session was killed."""
@@ -58,14 +59,14 @@ class Belongings:
         self._supplies.take_back(self.cgroup, self._user)
 
 
-class Supplies:
+class ResourcePool:
     """Where belongings come from. May be used by several threads.
 
     Attributes:
         cgroups: Where their cgroups come from; `None` where none can be made.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SandboxConfig) -> None:
         self._options = options
         self._users: UserRange | None = None
         self._missing_users = ""
@@ -91,7 +92,7 @@ class Supplies:
         """Where work folders are made, on the host's disk."""
         return self._folder
 
-    def take(self, isolation: Isolation) -> Belongings:
+    def take(self, isolation: Isolation) -> SessionResources:
         """Return what one new session needs.
 
         Raises:
@@ -104,7 +105,7 @@ class Supplies:
             user = users.take()
             inside = user - users.first if isolation == "namespace" else user
 
-        held = Belongings(inside, None, None, self, user)
+        held = SessionResources(inside, None, None, self, user)
         try:
             if isolation != "namespace":
                 held.folder = WorkFolder(self._folder, user, limits.disk_bytes, limits.files)

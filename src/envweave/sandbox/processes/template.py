@@ -21,21 +21,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from envweave.errors import IsolationError, SandboxError, SessionLostError
-from envweave.sandbox.processes.fork_gate import Gate
-from envweave.sandbox.protocol.messages import Birth
+from envweave.sandbox.processes.fork_gate import ForkGate
+from envweave.sandbox.protocol.messages import SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
     Ask,
     Copied,
     CopyFiles,
     Down,
-    Ended,
     MapUsers,
     Order,
-    Plan,
+    ProcessEnded,
     Report,
     Spawn,
     Spawned,
+    TemplatePlan,
     Up,
 )
 from envweave.sandbox.walls.mounts import WORK
@@ -67,7 +67,7 @@ _read_report = msgspec.msgpack.Decoder(Report).decode
 ReportT = TypeVar("ReportT", bound=msgspec.Struct)
 
 
-class WallDown(Exception):  # noqa: N818 - it names what happened, for the tiers to read
+class WallSetupError(Exception):
     """A template could not put up a wall.
 
     Attributes:
@@ -83,7 +83,7 @@ class WallDown(Exception):  # noqa: N818 - it names what happened, for the tiers
         self.text = text
 
 
-class Newborn(msgspec.Struct, frozen=True):
+class SpawnedProcess(msgspec.Struct, frozen=True):
     """A process that the template just made: the host's end of its socket, and what it is."""
 
     socket: Any
@@ -94,9 +94,9 @@ class Newborn(msgspec.Struct, frozen=True):
 class Template:
     """One template process. Orders may come from several threads, one at a time."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TemplatePlan) -> None:
         self.plan = plan
-        self.gate: Gate | None = None
+        self.gate: ForkGate | None = None
         self.missing: list[str] = []
         self.native = False
         self._lock = threading.Lock()  # one order and its report at a time
@@ -129,7 +129,7 @@ class Template:
         )
 
     @classmethod
-    def start(cls, plan: Plan) -> Template:
+    def start(cls, plan: TemplatePlan) -> Template:
         """Start a template and wait until it stands.
 
         Raises:
@@ -159,8 +159,8 @@ class Template:
         return not waiting.poll(0)
 
     def spawn(
-        self, births: Sequence[Birth], cgroup_files: Sequence[Sequence[int]] = ()
-    ) -> list[Newborn]:
+        self, births: Sequence[SpawnRequest], cgroup_files: Sequence[Sequence[int]] = ()
+    ) -> list[SpawnedProcess]:
         """Make sessions, at most `MOST_AT_ONCE`. They put up their walls on their own.
 
         Args:
@@ -191,16 +191,16 @@ class Template:
             for _, theirs in pairs:
                 theirs.close()
         return [
-            Newborn(mine, pid, process)
+            SpawnedProcess(mine, pid, process)
             for (mine, _), pid, process in zip(pairs, spawned.pids, processes, strict=True)
         ]
 
     def ended(self, pid: int) -> int | None:
         """Say what `waitpid` told of a session; `None` while it lives or if nobody knows."""
-        return self._order(Ask(pid), Ended)[0].status
+        return self._order(Ask(pid), ProcessEnded)[0].status
 
     def copy_files(
-        self, branch: Newborn, parent: int, user: int, inodes: list[int]
+        self, branch: SpawnedProcess, parent: int, user: int, inodes: list[int]
     ) -> dict[int, str]:
         """Give a branch its own work folder. See `CopyFiles`."""
         order = CopyFiles(branch.pid, user, inodes)
@@ -246,13 +246,13 @@ class Template:
             self._control.send(b"m")
             report, descriptors = self._receive(time.monotonic() + _START_S)
         if isinstance(report, Down):
-            raise WallDown(report.wall, report.errno, report.text)
+            raise WallSetupError(report.wall, report.errno, report.text)
         if not isinstance(report, Up):
             raise SandboxError(f"The sandbox's template said {type(report).__name__} at its start.")
         self.missing = report.missing
         self.native = report.native
         if descriptors:
-            self.gate = Gate(descriptors[0])
+            self.gate = ForkGate(descriptors[0])
 
     def _map_users(self) -> None:
         """Write the ids of the template's namespace, which only root may for more than one."""
@@ -261,7 +261,7 @@ class Template:
             try:
                 Path(f"/proc/{self.pid}/{name}").write_text(line)
             except OSError as error:
-                raise WallDown("user namespace", error.errno or 0, str(error)) from None
+                raise WallSetupError("user namespace", error.errno or 0, str(error)) from None
 
     def _order(
         self, order: Order, answer: type[ReportT], descriptors: Sequence[int] = ()
@@ -279,7 +279,7 @@ class Template:
             report, received = self._receive(time.monotonic() + _ORDER_S)
             self._is_torn = False
         if isinstance(report, Down):
-            raise WallDown(report.wall, report.errno, report.text)
+            raise WallSetupError(report.wall, report.errno, report.text)
         if not isinstance(report, answer):
             self._process.kill()
             raise SessionLostError("The sandbox's template answered what nobody asked.")

@@ -40,7 +40,7 @@ _CHECK_REST, _REST = 10, 4
 round the watcher rests: so it takes a fifth of a core at most, whatever the sessions do."""
 
 
-class Calls(Protocol):
+class WatcherCalls(Protocol):
     """The calls on a session, as far as the watcher must know them."""
 
     start_s: float
@@ -80,7 +80,7 @@ class Watched:
         "start_s",
     )
 
-    def __init__(self, body: Watchable, calls: Calls, in_use: threading.Lock) -> None:
+    def __init__(self, body: Watchable, calls: WatcherCalls, in_use: threading.Lock) -> None:
         self.body = body
         self.calls = weakref.ref(calls)  # what its tools hold must not live as long as the thread
         self.in_use = in_use
@@ -89,7 +89,7 @@ class Watched:
         self.checked_cpu_s = self.check_after_s = 0.0
 
 
-class Watcher:
+class ProcessWatcher:
     """Watches the sessions of one sandbox. May be used by several threads."""
 
     def __init__(self, cgroups: CgroupStock | None) -> None:

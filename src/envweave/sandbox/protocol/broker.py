@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.protocol.messages import HEADER_BYTES, Answer, Called
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.messages import HEADER_BYTES, Called, ToolAnswer
 from envweave.sandbox.protocol.plain_values import encode, pack
 from envweave.sandbox.results import ToolCall
-from envweave.sandbox.tools import ArgumentsError, Tool, Tools, described
+from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, described
 
 LATE = "TimeoutError: The time limit of the run passed while the tool ran."
 """What code is told whose tool took longer than the code may."""
@@ -22,13 +22,13 @@ _NOTHING: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
 @final
-class Wanted:
+class ToolInvocation:
     """A tool that the code calls, found and with arguments that fit: run it, then answer."""
 
     __slots__ = ("args", "call", "given", "kwargs", "size", "start_s", "tool")
 
     def __init__(
-        self, said: Called, tool: Tool, args: Any, kwargs: Any, size: int, start_s: float
+        self, said: Called, tool: SandboxTool, args: Any, kwargs: Any, size: int, start_s: float
     ) -> None:
         self.call = said.call
         self.given = (tuple(said.args), said.kwargs)
@@ -51,7 +51,7 @@ class Broker:
     beyond that are kept without. A thousand of the largest would fill the host.
     """
 
-    def __init__(self, limits: Limits, tools: Tools, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, tools: SandboxTools, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._tools = tools
         self._clock = clock
@@ -75,7 +75,7 @@ class Broker:
         """Return the tools that the code called, in order."""
         return tuple(self._kept)
 
-    def look_up(self, said: Called, size: int) -> Wanted | bytes:
+    def look_up(self, said: Called, size: int) -> ToolInvocation | bytes:
         """Return the tool to run, or what to send because there is none or it may not be."""
         start_s = self._clock()
         self._count += 1
@@ -90,18 +90,18 @@ class Broker:
             args, kwargs = tool.bind(said.args, said.kwargs)
         except ArgumentsError as error:
             return self._refuse(said, size, start_s, str(error))
-        return Wanted(said, tool, args, kwargs, size, start_s)
+        return ToolInvocation(said, tool, args, kwargs, size, start_s)
 
     def _refuse(self, said: Called, size: int, start_s: float, why: str) -> bytes:
         text, name = _sayable(why), said.name[:_NAME_CHARACTERS]
         self._keep(name, (tuple(said.args), said.kwargs), size, start_s, error=text)
         return refusal(said, text)
 
-    def answer(self, wanted: Wanted, value: Any) -> bytes:
+    def answer(self, wanted: ToolInvocation, value: Any) -> bytes:
         """Return what to send now that a tool returned; an error, if it is not plain data."""
         name = wanted.tool.name
         try:
-            frame = encode(Answer(wanted.call, ok=True, value=pack(value, name=f"{name}()")))
+            frame = encode(ToolAnswer(wanted.call, ok=True, value=pack(value, name=f"{name}()")))
         except PlainDataError as error:
             if inspect.iscoroutine(value):
                 value.close()
@@ -114,11 +114,11 @@ class Broker:
         self._keep(name, wanted.given, wanted.size + size, wanted.start_s, value=value)
         return frame
 
-    def fail(self, wanted: Wanted, why: str) -> bytes:
+    def fail(self, wanted: ToolInvocation, why: str) -> bytes:
         """Return what to send now that a tool failed."""
         text = _sayable(why)
         self._keep(wanted.tool.name, wanted.given, wanted.size, wanted.start_s, error=text)
-        return encode(Answer(wanted.call, ok=False, value=text))
+        return encode(ToolAnswer(wanted.call, ok=False, value=text))
 
     def _keep(
         self,
@@ -138,7 +138,7 @@ class Broker:
 
 def refusal(said: Called, why: str) -> bytes:
     """Return what to send to code whose call is not carried out."""
-    return encode(Answer(said.call, ok=False, value=why))
+    return encode(ToolAnswer(said.call, ok=False, value=why))
 
 
 def _sayable(text: str) -> str:

@@ -23,18 +23,18 @@ from envweave.sandbox.protocol.encoding import (
     LEVELS,
     OWN,
     PARTS,
-    Kind,
     Packed,
     PackedArray,
+    ValueKind,
 )
-from envweave.sandbox.protocol.messages import Answer, Called, Finished, Put, Replied
+from envweave.sandbox.protocol.messages import Called, Put, Replied, RunFinished, ToolAnswer
 
 __builtins__ = OWN
 
 MessageT = TypeVar("MessageT")
 
 _HOLDERS = frozenset([Ext, list, dict])
-_VALUED: frozenset[type] = frozenset([Finished, Replied, Answer, Put])
+_VALUED: frozenset[type] = frozenset([RunFinished, Replied, ToolAnswer, Put])
 _KEYS_AT_ONCE = 256
 _HASHING_S = 0.25
 _HASHING_S_EACH = 1e-6
@@ -43,7 +43,7 @@ _items_decoder: Decoder[list[Any]] = Decoder(list[Packed])
 _array_decoder = Decoder(PackedArray)
 
 
-class HostileError(ValueError):
+class ProtocolViolationError(ValueError):
     """Bytes that no session of ours would send."""
 
 
@@ -98,27 +98,27 @@ class _Unpacker:
         self._parts -= 1
         # Native lists and dicts may go a few levels beyond: each extension starts them anew.
         if self._parts < 0 or depth > DEPTH + LEVELS:
-            raise HostileError("too many extensions, or too deep")
-        if code == Kind.BYTES:
+            raise ProtocolViolationError("too many extensions, or too deep")
+        if code == ValueKind.BYTES:
             return bytes(data)
-        if code == Kind.INT:
+        if code == ValueKind.INT:
             return int.from_bytes(data, "little", signed=True)
-        if code == Kind.ARRAY:
+        if code == ValueKind.ARRAY:
             return _array(_array_decoder.decode(data))
         if len(data) > PARTS:
             count_parts(data, PARTS)
         items = self.unpack(_items_decoder.decode(data), depth)
-        if code == Kind.TUPLE:
+        if code == ValueKind.TUPLE:
             return tuple(items)
-        if code == Kind.LIST:
+        if code == ValueKind.LIST:
             return items
-        if code == Kind.SET:
+        if code == ValueKind.SET:
             return set(self._hashed(items))
-        if code == Kind.FROZENSET:
+        if code == ValueKind.FROZENSET:
             return frozenset(self._hashed(items))
-        if code == Kind.DICT and not len(items) % 2:
+        if code == ValueKind.DICT and not len(items) % 2:
             return dict(zip(self._hashed(items[::2]), items[1::2], strict=True))
-        raise HostileError(f"no extension has the code {code}")
+        raise ProtocolViolationError(f"no extension has the code {code}")
 
     def _hashed(self, keys: list[Any]) -> Iterator[Any]:
         """Yield the keys to whoever puts them in a table, and watch how long that takes.
@@ -130,7 +130,7 @@ class _Unpacker:
         start = thread_time() if len(keys) > _KEYS_AT_ONCE else 0.0
         for first in range(0, len(keys), _KEYS_AT_ONCE):
             if first and thread_time() - start > self._hashing_s:
-                raise HostileError("keys that collide")
+                raise ProtocolViolationError("keys that collide")
             yield from keys[first : first + _KEYS_AT_ONCE]
         if start:
             self._hashing_s -= thread_time() - start
@@ -139,19 +139,19 @@ class _Unpacker:
 def _array(packed: PackedArray) -> Any:
     size = DTYPES.get(packed.dtype)
     if size is None or len(packed.shape) > DIMENSIONS:
-        raise HostileError("an array of no kind we know")
+        raise ProtocolViolationError("an array of no kind we know")
     extent = total = size
     for length in packed.shape:
         if not 0 <= length <= ARRAY_BYTES:
-            raise HostileError("an array of impossible length")
+            raise ProtocolViolationError("an array of impossible length")
         extent *= length or 1
         total *= length
         if extent > ARRAY_BYTES:
-            raise HostileError("an array that is too large")
+            raise ProtocolViolationError("an array that is too large")
     if total != len(packed.data):
-        raise HostileError("an array that is not as large as it says")
+        raise ProtocolViolationError("an array that is not as large as it says")
     if packed.dtype == "|b1" and packed.data.translate(None, b"\0\1"):
-        raise HostileError("truths that are neither true nor false")
+        raise ProtocolViolationError("truths that are neither true nor false")
     import numpy as np
 
     if not total:
@@ -210,4 +210,4 @@ def count_parts(data: bytes | bytearray | memoryview, limit: int) -> None:
             position += width + more + length
         else:
             return  # nothing that a decoder would read on from
-    raise HostileError("more parts than a message may have")
+    raise ProtocolViolationError("more parts than a message may have")

@@ -50,7 +50,7 @@ DTYPES = {
 """The arrays that are plain, and the size of an item of each."""
 
 
-class Kind:
+class ValueKind:
     """What an extension holds. Lists stand for their items, in MessagePack."""
 
     BYTES: Final = 1

@@ -21,7 +21,7 @@ INTERRUPT = 64
 themselves, SIGINT first, mean in a session what they mean elsewhere."""
 
 
-class ToolFace(msgspec.Struct, array_like=True, frozen=True):
+class ToolSignature(msgspec.Struct, array_like=True, frozen=True):
     """A tool as the code sees it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Run(msgspec.Struct, array_like=True, tag=0, frozen=True):
     code: str
 
 
-class Answer(msgspec.Struct, array_like=True, tag=1, frozen=True):
+class ToolAnswer(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """What a tool returned, or why it failed."""
 
     call: int
@@ -101,10 +101,10 @@ class Begin(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """
 
     seed: int | None
-    tools: list[ToolFace]
+    tools: list[ToolSignature]
 
 
-ToSession = Run | Answer | Branch | Get | Put | ReadFile | WriteFile | ListFiles | Begin
+ToSession = Run | ToolAnswer | Branch | Get | Put | ReadFile | WriteFile | ListFiles | Begin
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
@@ -115,7 +115,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     traceback: str
 
 
-class Finished(msgspec.Struct, array_like=True, tag=0, frozen=True):
+class RunFinished(msgspec.Struct, array_like=True, tag=0, frozen=True):
     """The code is done.
 
     Attributes:
@@ -153,7 +153,7 @@ class Replied(msgspec.Struct, array_like=True, tag=3, frozen=True):
     value: Packed
 
 
-class Unwalled(msgspec.Struct, array_like=True, tag=8, frozen=True):
+class SetupFailed(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """The session could not put up its walls, and is gone: which one, and what the kernel said."""
 
     wall: str
@@ -165,10 +165,10 @@ class Ready(msgspec.Struct, array_like=True, tag=9, frozen=True):
     """The walls stand. This is the first message of a session."""
 
 
-FromSession = Finished | Called | Replied | Unwalled | Ready
+FromSession = RunFinished | Called | Replied | SetupFailed | Ready
 
 
-class Birth(msgspec.Struct, array_like=True, frozen=True):
+class SpawnRequest(msgspec.Struct, array_like=True, frozen=True):
     """What a new session is told before its walls go up. It holds no secret.
 
     Attributes:

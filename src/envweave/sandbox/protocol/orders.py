@@ -10,13 +10,13 @@ from typing import Literal
 
 import msgspec
 
-from envweave.sandbox.protocol.messages import Birth
+from envweave.sandbox.protocol.messages import SpawnRequest
 
 Isolation = Literal["namespace", "landlock", "none"]
 """What keeps sessions apart from the host and each other."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TemplatePlan(msgspec.Struct, frozen=True):
     """How a template is to be. It travels on the command's standard input.
 
     Attributes:
@@ -75,7 +75,7 @@ class Spawn(msgspec.Struct, array_like=True, tag=0, frozen=True):
         cgroup_files: How many files each writes to so that it is in its cgroup.
     """
 
-    births: list[Birth]
+    births: list[SpawnRequest]
     cgroup_files: int = 0
 
 
@@ -136,7 +136,7 @@ class Spawned(msgspec.Struct, array_like=True, tag=3, frozen=True):
     pids: list[int]
 
 
-class Ended(msgspec.Struct, array_like=True, tag=4, frozen=True):
+class ProcessEnded(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """How a process ended: what `waitpid` told, or `None` while it lives."""
 
     status: int | None
@@ -148,7 +148,7 @@ class Copied(msgspec.Struct, array_like=True, tag=5, frozen=True):
     paths: dict[int, str]
 
 
-Report = MapUsers | Up | Down | Spawned | Ended | Copied
+Report = MapUsers | Up | Down | Spawned | ProcessEnded | Copied
 
 MESSAGE_BYTES = 1 << 18
 """The largest message between host and template. A sequenced packet arrives whole or not at all."""

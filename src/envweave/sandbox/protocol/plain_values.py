@@ -27,8 +27,8 @@ from envweave.sandbox.protocol.encoding import (
     LEVELS,
     OWN,
     PARTS,
-    Kind,
     PackedArray,
+    ValueKind,
 )
 from envweave.sandbox.protocol.messages import FromSession, ToSession
 
@@ -127,7 +127,7 @@ class _Packer:
             return value
         self._count(0)
         size = (int.bit_length(value) >> 3) + 1
-        return Ext(Kind.INT, int.to_bytes(value, size, "little", signed=True))
+        return Ext(ValueKind.INT, int.to_bytes(value, size, "little", signed=True))
 
     def pack_float(self, value: float, _level: int, _depth: int) -> float:
         return float.__float__(value)
@@ -146,22 +146,22 @@ class _Packer:
 
     def pack_bytes(self, value: bytes, _level: int, _depth: int) -> Ext:
         self._count(0)
-        return Ext(Kind.BYTES, bytes.__bytes__(value))
+        return Ext(ValueKind.BYTES, bytes.__bytes__(value))
 
     def pack_list(self, value: list[Any], level: int, depth: int) -> Any:
         items = list.copy(value)
         if level < LEVELS:
             return self._pack_items(items, level + 1, depth, _at_index)
-        return self._pack_apart(Kind.LIST, items, depth, _at_index)
+        return self._pack_apart(ValueKind.LIST, items, depth, _at_index)
 
     def pack_tuple(self, value: tuple[Any, ...], _level: int, depth: int) -> Ext:
-        return self._pack_apart(Kind.TUPLE, [*tuple.__iter__(value)], depth, _at_index)
+        return self._pack_apart(ValueKind.TUPLE, [*tuple.__iter__(value)], depth, _at_index)
 
     def pack_set(self, value: set[Any], _level: int, depth: int) -> Ext:
-        return self._pack_apart(Kind.SET, [*set.__iter__(value)], depth, _in_set)
+        return self._pack_apart(ValueKind.SET, [*set.__iter__(value)], depth, _in_set)
 
     def pack_frozenset(self, value: frozenset[Any], _level: int, depth: int) -> Ext:
-        return self._pack_apart(Kind.FROZENSET, [*frozenset.__iter__(value)], depth, _in_set)
+        return self._pack_apart(ValueKind.FROZENSET, [*frozenset.__iter__(value)], depth, _in_set)
 
     def pack_dict(self, value: dict[Any, Any], level: int, depth: int) -> Any:
         return self._pack_entries([*dict.items(value)], level, depth)
@@ -194,7 +194,7 @@ class _Packer:
             except _UnfitError as unfit:
                 unfit.path.append(_at_key(key))
                 raise
-        return Ext(Kind.DICT, _encode(flat))
+        return Ext(ValueKind.DICT, _encode(flat))
 
     def _pack_apart(
         self, kind: int, items: list[Any], depth: int, step: Callable[[int], str]
@@ -288,7 +288,7 @@ def _pack_array(numpy: Any, value: Any) -> Ext:
     if len(shape) > DIMENSIONS or _extent(shape) * DTYPES[dtype] > ARRAY_BYTES:
         raise _UnfitError(f"an array of shape {shape} is too large to cross; take it in pieces.")
     data = array.astype(dtype, order="C", copy=False).tobytes()
-    return Ext(Kind.ARRAY, _encode(PackedArray(dtype, list(shape), data)))
+    return Ext(ValueKind.ARRAY, _encode(PackedArray(dtype, list(shape), data)))
 
 
 def _extent(shape: Iterable[int]) -> int:

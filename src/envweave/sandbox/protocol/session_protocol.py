@@ -25,28 +25,28 @@ from envweave.errors import (
     SandboxError,
     WorkFileError,
 )
-from envweave.sandbox.config import LONGEST_S, Limits
 from envweave.sandbox.host.packages import warn_of_import
+from envweave.sandbox.limits import LONGEST_S, Limits
 from envweave.sandbox.protocol import termination
-from envweave.sandbox.protocol.broker import Broker, Wanted, refusal
+from envweave.sandbox.protocol.broker import Broker, ToolInvocation, refusal
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.messages import (
     HEADER_BYTES,
     Called,
     Failure,
-    Finished,
     Get,
     ListFiles,
     Put,
     ReadFile,
     Replied,
     Run,
+    RunFinished,
     WriteFile,
 )
 from envweave.sandbox.protocol.plain_values import encode, pack, read_from_session
-from envweave.sandbox.protocol.termination import Ending, EndingError
+from envweave.sandbox.protocol.termination import Termination, TerminationError
 from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 _SLACK_BYTES = 512
 """A session adds to cut output how much was lost."""
@@ -59,7 +59,7 @@ _NO_SPACE = ("[Errno 27]", "[Errno 28]", "[Errno 122]")
 
 
 def result_of(
-    said: Finished,
+    said: RunFinished,
     limits: Limits,
     duration_s: float,
     tool_calls: tuple[ToolCall, ...],
@@ -100,7 +100,7 @@ def result_of(
     )
 
 
-def is_plain_success(said: Finished, limits: Limits) -> bool:
+def is_plain_success(said: RunFinished, limits: Limits) -> bool:
     """Whether all that was said can be taken as it is: the quick way, which most runs go."""
     shown = said.shown
     length = len(said.stdout) + len(said.stderr) + (0 if shown is None else len(shown))
@@ -141,7 +141,7 @@ _MOST_ROOM = 256 << 10
 
 
 @final
-class Reply:
+class SessionReply:
     """What came of a call that is no `run`."""
 
     __slots__ = ("error", "value")
@@ -151,12 +151,12 @@ class Reply:
         self.error = error
 
 
-Move = ExecutionResult | Reply | Wanted | bytes
+Move = ExecutionResult | SessionReply | ToolInvocation | bytes
 """What to do next: return a result or a reply, run a tool, send bytes."""
 
 
 @final
-class Conversation:
+class SessionProtocol:
     """One session's calls, one after the other.
 
     Args:
@@ -173,7 +173,7 @@ class Conversation:
     def __init__(
         self,
         limits: Limits,
-        tools: Tools,
+        tools: SandboxTools,
         *,
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
@@ -182,7 +182,7 @@ class Conversation:
         self.limits = limits
         self.start_s = 0.0
         self.deadline_s = math.inf
-        self.ending: Ending | None = None
+        self.ending: Termination | None = None
         self._broker = Broker(limits, tools, clock)
         self._work = work
         self._explain = explain
@@ -362,20 +362,20 @@ class Conversation:
                     return None
                 said: Any = read_from_session(data)
             except Exception:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
-                raise EndingError(termination.of_violation("what cannot be read")) from None
+                raise TerminationError(termination.of_violation("what cannot be read")) from None
             kind = type(said)
             if kind is Called:
                 return self._called(said, len(data))
-            if kind is Finished:
+            if kind is RunFinished:
                 if said.id == self._id and self._is_open and self._reading is None:
                     return self._finished(said)
             elif kind is Replied:
                 if said.id == self._id and self._is_open and self._reading is not None:
                     return self._replied(said, self._reading)
             else:
-                raise EndingError(termination.of_violation("what only a new session says"))
+                raise TerminationError(termination.of_violation("what only a new session says"))
 
-    def _finished(self, said: Finished) -> ExecutionResult:
+    def _finished(self, said: RunFinished) -> ExecutionResult:
         self._is_open = False
         duration_s = self._clock() - self.start_s
         broker = self._broker
@@ -404,27 +404,27 @@ class Conversation:
             worked_on=worked_on,
         )
 
-    def _replied(self, said: Replied, reading: Reading) -> Reply:
+    def _replied(self, said: Replied, reading: Reading) -> SessionReply:
         if said.failure is not None:
-            reply = Reply(None, failure_error(self._call, said.failure))
+            reply = SessionReply(None, failure_error(self._call, said.failure))
         else:
             try:
-                reply = Reply(reading(said.value))
+                reply = SessionReply(reading(said.value))
             except TypeError as error:
-                raise EndingError(termination.of_violation(str(error))) from None
+                raise TerminationError(termination.of_violation(str(error))) from None
         self._is_open = False
         return reply
 
-    def _called(self, said: Called, size: int) -> Wanted | bytes:
+    def _called(self, said: Called, size: int) -> ToolInvocation | bytes:
         if self._is_open and self._reading is None:
             return self._broker.look_up(said, size)
         return refusal(said, "RuntimeError: No code is running.")
 
-    def answer(self, wanted: Wanted, value: Any) -> bytes:
+    def answer(self, wanted: ToolInvocation, value: Any) -> bytes:
         """Return what to send now that a tool returned."""
         return self._broker.answer(wanted, value)
 
-    def fail(self, wanted: Wanted, why: str) -> bytes:
+    def fail(self, wanted: ToolInvocation, why: str) -> bytes:
         """Return what to send now that a tool failed."""
         return self._broker.fail(wanted, why)
 
@@ -435,11 +435,11 @@ class Conversation:
             EndingError: It was interrupted before, and is to be killed.
         """
         if self._is_hurried:
-            raise EndingError(termination.of_interrupt(self.limits))
+            raise TerminationError(termination.of_interrupt(self.limits))
         if self._is_late:
             if self._reading is None:
-                raise EndingError(termination.of_time(self.limits, self._timeout_s))
-            raise EndingError(termination.of_silence(self.limits, self._timeout_s))
+                raise TerminationError(termination.of_time(self.limits, self._timeout_s))
+            raise TerminationError(termination.of_silence(self.limits, self._timeout_s))
         self._is_late = True
         self.deadline_s = self._clock() + self.limits.grace_s
 
@@ -460,7 +460,7 @@ class Conversation:
         if self.ending is None:
             self.ending = termination.ABANDONED
 
-    def end(self, ending: Ending) -> ExecutionResult:
+    def end(self, ending: Termination) -> ExecutionResult:
         """Take note that the session is gone; return what the run under way came to.
 
         Raises:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
-from envweave.sandbox.config import Limits
-from envweave.sandbox.processes.process import Death
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.results import Limit
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Termination:
     """Why a session is gone.
 
     Attributes:
@@ -33,31 +33,31 @@ class Ending:
         return kind(f"{call}: the session is gone. {self.message} Take a new session.")
 
 
-class EndingError(Exception):
+class TerminationError(Exception):
     """Carries an ending from where it was found out to where it is told. Callers never see it."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: Termination) -> None:
         super().__init__(ending.message)
         self.ending = ending
 
 
-def of_death(death: Death) -> Ending:
+def of_death(death: ExitReason) -> Termination:
     """Return the ending of a session whose process is gone."""
     if death.kind == "lost":
-        return Ending("SessionLost", f"It was lost: {death}.", is_lost=True)
+        return Termination("SessionLost", f"It was lost: {death}.", is_lost=True)
     if death.kind == "memory":
-        return Ending("MemoryLimit", f"It was killed: {death}.", ("memory",))
+        return Termination("MemoryLimit", f"It was killed: {death}.", ("memory",))
     if death.kind == "disk":
-        return Ending("DiskLimit", f"It was killed: {death}.", ("disk",))
+        return Termination("DiskLimit", f"It was killed: {death}.", ("disk",))
     if death.kind != "signal":
-        return Ending("SessionEnded", f"Its code ended it: {death}.")
+        return Termination("SessionEnded", f"Its code ended it: {death}.")
     import signal
 
     try:
         reason, limits_hit = _SIGNALS[signal.Signals(death.code).name]
     except (KeyError, ValueError):
         reason, limits_hit = "", ()
-    return Ending("SessionEnded", f"It ended: {death}{reason}.", limits_hit)
+    return Termination("SessionEnded", f"It ended: {death}{reason}.", limits_hit)
 
 
 _SIGNALS: dict[str, tuple[str, tuple[Limit, ...]]] = {
@@ -73,14 +73,14 @@ _SIGNALS: dict[str, tuple[str, tuple[Limit, ...]]] = {
 }
 
 
-def of_branch(error: SandboxError) -> Ending:
+def of_branch(error: SandboxError) -> Termination:
     """Return the ending of a session that was lost while it was copied."""
-    return Ending("SessionLost", f"It was lost while it was copied: {error}", is_lost=True)
+    return Termination("SessionLost", f"It was lost while it was copied: {error}", is_lost=True)
 
 
-def of_time(limits: Limits, timeout_s: float) -> Ending:
+def of_time(limits: Limits, timeout_s: float) -> Termination:
     """Return the ending of a session whose code went on after it was interrupted."""
-    return Ending(
+    return Termination(
         "TimeLimit",
         f"Its code ran longer than {timeout_s:g} s, was interrupted, did not end within "
         f"{limits.grace_s:g} s of that, and was killed.",
@@ -88,42 +88,42 @@ def of_time(limits: Limits, timeout_s: float) -> Ending:
     )
 
 
-def of_silence(limits: Limits, timeout_s: float) -> Ending:
+def of_silence(limits: Limits, timeout_s: float) -> Termination:
     """Return the ending of a session that did not answer while no code was to run."""
-    return Ending(
+    return Termination(
         "TimeLimit",
         f"It did not answer within {timeout_s + limits.grace_s:g} s, and was killed.",
         ("time",),
     )
 
 
-def of_interrupt(limits: Limits) -> Ending:
+def of_interrupt(limits: Limits) -> Termination:
     """Return the ending of a session whose caller interrupted it in vain."""
-    return Ending(
+    return Termination(
         "Interrupted",
         f"It was interrupted by its caller, did not end within {limits.grace_s:g} s of that, and "
         "was killed.",
     )
 
 
-def of_excess(limit: Literal["disk", "memory"], limits: Limits) -> Ending:
+def of_excess(limit: Literal["disk", "memory"], limits: Limits) -> Termination:
     """Return the ending of a session that the host found beyond a limit."""
     allowed = limits.disk_bytes if limit == "disk" else limits.memory_bytes
     kind = "DiskLimit" if limit == "disk" else "MemoryLimit"
-    return Ending(
+    return Termination(
         kind, f"It used more {limit} than the {allowed:,} bytes it may, and was killed.", (limit,)
     )
 
 
-def of_violation(what: str) -> Ending:
+def of_violation(what: str) -> Termination:
     """Return the ending of a session that sent what no session of ours sends."""
-    return Ending("ProtocolViolation", f"It sent the host {what}, and was killed.")
+    return Termination("ProtocolViolationError", f"It sent the host {what}, and was killed.")
 
 
-ABANDONED = Ending(
+ABANDONED = Termination(
     "SessionLost",
     "A call on it was interrupted on the host's side, so nobody knows how far it came; it was "
     "killed.",
     is_lost=True,
 )
-CLOSED = Ending("SessionLost", "It was closed while a call was under way.", is_lost=True)
+CLOSED = Termination("SessionLost", "It was closed while a call was under way.", is_lost=True)

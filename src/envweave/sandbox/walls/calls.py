@@ -15,7 +15,7 @@ from envweave.sandbox.walls import kernel
 from envweave.sandbox.walls.syscall_numbers import NUMBERS
 
 
-class Call(NamedTuple):
+class Syscall(NamedTuple):
     """A system call, and what it has to come to.
 
     The extension reads the fields by their places.
@@ -43,17 +43,17 @@ def call(
     result: int | None = None,
     pardoned: int = 0,
     cleared: bytearray | None = None,
-) -> Call:
+) -> Syscall:
     """Write down a call by its name."""
-    return Call(NUMBERS.get(name, -1), arguments, result, pardoned, cleared, name)
+    return Syscall(NUMBERS.get(name, -1), arguments, result, pardoned, cleared, name)
 
 
-def control(option: int, *arguments: int, pardoned: int = 0) -> Call:
+def control(option: int, *arguments: int, pardoned: int = 0) -> Syscall:
     """Write down a call of `prctl`."""
     return call("prctl", option, *(*arguments, 0, 0, 0, 0)[:4], pardoned=pardoned)
 
 
-def perform(calls: Iterable[Call]) -> None:
+def perform(calls: Iterable[Syscall]) -> None:
     """Make calls, in order, up to the first that fails.
 
     Raises:
@@ -70,6 +70,6 @@ def perform(calls: Iterable[Call]) -> None:
             raise refusal(one, errno.EPERM)
 
 
-def refusal(one: Call, number: int) -> OSError:
+def refusal(one: Syscall, number: int) -> OSError:
     """Return what a call is told to have failed with."""
     return OSError(number, f"{one.name}: {os.strerror(number)}")

@@ -62,7 +62,7 @@ def drop_all() -> None:
     calls.perform(dropping())
 
 
-def dropping() -> list[calls.Call]:
+def dropping() -> list[calls.Syscall]:
     """Return the calls of `drop_all`."""
     left = bytearray(b"\xff" * 24)
     return [

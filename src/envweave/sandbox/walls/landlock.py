@@ -136,7 +136,7 @@ def restrict_self(rules: int, version: int | None = None) -> None:
     calls.perform([restricting(rules, abi() if version is None else version)])
 
 
-def restricting(rules: int, version: int) -> calls.Call:
+def restricting(rules: int, version: int) -> calls.Syscall:
     """Return the call of `restrict_self`."""
     return calls.call("landlock_restrict_self", rules, _LOG_NOTHING if version >= 7 else 0)
 

@@ -164,7 +164,7 @@ def mount_work(options: str, *, shell: bool) -> None:
     calls.perform(mounting_work(options, shell=shell))
 
 
-def mounting_work(options: str, *, shell: bool) -> list[calls.Call]:
+def mounting_work(options: str, *, shell: bool) -> list[calls.Syscall]:
     """Return the calls of `mount_work`."""
     work = WORK.encode()
     flags = _NO_SETUID | _NO_DEVICES | (0 if shell else _NO_EXEC)

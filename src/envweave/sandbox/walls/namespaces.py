@@ -56,7 +56,7 @@ def name_host() -> None:
     kernel.call("sethostname", HOST_NAME, len(HOST_NAME))
 
 
-def leaving_users(processes: int, free: int) -> list[calls.Call]:
+def leaving_users(processes: int, free: int) -> list[calls.Syscall]:
     """Return the calls by which a session enters a user namespace of its own.
 
     There its threads are counted apart: else the sessions of an ordinary user, who has but one id

@@ -16,10 +16,10 @@ from envweave.sandbox.walls.seccomp import (
     ALL_BITS,
     ALLOW,
     NOTIFY,
-    Case,
-    Check,
-    Policy,
+    ArgumentCheck,
     Rule,
+    RuleCase,
+    SeccompPolicy,
     refuse,
 )
 
@@ -109,46 +109,46 @@ _INT = 0xFFFF_FFFF
 _BRANCH_NAMESPACES = kernel.NEW_USERS | kernel.NEW_MOUNTS
 
 
-def _one_of(argument: int, *values: int, mask: int = ALL_BITS) -> Check:
-    return Check(argument, values, mask)
+def _one_of(argument: int, *values: int, mask: int = ALL_BITS) -> ArgumentCheck:
+    return ArgumentCheck(argument, values, mask)
 
 
-def _without(argument: int, bits: int) -> Check:
-    return Check(argument, (0,), bits)
+def _without(argument: int, bits: int) -> ArgumentCheck:
+    return ArgumentCheck(argument, (0,), bits)
 
 
-def _with(argument: int, bits: int) -> Check:
-    return Check(argument, (bits,), bits)
+def _with(argument: int, bits: int) -> ArgumentCheck:
+    return ArgumentCheck(argument, (bits,), bits)
 
 
-def _sending(signal_at: int, target: Check | None) -> Rule:
+def _sending(signal_at: int, target: ArgumentCheck | None) -> Rule:
     """Return the rule of a call that sends a signal, by the place of its number.
 
     Never SIGCONT: the host stops a session that works while no run is open, and one that was closed
     before its branches, and only the host may wake them.
     """
-    continuing = Case((Check(signal_at, (int(signal.SIGCONT),), _INT),), _EPERM)
+    continuing = RuleCase((ArgumentCheck(signal_at, (int(signal.SIGCONT),), _INT),), _EPERM)
     if target is None:
         return Rule(ALLOW, (continuing,))
-    return Rule(_EPERM, (continuing, Case((target,), ALLOW)))
+    return Rule(_EPERM, (continuing, RuleCase((target,), ALLOW)))
 
 
-def _only_if(*checks: Check, otherwise: int = _EPERM) -> Rule:
-    return Rule(otherwise, (Case(checks, ALLOW),))
+def _only_if(*checks: ArgumentCheck, otherwise: int = _EPERM) -> Rule:
+    return Rule(otherwise, (RuleCase(checks, ALLOW),))
 
 
 # With any flag beside those that the libraries pass (a namespace, a parent of one's choice, a
 # tracer) it is no thread and no fork.
-_NEW_THREAD = Case((_with(0, _THREAD), _without(0, ALL_BITS & ~_THREAD_FLAGS)), ALLOW)
+_NEW_THREAD = RuleCase((_with(0, _THREAD), _without(0, ALL_BITS & ~_THREAD_FLAGS)), ALLOW)
 # A process tells its parent of its end by SIGCHLD or not at all, never by SIGCONT.
-_NEW_PROCESS = Case(
+_NEW_PROCESS = RuleCase(
     (
         _without(0, ALL_BITS & ~(_FORK_FLAGS | _SPAWN_FLAGS | _EXIT_SIGNAL)),
         _one_of(0, 0, int(signal.SIGCHLD), mask=_EXIT_SIGNAL),
     ),
     ALLOW,
 )
-_NEW_BRANCH = Case((_one_of(0, signal.SIGCHLD, mask=ALL_BITS & ~_FORK_FLAGS),), ALLOW)
+_NEW_BRANCH = RuleCase((_one_of(0, signal.SIGCHLD, mask=ALL_BITS & ~_FORK_FLAGS),), ALLOW)
 
 _O_ACCMODE, _O_WRONLY, _O_RDWR, _O_TRUNC = 0o3, 0o1, 0o2, 0o1000
 
@@ -162,8 +162,8 @@ def _opening(flags: int) -> Rule:
     return Rule(
         _EPERM,
         (
-            Case((_without(flags, _O_TRUNC),), ALLOW),
-            Case((_one_of(flags, _O_WRONLY, _O_RDWR, mask=_O_ACCMODE),), ALLOW),
+            RuleCase((_without(flags, _O_TRUNC),), ALLOW),
+            RuleCase((_one_of(flags, _O_WRONLY, _O_RDWR, mask=_O_ACCMODE),), ALLOW),
         ),
     )
 
@@ -202,8 +202,8 @@ _CHECKED: Final = {
     "prctl": Rule(
         _EPERM,
         (
-            Case((_one_of(0, 3, 15, 16, 21, 39, 51, 0x5356_4D41),), ALLOW),
-            Case((_one_of(0, 1), _one_of(1, signal.SIGKILL)), ALLOW),
+            RuleCase((_one_of(0, 3, 15, 16, 21, 39, 51, 0x5356_4D41),), ALLOW),
+            RuleCase((_one_of(0, 1), _one_of(1, signal.SIGKILL)), ALLOW),
         ),
     ),
     # The base of thread-local memory, and leave to use wide matrix registers.
@@ -242,8 +242,8 @@ _REAL_AND_SAVED_KEPT = (_one_of(0, _KEPT, mask=_ID), _one_of(2, _KEPT, mask=_ID)
 _SAME_IDENTITY = Rule(
     _EPERM,
     (
-        Case((*_REAL_AND_SAVED_KEPT, _one_of(1, _NOBODY, mask=_ID)), _SEEMS_DONE),
-        Case(_REAL_AND_SAVED_KEPT, ALLOW),
+        RuleCase((*_REAL_AND_SAVED_KEPT, _one_of(1, _NOBODY, mask=_ID)), _SEEMS_DONE),
+        RuleCase(_REAL_AND_SAVED_KEPT, ALLOW),
     ),
 )
 
@@ -257,7 +257,7 @@ def session_policy(
     memory_counted: bool = True,
     files_shared: bool = False,
     lengths_kept: bool = True,
-) -> Policy:
+) -> SeccompPolicy:
     """Return what the system calls of a session get.
 
     Args:
@@ -281,7 +281,7 @@ def session_policy(
     rules["kill"] = rules["tkill"] = _sending(1, target)
     rules["tgkill"] = _sending(2, target)
     if not memory_counted:
-        shared = Case((_with(3, _SHARED_ANONYMOUS),), _EPERM)
+        shared = RuleCase((_with(3, _SHARED_ANONYMOUS),), _EPERM)
         rules["mmap"] = Rule(_EPERM, (shared, *rules["mmap"].cases))
     births = [_NEW_THREAD]
     if shell:
@@ -301,27 +301,27 @@ def session_policy(
         # What a branch has in the user namespace that it enters, it drops.
         rules["capset"] = Rule(ALLOW)
     rules["clone"] = Rule(_EPERM, tuple(births))
-    return Policy(rules, default=_EPERM, unknown=_ENOSYS)
+    return SeccompPolicy(rules, default=_EPERM, unknown=_ENOSYS)
 
 
-def gate_policy() -> Policy:
+def gate_policy() -> SeccompPolicy:
     """Return the policy of the gate, for the template and all its sessions.
 
     Threads pass, and births into process ids of their own, which a session's policy refuses and
     the template makes. So does every namespace but the two that a branch enters.
     """
-    return Policy(
+    return SeccompPolicy(
         {
             "fork": Rule(NOTIFY),
             "vfork": Rule(NOTIFY),
             "clone": Rule(
                 NOTIFY,
                 (
-                    Case((_with(0, kernel.NEW_PIDS),), ALLOW),
-                    Case((_with(0, _THREAD),), ALLOW),
+                    RuleCase((_with(0, kernel.NEW_PIDS),), ALLOW),
+                    RuleCase((_with(0, _THREAD),), ALLOW),
                 ),
             ),
-            "unshare": Rule(ALLOW, (Case((_one_of(0, _BRANCH_NAMESPACES),), NOTIFY),)),
+            "unshare": Rule(ALLOW, (RuleCase((_one_of(0, _BRANCH_NAMESPACES),), NOTIFY),)),
         },
         default=ALLOW,
         unknown=ALLOW,

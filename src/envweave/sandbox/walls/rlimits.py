@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from envweave.sandbox.walls import calls
 
 if TYPE_CHECKING:
-    from envweave.sandbox.config import Limits
+    from envweave.sandbox.limits import Limits
 
 ADDRESS_SPACE = 1 << 30
 """How much more address space than memory a process may have. Libraries, files mapped for reading
@@ -75,7 +75,7 @@ def apply(wanted: Mapping[int, int]) -> None:
     calls.perform(applying(wanted))
 
 
-def applying(wanted: Mapping[int, int]) -> list[calls.Call]:
+def applying(wanted: Mapping[int, int]) -> list[calls.Syscall]:
     """Return the calls of `apply`, for a process with the limits that this one has."""
     made = []
     for kind, value in wanted.items():

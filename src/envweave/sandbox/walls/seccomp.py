@@ -4,7 +4,8 @@ This stops what no other wall reaches: the calls whose mere existence is a risk 
 userfaultfd, namespaces made inside), signals and limits set on other processes, sockets. A program
 cannot be taken off again; children inherit it.
 
-Here a `Policy` says what each call gets, by name; `assemble` turns it into a program for a machine.
+Here a `SeccompPolicy` says what each call gets, by name; `assemble` turns it into a program for a
+machine.
 The program compares the calling convention, searches the number in a binary tree, and ends in an
 action, or looks at the arguments first. It sees arguments, never what a pointer points to.
 """
@@ -49,7 +50,7 @@ def refuse(errno: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ArgumentCheck:
     """Holds if an argument, of which only the bits of `mask` count, is one of `values`.
 
     Arguments are 64 bits wide. All values share their upper 32 bits: almost always zeros.
@@ -69,10 +70,10 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleCase:
     """An action, and the checks that must all hold for it."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[ArgumentCheck, ...]
     action: int
 
 
@@ -81,11 +82,11 @@ class Rule:
     """What a call gets: the action of the first case that holds, or `otherwise`."""
 
     otherwise: int
-    cases: tuple[Case, ...] = ()
+    cases: tuple[RuleCase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SeccompPolicy:
     """What every call gets.
 
     Attributes:
@@ -122,7 +123,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
 }
 
 
-def assemble(policy: Policy, machine: str) -> bytes:
+def assemble(policy: SeccompPolicy, machine: str) -> bytes:
     """Return the program that carries out a policy on a machine of `MACHINES`.
 
     A call by another convention than the machine's own kills the process: no library makes one. On
@@ -169,7 +170,7 @@ def install(program: bytes, flags: int = 0) -> int:
     return kernel.call("seccomp", _SET_MODE_FILTER, flags, _described(buffer))
 
 
-def installing(buffer: ctypes.Array[ctypes.c_char]) -> calls.Call:
+def installing(buffer: ctypes.Array[ctypes.c_char]) -> calls.Syscall:
     """Return the call of `install`. The buffer holds the program, and must outlive the call."""
     return calls.call("seccomp", _SET_MODE_FILTER, 0, _described(buffer))
 
@@ -178,7 +179,7 @@ def _described(buffer: ctypes.Array[ctypes.c_char]) -> bytes:
     return struct.pack("<HxxxxxxQ", len(buffer) // 8, ctypes.addressof(buffer))
 
 
-def _ranges(policy: Policy, machine: Machine) -> list[tuple[int, Rule]]:
+def _ranges(policy: SeccompPolicy, machine: Machine) -> list[tuple[int, Rule]]:
     """Return where each run of numbers with one rule starts; the last is open above."""
     default, unknown = Rule(policy.default), Rule(policy.unknown)
     by_number = {
@@ -220,7 +221,7 @@ def _body(rule: Rule) -> list[Line]:
     return [*lines, Step(bpf.RETURN, rule.otherwise)]
 
 
-def _check(check: Check, fails: Label) -> list[Line]:
+def _check(check: ArgumentCheck, fails: Label) -> list[Line]:
     """Return lines that go to `fails`, or run on if the check holds."""
     at = _ARGUMENTS_AT + 8 * check.argument
     holds = Label()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from starlette.requests import Request
 
 from envweave.errors import EnvWeaveError
-from envweave.server.dialects.mcp_tools import EnvTool, McpTools, ToolOutcome
+from envweave.server.dialects.mcp_tools import EnvTool, EnvToolOutcome, McpTools
 from envweave.server.dialects.openenv_mcp import Mcp
 from envweave.server.http.bodies import read_body
 from envweave.server.service import Service
@@ -164,7 +164,7 @@ def _listed(tool: EnvTool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
 
 
-def _told(outcome: ToolOutcome) -> dict[str, Any]:
+def _told(outcome: EnvToolOutcome) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": outcome.text}],
         "structuredContent": outcome.content,

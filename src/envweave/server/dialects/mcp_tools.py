@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from envweave.codec.spec import short
+from envweave.codec.spec import short_repr
 from envweave.errors import ActionError, OptionError, ResetNeededError, SessionGoneError, suggest
 from envweave.server.http.sessions import HTTPSession, HTTPSessions
 from envweave.server.service import Service
@@ -26,7 +26,7 @@ from envweave.server.session import CANNOT_WAIT
 from envweave.wire.description import Description
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.openenv import is_bare
-from envweave.wire.results import Wired, read_wired, spelled_out
+from envweave.wire.results import Wired, decode_result, spelled_out
 
 SESSION = "session_id"
 """The argument that names a session, where the protocol has none."""
@@ -65,7 +65,7 @@ class EnvTool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class EnvToolOutcome:
     """What came of a tool call.
 
     Attributes:
@@ -121,16 +121,16 @@ class McpTools:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], mcp_session: str | None
-    ) -> ToolOutcome:
+    ) -> EnvToolOutcome:
         """Carry out a tool call. What is refused is told in the outcome."""
         try:
             told = await self._call(name, dict(arguments), mcp_session)
             # What an author's code returned becomes plain data here, and only once.
-            return ToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
+            return EnvToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
         except Exception as error:  # noqa: BLE001 - told to the caller
             fault = self._service.table.told(name, error)
             problem = {"error": {"code": fault.code, "message": fault.message}}
-            return ToolOutcome(problem, is_error=True)
+            return EnvToolOutcome(problem, is_error=True)
 
     async def forget(self, mcp_session: str) -> None:
         """Close the session of an MCP session that has ended."""
@@ -154,7 +154,7 @@ class McpTools:
         if mcp_session is None:
             session_id = arguments.pop(SESSION, None)
             if session_id is not None and not isinstance(session_id, str):
-                raise OptionError(f"{SESSION}={short(session_id)} is no text.")
+                raise OptionError(f"{SESSION}={short_repr(session_id)} is no text.")
         if name == "reset":
             _refuse_others(tools[name], arguments, OptionError)
             return await self._reset(arguments, mcp_session, session_id)
@@ -226,7 +226,7 @@ class McpTools:
 
 
 def _spelled(result: Any) -> dict[str, Any]:
-    return spelled_out(result if isinstance(result, Wired) else read_wired(result))
+    return spelled_out(result if isinstance(result, Wired) else decode_result(result))
 
 
 def _refuse_others(

@@ -16,9 +16,9 @@ from envweave.server.service import Service
 from envweave.server.session import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import kind_named, kind_of
-from envweave.wire.messages import Call, Fault
+from envweave.wire.messages import Call, WireFault
 from envweave.wire.openenv import VALUE, as_openenv, fields_of, is_bare
-from envweave.wire.results import Wired, read_wired
+from envweave.wire.results import Wired, decode_result
 
 logger = logging.getLogger("envweave.server")
 
@@ -46,7 +46,7 @@ class OpenEnv:
         """
         await websocket.accept()
         wanted = websocket.query_params.get("session_id")
-        line = _Line(websocket, self._service, self._mcp, wanted)
+        line = _OpenEnvConnection(websocket, self._service, self._mcp, wanted)
         try:
             await self._service.start()
         except EnvWeaveError as error:
@@ -75,7 +75,7 @@ class _Closed(Exception):  # noqa: N818 - it never leaves this module
 
 
 @final
-class _Line:
+class _OpenEnvConnection:
     """One connection, and the session behind it."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _Line:
             if told is not None:
                 return {"type": "observation", "data": told}
             told = await self._call("step", {"action": _read_action(data or {}, action)})
-        sent = told if isinstance(told, Wired) else read_wired(told)
+        sent = told if isinstance(told, Wired) else decode_result(told)
         known = self._service.place.description.openenv_fields
         return {"type": "observation", "data": as_openenv(sent, known)}
 
@@ -242,7 +242,7 @@ def _read_action(data: dict[str, Any], schema: dict[str, Any]) -> Any:
     return data
 
 
-def _of_fault(fault: Fault) -> _Refused:
+def _of_fault(fault: WireFault) -> _Refused:
     return _Refused(kind_named(fault.code).openenv, fault.message)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @final
-class ShortWayProtocol(WebSocketsSansIOProtocol):
+class FastPathProtocol(WebSocketsSansIOProtocol):
     """One WebSocket, which is its own `ShortWay`."""
 
     _hear: Callable[[str | bytes], None] | None = None

@@ -37,7 +37,7 @@ MAX_MESSAGES = 4
 """How many of the largest messages they may fill."""
 
 
-class ShortWay(Protocol):
+class FastPath(Protocol):
     """Frames straight from and to the socket, where the server that runs us offers that.
 
     Attributes:
@@ -61,7 +61,7 @@ class ShortWay(Protocol):
 
 
 SHORT_WAY = "envweave.short_way"
-"""The extension of a scope that is a `ShortWay`."""
+"""The extension of a scope that is a `FastPath`."""
 
 
 def encoding_of(scope: Scope) -> Encoding | None:
@@ -86,10 +86,10 @@ async def speak(
     if message["type"] != "websocket.connect":
         return
     await send({"type": "websocket.accept", "subprotocol": encoding.subprotocol, "headers": []})
-    short: ShortWay | None = scope.get("extensions", {}).get(SHORT_WAY)
+    short: FastPath | None = scope.get("extensions", {}).get(SHORT_WAY)
     if short is not None and short.loop is not asyncio.get_running_loop():
         short = None  # the sessions are on a loop of their own
-    line = _Line(send, service, encoding, metrics, short)
+    line = _WebSocketConnection(send, service, encoding, metrics, short)
     try:
         if short is not None:
             short.attach(line.hear)
@@ -101,7 +101,7 @@ async def speak(
 
 
 @final
-class _Line:
+class _WebSocketConnection:
     """One connection. Calls go on when it is lost; their replies are kept by their sessions."""
 
     def __init__(
@@ -110,7 +110,7 @@ class _Line:
         service: Service,
         encoding: Encoding,
         metrics: Metrics,
-        short: ShortWay | None,
+        short: FastPath | None,
     ) -> None:
         self._put = send
         self._service = service

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from envweave.errors import OptionError, WireError, suggest
 from envweave.wire.encoding import MSGPACK, PLAIN_JSON
 from envweave.wire.faults import fault_of, kind_named
-from envweave.wire.messages import Fault
+from envweave.wire.messages import WireFault
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,7 +31,7 @@ BODY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedBody:
     """What a call says.
 
     Attributes:
@@ -58,7 +58,7 @@ async def read_body(request: Request) -> bytes:
         raise HTTPException(400, "The caller went away before its body had come.") from None
 
 
-async def read_asked(request: Request, known: Collection[str]) -> Asked:
+async def read_asked(request: Request, known: Collection[str]) -> ParsedBody:
     """Read the fields of a call; no body at all has none.
 
     Args:
@@ -72,7 +72,7 @@ async def read_asked(request: Request, known: Collection[str]) -> Asked:
     """
     body = await read_body(request)
     if not body:
-        return Asked({}, body)
+        return ParsedBody({}, body)
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields = (MSGPACK if sent in MSGPACK_TYPES else PLAIN_JSON).decode(body)
     if not isinstance(fields, dict):
@@ -83,7 +83,7 @@ async def read_asked(request: Request, known: Collection[str]) -> Asked:
                 f"{request.url.path} takes no {str(name)[:80]!r}."
                 f"{suggest(str(name), known)} It takes: {', '.join(known)}."
             )
-    return Asked(fields, body)
+    return ParsedBody(fields, body)
 
 
 def written(request: Request, message: Any, status: int = 200) -> Response:
@@ -97,7 +97,9 @@ def written(request: Request, message: Any, status: int = 200) -> Response:
 logger = logging.getLogger("envweave.server")
 
 
-def refusal(fault: Fault, status: int | None = None, headers: Mapping[str, str] = {}) -> Response:
+def refusal(
+    fault: WireFault, status: int | None = None, headers: Mapping[str, str] = {}
+) -> Response:
     """Return a fault as an HTTP response: `{"error": {"code", "message"}}`.
 
     Without a `status` it has the one that its code has in the table of faults.
@@ -110,9 +112,9 @@ def refusal(fault: Fault, status: int | None = None, headers: Mapping[str, str] 
     )
 
 
-def unreadable(message: str) -> Fault:
+def unreadable(message: str) -> WireFault:
     """Return the fault of a message that cannot be read, or breaks a limit."""
-    return Fault(code="unreadable", message=message)
+    return WireFault(code="unreadable", message=message)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -120,7 +122,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         message = f"There is nothing at {request.url.path!r}. See /docs for what there is."
-        return refusal(Fault(code="not_found", message=message), 404)
+        return refusal(WireFault(code="not_found", message=message), 404)
     if error.status_code == 405:
         taken = (error.headers or {}).get("Allow", "another method")
         message = f"{request.url.path!r} takes {taken}, not {request.method}."

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from envweave.errors import ActionError, EnvWeaveError, OptionError
-from envweave.server.http.bodies import Asked, read_asked, refusal, written
+from envweave.server.http.bodies import ParsedBody, read_asked, refusal, written
 from envweave.server.http.openapi import KEY_PATTERN
 from envweave.server.http.sessions import (
     OPEN_ID_LENGTH,
@@ -25,7 +25,7 @@ from envweave.server.http.sessions import (
     SessionClosedError,
 )
 from envweave.wire.faults import fault_of
-from envweave.wire.results import Wired, read_wired, spelled_out
+from envweave.wire.results import Wired, decode_result, spelled_out
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -150,7 +150,7 @@ def _request_id(request: Request, fields: dict[str, Any], least: int = 1) -> str
     return found
 
 
-def _said(request_id: str | int | None, asked: Asked) -> int | None:
+def _said(request_id: str | int | None, asked: ParsedBody) -> int | None:
     return None if request_id is None else hash(asked.body)
 
 
@@ -159,4 +159,4 @@ def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(result: Any) -> dict[str, Any]:
-    return spelled_out(result if isinstance(result, Wired) else read_wired(result))
+    return spelled_out(result if isinstance(result, Wired) else decode_result(result))

@@ -11,7 +11,7 @@ from envweave.wire.description import Description
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SessionOptions:
     """What a caller wants of a session when it is opened.
 
     Attributes:
@@ -40,7 +40,7 @@ class Health:
     replaced: int = 0
 
 
-class Runner(Protocol):
+class SessionRuntime(Protocol):
     """One session's environment, wherever it runs. One call at a time."""
 
     @property
@@ -66,7 +66,7 @@ class Runner(Protocol):
         """Close the environment and free what it held. May be called twice."""
 
 
-class Place(Protocol):
+class Runtime(Protocol):
     """Where sessions run: this process, or workers."""
 
     @property
@@ -91,7 +91,7 @@ class Place(Protocol):
             EnvWeaveError: Why they cannot.
         """
 
-    async def open(self, wishes: Wishes) -> Runner:
+    async def open(self, wishes: SessionOptions) -> SessionRuntime:
         """Make an environment, and return who runs it.
 
         Raises:

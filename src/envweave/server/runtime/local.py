@@ -21,14 +21,19 @@ from envweave.errors import (
     EnvWeaveError,
     StartupError,
     TaskError,
-    in_words,
+    format_error,
 )
 from envweave.registry import EnvSpec
-from envweave.server.env_factory import CLOSE_S, Maker, driver_of
+from envweave.server.env_factory import CLOSE_S, SessionMaker, driver_of
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Health, Runner, Wishes
+from envweave.server.runtime.base import Health, SessionOptions, SessionRuntime
 from envweave.server.runtime.runners import LoopRunner, ThreadedRunner, belongs_on_loop
-from envweave.server.runtime.thread_pool import Lanes, LanesClosedError, LateError, Pin
+from envweave.server.runtime.thread_pool import (
+    CallTimeoutError,
+    PinnedThreadPool,
+    PoolClosedError,
+    ThreadAffinity,
+)
 from envweave.session import AsyncDriver, Session
 from envweave.types import Task, Tasks
 from envweave.wire.description import Description
@@ -41,7 +46,7 @@ MAX_TASKS = 10_000
 """How many tasks are returned at once."""
 
 
-class Made(NamedTuple):
+class MadeSession(NamedTuple):
     """An environment that has no session yet.
 
     Attributes:
@@ -52,11 +57,11 @@ class Made(NamedTuple):
 
     session: Session
     number: int
-    pin: Pin
+    pin: ThreadAffinity
 
 
 @final
-class LocalPlace:
+class LocalRuntime:
     """Runs sessions in this process.
 
     The first environment is made by `start`, which looks at it; the first session gets it.
@@ -65,10 +70,10 @@ class LocalPlace:
     def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> None:
         self._spec = spec
         self._options = options
-        self._lanes = Lanes(options.threads)
-        self._maker = Maker(spec, kwargs, self._lanes, options.max_sessions)
-        self._runners: dict[int, Runner] = {}
-        self._spare: Made | None = None
+        self._lanes = PinnedThreadPool(options.threads)
+        self._maker = SessionMaker(spec, kwargs, self._lanes, options.max_sessions)
+        self._runners: dict[int, SessionRuntime] = {}
+        self._spare: MadeSession | None = None
         self._strays: set[asyncio.Task[Any]] = set()  # coroutines that could not be stopped
         self._tasks: Tasks | None = None
         self._description: Description | None = None
@@ -115,7 +120,7 @@ class LocalPlace:
             await self.close()
             raise
 
-    async def open(self, wishes: Wishes) -> LoopRunner | ThreadedRunner:
+    async def open(self, wishes: SessionOptions) -> LoopRunner | ThreadedRunner:
         """Make an environment, and return who runs it.
 
         Raises:
@@ -162,19 +167,19 @@ class LocalPlace:
         del self._runners[number]
         self._maker.give_place(number)
 
-    async def _make(self, timeout_s: float | None) -> Made:
-        index, pin = self._maker.take_place(), Pin()
+    async def _make(self, timeout_s: float | None) -> MadeSession:
+        index, pin = self._maker.take_place(), ThreadAffinity()
         try:
-            return Made(await self._maker.make(pin, index, timeout_s), index, pin)
+            return MadeSession(await self._maker.make(pin, index, timeout_s), index, pin)
         except BaseException as error:
-            if not isinstance(error, LateError):
+            if not isinstance(error, CallTimeoutError):
                 self._lanes.leave(pin)
             self._maker.give_place(index)
-            if isinstance(error, LateError):
+            if isinstance(error, CallTimeoutError):
                 raise DeadlineError(
                     f"Making {self._spec.id!r} took longer than timeout_s={timeout_s:g}."
                 ) from None
-            if isinstance(error, LanesClosedError):
+            if isinstance(error, PoolClosedError):
                 raise ConnectionLostError("The server is stopping.") from None
             raise
 
@@ -204,15 +209,15 @@ class LocalPlace:
         except EnvWeaveError:
             raise
         except Exception as error:
-            raise TaskError(f"The tasks cannot be had: {in_words(error)}") from error
+            raise TaskError(f"The tasks cannot be had: {format_error(error)}") from error
 
     async def _in_thread(self, call: Callable[[], Any], timeout_s: float | None) -> Any:
-        pin = Pin()
+        pin = ThreadAffinity()
         try:
             return await self._lanes.run(pin, call, timeout_s)
-        except LateError:
+        except CallTimeoutError:
             raise DeadlineError(f"It took longer than timeout_s={timeout_s:g}.") from None
-        except LanesClosedError:
+        except PoolClosedError:
             raise ConnectionLostError("The server is stopping.") from None
         finally:
             self._lanes.leave(pin)
@@ -243,7 +248,7 @@ class LocalPlace:
         except Exception:
             logger.warning("closing what %s share failed", self._spec.id, exc_info=True)
 
-    async def _close_spare(self, made: Made) -> None:
+    async def _close_spare(self, made: MadeSession) -> None:
         """Close the environment that nobody has opened a session for."""
         self._maker.give_place(made.number)
         if not self._maker.is_given:
@@ -261,13 +266,13 @@ class LocalPlace:
             return
         await self._close_session(made.session, made.pin)
 
-    async def _close_session(self, session: Session, pin: Pin) -> None:
+    async def _close_session(self, session: Session, pin: ThreadAffinity) -> None:
         try:
             if belongs_on_loop(session):
                 await AsyncDriver(session, CLOSE_S).close()
             else:
                 await self._lanes.run(pin, driver_of(session).close, CLOSE_S)
-        except LanesClosedError:
+        except PoolClosedError:
             pass  # with the server everything ends
         except Exception:
             logger.warning("closing a %s failed", session.interface.name, exc_info=True)

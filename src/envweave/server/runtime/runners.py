@@ -17,29 +17,35 @@ from envweave.errors import (
     StateFailedError,
 )
 from envweave.server.dispatch import (
-    Asked,
-    EndedItselfError,
-    Performed,
+    CallOutcome,
     PlainDriver,
+    ProcessExitAttemptError,
+    ResetRequests,
     is_live,
     perform,
     perform_on_loop,
     read_call,
     refuse_early_state,
 )
-from envweave.server.env_factory import CLOSE_S, Maker, close_later, driver_of
-from envweave.server.runtime.base import Wishes
-from envweave.server.runtime.thread_pool import Lane, Lanes, LanesClosedError, LateError, Pin
+from envweave.server.env_factory import CLOSE_S, SessionMaker, close_later, driver_of
+from envweave.server.runtime.base import SessionOptions
+from envweave.server.runtime.thread_pool import (
+    CallTimeoutError,
+    PinnedThreadPool,
+    PoolClosedError,
+    ThreadAffinity,
+    WorkerThread,
+)
 from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd, StepResult
-from envweave.vector.episode_tracker import Trail, passed_over, then
-from envweave.wire.results import wired
+from envweave.vector.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.wire.results import encode_result
 
 logger = logging.getLogger("envweave.server")
 
 
-class LossError(Exception):
+class EnvironmentLossError(Exception):
     """A session has lost its environment. Never leaves this module.
 
     Attributes:
@@ -66,12 +72,12 @@ class ThreadedRunner:
 
     def __init__(
         self,
-        maker: Maker,
-        lanes: Lanes,
+        maker: SessionMaker,
+        lanes: PinnedThreadPool,
         index: int,
         session: Session,
-        pin: Pin,
-        wishes: Wishes,
+        pin: ThreadAffinity,
+        wishes: SessionOptions,
         gone: Callable[[int], None],
     ) -> None:
         self._maker = maker
@@ -83,10 +89,10 @@ class ThreadedRunner:
         self._autoreset = wishes.autoreset
         self._name = session.interface.name
         self._several = session.interface.possible_agents is not None
-        self._trail = Trail(several_agents=self._several)
+        self._trail = EpisodeTracker(several_agents=self._several)
         self.seen: StepResult[Any] | None = None
         self._driver: PlainDriver | None = None
-        self._loss = LossError("it has no environment")
+        self._loss = EnvironmentLossError("it has no environment")
         self._is_closed = False
         self._take(session)
         if wishes.position is not None:
@@ -132,31 +138,31 @@ class ThreadedRunner:
             if method == "check_reset":
                 await self._ready(timeout_s)
             return _travels(await self._perform(asked, timeout_s))
-        except LossError as loss:
+        except EnvironmentLossError as loss:
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {loss}") from None
             raise EnvironmentLostError(f"{self._name} cannot be reset: {loss}") from None
 
-    async def _reset(self, asked: Asked, timeout_s: float | None) -> Performed:
+    async def _reset(self, asked: ResetRequests, timeout_s: float | None) -> CallOutcome:
         try:
             await self._ready(timeout_s)
             self.lanes.spread(self._pin)
             try:
                 return await self._perform(asked, timeout_s)
-            except LossError:
-                self._position = passed_over(self._position, asked.wanted.get("seed"))
+            except EnvironmentLossError:
+                self._position = advance_seed(self._position, asked.wanted.get("seed"))
                 raise
-        except LossError as loss:
+        except EnvironmentLossError as loss:
             self._trail.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
-    async def _step(self, asked: Asked, timeout_s: float | None) -> Any:
+    async def _step(self, asked: ResetRequests, timeout_s: float | None) -> Any:
         try:
             return _travels(await self._perform(asked, timeout_s))
-        except LossError as loss:
+        except EnvironmentLossError as loss:
             return await self._lost_in_step(loss, timeout_s)
 
-    async def _lost_in_step(self, loss: LossError, timeout_s: float | None) -> Any:
+    async def _lost_in_step(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
         if self._is_closed:
             raise ClosedError(f"{self._name} was closed while its step() ran.") from None
         if not self._trail.is_live:
@@ -166,13 +172,13 @@ class ThreadedRunner:
     # A step that is taken together with others
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> WorkerThread | None:
         """The thread that its next step can be taken in, if that is certain."""
         lane = None if self._is_closed or self._driver is None else self._pin.lane
         return lane if lane is not None and lane.is_open else None
 
     @property
-    def pin(self) -> Pin:
+    def pin(self) -> ThreadAffinity:
         """Names its thread."""
         return self._pin
 
@@ -183,16 +189,16 @@ class ThreadedRunner:
             raise ClosedError(f"{self._name} was closed before its step() ran.")
         return self._driver
 
-    def end_step(self, came: Performed) -> Any:
+    def end_step(self, came: CallOutcome) -> Any:
         """Take what came of a step that was no ordinary one; return it as it travels."""
         self._note(came)
         return came.value if came.travels is None else came.travels
 
-    async def lose_step(self, error: EndedItselfError | LateError) -> Any:
+    async def lose_step(self, error: ProcessExitAttemptError | CallTimeoutError) -> Any:
         """Give up who tried to end the server, or is late; return what travels, or an error."""
         if self._driver is None:
             return ClosedError(f"{self._name} was closed while its step() ran.")
-        if isinstance(error, LateError):
+        if isinstance(error, CallTimeoutError):
             loss = self._lose("step() took longer than it may", "timeout")
         else:
             loss = self._lose_to(error, self._driver, self._pin)
@@ -201,7 +207,7 @@ class ThreadedRunner:
         except EnvWeaveError as refusal:
             return refusal
 
-    async def _lost(self, loss: LossError, timeout_s: float | None) -> Any:
+    async def _lost(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
         """End the episode; begin the next one in the same result, if it is to be so."""
         logger.warning("an episode of %s ended: %s", self._name, loss)
         if self.seen is not None:
@@ -209,14 +215,16 @@ class ThreadedRunner:
         result = self._trail.lost(EpisodeEnd(loss.reason, "environment", str(loss)))
         agents: list[str] | None = [] if self._several else None
         if not self._autoreset or self._is_closed:
-            return wired(result, agents, None)
+            return encode_result(result, agents, None)
         try:
-            fresh = await self._reset(Asked("reset", {}), timeout_s)
+            fresh = await self._reset(ResetRequests("reset", {}), timeout_s)
         except EnvWeaveError as error:
-            return wired(then(result, error), agents, None)
+            return encode_result(with_autoreset(result, error), agents, None)
         if isinstance(fresh.value, EnvWeaveError):
-            return wired(then(result, fresh.value), agents, None)
-        return wired(then(result, fresh.value), fresh.travels.agents, fresh.position)
+            return encode_result(with_autoreset(result, fresh.value), agents, None)
+        return encode_result(
+            with_autoreset(result, fresh.value), fresh.travels.agents, fresh.position
+        )
 
     # The environment
 
@@ -225,64 +233,66 @@ class ThreadedRunner:
         if self._driver is not None:
             return
         if self._maker.is_given_stuck:
-            raise LossError(
+            raise EnvironmentLossError(
                 "an earlier call still runs, and the environment was made by whoever serves it. "
                 "Serve its class, or a function that makes one, so that it can be replaced"
             )
-        pin = Pin()
+        pin = ThreadAffinity()
         try:
             session = await self._maker.make(pin, self._index, timeout_s)
-        except LateError:
-            raise LossError(
+        except CallTimeoutError:
+            raise EnvironmentLossError(
                 f"it took longer than timeout_s={timeout_s:g} to make another", "timeout"
             ) from None
-        except LanesClosedError:
-            raise LossError("the server is stopping") from None
+        except PoolClosedError:
+            raise EnvironmentLossError("the server is stopping") from None
         except EnvWeaveError as error:
             self.lanes.leave(pin)
-            raise LossError(f"another could not be made: {error}") from error
+            raise EnvironmentLossError(f"another could not be made: {error}") from error
         self._pin = pin
         self._take(session)
         session.go_on_from(self._position)
 
-    async def _perform(self, asked: Asked, timeout_s: float | None) -> Performed:
+    async def _perform(self, asked: ResetRequests, timeout_s: float | None) -> CallOutcome:
         driver, pin = self._driver, self._pin
         if driver is None:
             raise self._loss
         try:
-            performed: Performed = await self.lanes.run(
+            performed: CallOutcome = await self.lanes.run(
                 pin,
                 partial(perform, driver, asked),
                 timeout_s,
                 partial(self.left, driver, pin),
                 steps=int(asked.method == "step"),
             )
-        except LateError:
+        except CallTimeoutError:
             limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "it may"
             raise self._lose(f"{asked.method}() took longer than {limit}", "timeout") from None
-        except LanesClosedError:
+        except PoolClosedError:
             raise self._lose("the server is stopping", "error") from None
-        except EndedItselfError as error:
+        except ProcessExitAttemptError as error:
             raise self._lose_to(error, driver, pin) from None
         self._note(performed)
         return performed
 
-    def _lose_to(self, error: EndedItselfError, driver: PlainDriver, pin: Pin) -> LossError:
+    def _lose_to(
+        self, error: ProcessExitAttemptError, driver: PlainDriver, pin: ThreadAffinity
+    ) -> EnvironmentLossError:
         """Give up an environment that tried to end its process."""
         if not self._maker.is_given:
             close_later(self.lanes, pin, driver)
         return self._lose(str(error), "error")
 
-    def _lose(self, message: str, reason: Literal["timeout", "error"]) -> LossError:
+    def _lose(self, message: str, reason: Literal["timeout", "error"]) -> EnvironmentLossError:
         """Give the environment up: what still runs may still write to it."""
-        self._driver, self._pin = None, Pin()
-        self._loss = LossError(message, reason)
+        self._driver, self._pin = None, ThreadAffinity()
+        self._loss = EnvironmentLossError(message, reason)
         if reason == "timeout":
             self._maker.is_given_stuck = self._maker.is_given
             self._maker.start_anew()  # it may hang in the factory, too
         return self._loss
 
-    def _note(self, performed: Performed) -> None:
+    def _note(self, performed: CallOutcome) -> None:
         if performed.position is not None:
             self._position = performed.position
         if performed.travels is not None and performed.travels is not performed.value:
@@ -295,8 +305,8 @@ class ThreadedRunner:
     def left(
         self,
         driver: PlainDriver,
-        pin: Pin,
-        performed: Performed | None,
+        pin: ThreadAffinity,
+        performed: CallOutcome | None,
         is_late: bool,  # noqa: FBT001 - a job's end
     ) -> None:
         """Take note of a call that somebody stopped to wait for."""
@@ -320,9 +330,9 @@ class ThreadedRunner:
                 # One that others made is theirs to close; but a call on it must be over.
                 close = _nothing if self._maker.is_given else driver.close
                 await self.lanes.run(pin, close, close_s, from_now=True)
-        except LateError:
+        except CallTimeoutError:
             logger.warning("close() of %s took longer than %g s", self._name, close_s)
-        except LanesClosedError:
+        except PoolClosedError:
             pass  # with the server everything ends
         except Exception:
             logger.warning("closing a %s failed", self._name, exc_info=True)
@@ -333,7 +343,7 @@ class ThreadedRunner:
             self._gone(self._index)
 
 
-def _travels(performed: Performed) -> Any:
+def _travels(performed: CallOutcome) -> Any:
     """Return what came of a call as it travels.
 
     Raises:
@@ -359,11 +369,11 @@ class LoopRunner:
 
     def __init__(
         self,
-        maker: Maker,
-        lanes: Lanes,
+        maker: SessionMaker,
+        lanes: PinnedThreadPool,
         index: int,
         session: Session,
-        wishes: Wishes,
+        wishes: SessionOptions,
         gone: Callable[[int], None],
         strays: set[asyncio.Task[Any]],
     ) -> None:
@@ -373,7 +383,7 @@ class LoopRunner:
         self._gone = gone
         self._name = session.interface.name
         self._several = session.interface.possible_agents is not None
-        self._trail = Trail(several_agents=self._several)
+        self._trail = EpisodeTracker(several_agents=self._several)
         self._session = session
         session.autoreset = wishes.autoreset
         if wishes.position is not None:
@@ -413,7 +423,7 @@ class LoopRunner:
         self._driver.timeout_s = timeout_s
         try:
             performed = await self._perform(asked)
-        except EndedItselfError as error:
+        except ProcessExitAttemptError as error:
             self._session.seat.is_spent = True
             if method == "step":
                 return await self._lost(str(error))
@@ -424,7 +434,7 @@ class LoopRunner:
             raise performed.value
         return performed.travels
 
-    async def _perform(self, asked: Asked) -> Performed:
+    async def _perform(self, asked: ResetRequests) -> CallOutcome:
         performed = await perform_on_loop(self._driver, asked)
         if isinstance(performed.value, StepResult):
             self._trail.follow(performed.value)
@@ -436,27 +446,31 @@ class LoopRunner:
         result = self._trail.lost(EpisodeEnd("error", "environment", cause))
         agents: list[str] | None = [] if self._several else None
         if not self._session.autoreset:
-            return wired(result, agents, None)
+            return encode_result(result, agents, None)
         try:
-            fresh = await self._perform(Asked("reset", {}))
-        except EndedItselfError as error:
+            fresh = await self._perform(ResetRequests("reset", {}))
+        except ProcessExitAttemptError as error:
             self._session.seat.is_spent = True
-            return wired(then(result, EnvironmentLostError(str(error))), agents, None)
+            return encode_result(
+                with_autoreset(result, EnvironmentLostError(str(error))), agents, None
+            )
         if isinstance(fresh.value, EnvWeaveError):
-            return wired(then(result, fresh.value), agents, None)
-        return wired(then(result, fresh.value), fresh.travels.agents, fresh.position)
+            return encode_result(with_autoreset(result, fresh.value), agents, None)
+        return encode_result(
+            with_autoreset(result, fresh.value), fresh.travels.agents, fresh.position
+        )
 
     async def _renew(self, make: Callable[[], Environment]) -> Environment:
         """Make another environment in place of one that failed; in a thread, as the first."""
-        pin, timeout_s = Pin(), self._driver.timeout_s
+        pin, timeout_s = ThreadAffinity(), self._driver.timeout_s
         try:
             made = await self._lanes.run(pin, make, timeout_s, _discard)
-        except LateError:
+        except CallTimeoutError:
             self._maker.start_anew()
             raise DeadlineError(
                 f"it took longer than timeout_s={timeout_s:g} to make another"
             ) from None
-        except LanesClosedError:
+        except PoolClosedError:
             raise DeadlineError("the server is stopping") from None
         finally:
             self._lanes.leave(pin)

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, final
 
 from envweave.errors import ClosedError, ConnectionLostError
-from envweave.server.dispatch import EndedItselfError, Performed, take_step
+from envweave.server.dispatch import CallOutcome, ProcessExitAttemptError, take_step
 from envweave.server.runtime.runners import ThreadedRunner
-from envweave.server.runtime.thread_pool import Job, LanesClosedError, LateError
+from envweave.server.runtime.thread_pool import CallTimeoutError, PoolClosedError, ThreadJob
 from envweave.server.session import ServedSession
 from envweave.server.sessions import SessionTable
 from envweave.types import StepResult
@@ -31,7 +31,7 @@ _losing: set[asyncio.Task[None]] = set()  # so that nobody collects what still r
 
 
 @final
-class Visit:
+class StepBatchJob:
     """Steps of sessions that share a lane, without a deadline, taken one after the other.
 
     Should one of them take long, those that have not begun go elsewhere, and those that are done
@@ -102,9 +102,9 @@ class Visit:
             one = came[i]
             if type(one) is StepResult:
                 runners[i].seen = one
-            elif isinstance(one, Performed):
+            elif isinstance(one, CallOutcome):
                 came[i] = runners[i].end_step(one)
-            elif isinstance(one, EndedItselfError | LateError):
+            elif isinstance(one, ProcessExitAttemptError | CallTimeoutError):
                 lost.append(i)
         self._told.update(places)
         if lost:
@@ -121,7 +121,7 @@ class Visit:
         for i in lost:
             self._tell((i,), (await self._runners[i].lose_step(self._came[i]),))
 
-    def _split(self, job: Job) -> None:
+    def _split(self, job: ThreadJob) -> None:
         """Let who waits behind the one that runs go elsewhere."""
         rest: list[int] = []
         while self._waiting:
@@ -134,7 +134,9 @@ class Visit:
         job.steps -= len(rest)
         self._settle([i for i in range(len(self._came)) if i != at and self._is_new(i)])
         for i in reversed(rest):
-            alone = Visit((self._runners[i],), (self._actions[i],), partial(self._tell_alone, i))
+            alone = StepBatchJob(
+                (self._runners[i],), (self._actions[i],), partial(self._tell_alone, i)
+            )
             self._told.add(i)
             alone.start()
 
@@ -148,7 +150,7 @@ class Visit:
 
 
 @final
-class Together:
+class StepBatcher:
     """Carries out steps without a task for each of them."""
 
     def __init__(self, table: SessionTable) -> None:
@@ -162,7 +164,7 @@ class Together:
 
         Each reply is told as soon as it is there.
         """
-        taken = _Taken()
+        taken = _Batch()
         others: list[Call] = []
         find = self._table.get
         for call in calls:
@@ -183,7 +185,7 @@ class Together:
 
     def step(self, frame: Steps, connection: object, tell: Callable[[Stepped], None]) -> None:
         """Take the steps of a frame, and tell what came of them when all are done."""
-        taken = _Taken()
+        taken = _Batch()
         others: list[Coroutine[Any, Any, Reply]] = []
         find = self._table.get
         for i, (name, number) in enumerate(zip(frame.sessions, frame.numbers, strict=True)):
@@ -251,7 +253,7 @@ class Together:
 
 
 @final
-class _Taken:
+class _Batch:
     """Steps that go the short way.
 
     Attributes:
@@ -301,12 +303,12 @@ class _Taken:
         if not is_all:
             runners, actions = [runners[i] for i in places], [actions[i] for i in places]
         try:
-            Visit(runners, actions, tell if is_all else told).start()
-        except (LanesClosedError, ClosedError):
+            StepBatchJob(runners, actions, tell if is_all else told).start()
+        except (PoolClosedError, ClosedError):
             tell(places, [ConnectionLostError("The server is stopping.")] * len(places))
 
 
-def _columns(taken: _Taken, outcomes: Sequence[Any], rest: list[Reply]) -> Stepped:
+def _columns(taken: _Batch, outcomes: Sequence[Any], rest: list[Reply]) -> Stepped:
     """Return the answer to a frame: ordinary steps by column, and the replies to the others."""
     names = [session.id for session in taken.sessions]
     numbers, results = taken.numbers, outcomes

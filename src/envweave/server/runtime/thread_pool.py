@@ -1,6 +1,7 @@
 """Threads for the plain functions of many environments, and none of their time on the loop.
 
-A `Lane` is one thread with the calls that wait for it. An environment has a `Pin`, which names
+A `WorkerThread` is one thread with the calls that wait for it. An environment has a
+`ThreadAffinity`, which names
 its lane: sqlite, CUDA and event loops care where they are called. It stays there, but for two
 cases. A neighbour whose call takes long keeps the lane to itself: who waits behind it, or comes
 later, goes to another one. And environments that turn out to be slow after they were packed
@@ -28,22 +29,22 @@ LONG_S = 0.05
 """With a call that takes longer than this, a lane is no place for others."""
 
 
-class LateError(Exception):
+class CallTimeoutError(Exception):
     """A call took longer than it may, and still runs. Never leaves the server's own modules."""
 
 
-class LanesClosedError(Exception):
+class PoolClosedError(Exception):
     """No more calls are taken. Never leaves the server's own modules."""
 
 
 @final
-class Pin:
+class ThreadAffinity:
     """Names the lane of one environment; it has none before its first call."""
 
     __slots__ = ("lane",)
 
     def __init__(self) -> None:
-        self.lane: Lane | None = None
+        self.lane: WorkerThread | None = None
 
 
 @final
@@ -78,7 +79,7 @@ class Callback:
 
 
 @final
-class Job:
+class ThreadJob:
     """One call on its way to a lane and back.
 
     Attributes:
@@ -99,14 +100,14 @@ class Job:
 
     def __init__(
         self,
-        pin: Pin,
+        pin: ThreadAffinity,
         run: Callable[[], Any],
         future: asyncio.Future[Any] | Callback,
         left: Callable[[Any, bool], None] | None,
         *,
         steps: int,
-        mates: frozenset[Pin] = frozenset(),
-        split: Callable[[Job], None] | None = None,
+        mates: frozenset[ThreadAffinity] = frozenset(),
+        split: Callable[[ThreadJob], None] | None = None,
     ) -> None:
         self.split = split
         self.pin = pin
@@ -119,13 +120,13 @@ class Job:
         self.mates = mates
         self.timer: asyncio.TimerHandle | None = None
 
-    def is_of(self, pin: Pin) -> bool:
+    def is_of(self, pin: ThreadAffinity) -> bool:
         """Whether it runs the code of this environment."""
         return pin is self.pin or pin in self.mates
 
 
 @final
-class Lane:
+class WorkerThread:
     """One thread, and the calls that wait for it.
 
     Attributes:
@@ -136,8 +137,8 @@ class Lane:
     """
 
     def __init__(self, number: int, hand_in: Callable[..., bool]) -> None:
-        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.job: Job | None = None
+        self.jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()
+        self.job: ThreadJob | None = None
         self.tenants = 0
         self.is_open = True
         self._hand_in = hand_in
@@ -188,7 +189,7 @@ JOIN_S = 1.0
 
 
 @final
-class Lanes:
+class PinnedThreadPool:
     """A bounded number of lanes, for the environments of one kind.
 
     Args:
@@ -200,10 +201,12 @@ class Lanes:
 
     def __init__(self, bound: int) -> None:
         self._bound = max(bound, 1)
-        self._lanes: list[Lane] = []
-        self._retired: list[Lane] = []  # those whose threads are about to end
-        self._stuck: set[Job] = set()  # calls past their deadline that still run
-        self._done: deque[tuple[Lane, Job, Any, BaseException | None, float]] = deque()
+        self._lanes: list[WorkerThread] = []
+        self._retired: list[WorkerThread] = []  # those whose threads are about to end
+        self._stuck: set[ThreadJob] = set()  # calls past their deadline that still run
+        self._done: deque[tuple[WorkerThread, ThreadJob, Any, BaseException | None, float]] = (
+            deque()
+        )
         self._is_rung = False
         self._owed = 0  # calls that were sent and have not come back
         self._ticker: asyncio.TimerHandle | None = None
@@ -237,7 +240,7 @@ class Lanes:
 
     def run(
         self,
-        pin: Pin,
+        pin: ThreadAffinity,
         call: Callable[[], Any],
         timeout_s: float | None = None,
         left: Callable[[Any, bool], None] | None = None,
@@ -257,13 +260,14 @@ class Lanes:
             from_now: Whether the time that it waits counts too.
 
         Returns:
-            What it returns or raises. A `LateError` says that it took too long and still runs.
+            What it returns or raises. A `CallTimeoutError` says that it took too long and still
+            runs.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         future = loop.create_future()
-        job = Job(pin, call, future, left, steps=steps)
+        job = ThreadJob(pin, call, future, left, steps=steps)
         if timeout_s is not None and not self._is_closed:
             began = loop.time() if from_now else None
             job.timer = loop.call_later(timeout_s, self._look, job, timeout_s, began)
@@ -272,14 +276,14 @@ class Lanes:
 
     def start(
         self,
-        pin: Pin,
+        pin: ThreadAffinity,
         call: Callable[[], Any],
         tell: Callable[[Any], None],
         left: Callable[[Any, bool], None] | None = None,
         *,
         steps: int = 0,
-        mates: frozenset[Pin] = frozenset(),
-        split: Callable[[Job], None] | None = None,
+        mates: frozenset[ThreadAffinity] = frozenset(),
+        split: Callable[[ThreadJob], None] | None = None,
     ) -> None:
         """Run a call as `run` does, and tell what it returns or raises, on the loop.
 
@@ -289,17 +293,17 @@ class Lanes:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        job = Job(pin, call, Callback(tell), left, steps=steps, mates=mates, split=split)
+        job = ThreadJob(pin, call, Callback(tell), left, steps=steps, mates=mates, split=split)
         self._send(job, loop)
 
-    def _send(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+    def _send(self, job: ThreadJob, loop: asyncio.AbstractEventLoop) -> None:
         """Send a call to the lane of its environment.
 
         Raises:
             LanesClosedError: No more calls are taken.
         """
         if self._is_closed:
-            raise LanesClosedError
+            raise PoolClosedError
         pin = job.pin
         lane = pin.lane
         if lane is None or not lane.is_open:
@@ -311,7 +315,7 @@ class Lanes:
         if self._ticker is None:
             self._ticker = loop.call_later(LONG_S, self._tick)
 
-    def spread(self, pin: Pin) -> None:
+    def spread(self, pin: ThreadAffinity) -> None:
         """Give an environment a lane of its own, if it is slow, has neighbours, and one is left."""
         lane = pin.lane
         is_slow = self._mean_s is not None and self._mean_s > SLOW_S
@@ -320,7 +324,7 @@ class Lanes:
         self.leave(pin)
         self._take(pin, self._new())
 
-    def leave(self, pin: Pin) -> None:
+    def leave(self, pin: ThreadAffinity) -> None:
         """An environment is gone; a lane without any ends, if there are enough."""
         lane, pin.lane = pin.lane, None
         if lane is None:
@@ -348,7 +352,7 @@ class Lanes:
 
     # Where calls go
 
-    def _assign(self, pin: Pin) -> Lane:
+    def _assign(self, pin: ThreadAffinity) -> WorkerThread:
         """Give an environment its lane: its own if it may be slow, else one that it shares."""
         self.leave(pin)
         now = monotonic()
@@ -370,7 +374,7 @@ class Lanes:
                     raise
         return self._take(pin, min(free or self._lanes, key=lambda lane: lane.tenants))
 
-    def _move(self, pin: Pin) -> Lane:
+    def _move(self, pin: ThreadAffinity) -> WorkerThread:
         """Take an environment out of a lane that is held up, if there is another."""
         before = pin.lane
         lane = self._assign(pin)
@@ -378,14 +382,14 @@ class Lanes:
             logger.debug("an environment goes on in another thread; a neighbour takes long")
         return lane
 
-    def _take(self, pin: Pin, lane: Lane) -> Lane:
+    def _take(self, pin: ThreadAffinity, lane: WorkerThread) -> WorkerThread:
         pin.lane = lane
         lane.tenants += 1
         return lane
 
-    def _new(self) -> Lane:
+    def _new(self) -> WorkerThread:
         self._number += 1
-        lane = Lane(self._number, self._hand_in)
+        lane = WorkerThread(self._number, self._hand_in)
         self._lanes.append(lane)
         return lane
 
@@ -399,7 +403,7 @@ class Lanes:
         if self._owed > len(self._stuck) and self._loop is not None and not self._is_closed:
             self._ticker = self._loop.call_later(LONG_S, self._tick)
 
-    def _clear(self, lane: Lane) -> None:
+    def _clear(self, lane: WorkerThread) -> None:
         """Send what waits in a lane elsewhere, but for calls of the environment that runs."""
         waiting = []
         with contextlib.suppress(Empty):
@@ -419,7 +423,12 @@ class Lanes:
     # What comes back
 
     def _hand_in(
-        self, lane: Lane, job: Job, outcome: Any, error: BaseException | None, taken_s: float
+        self,
+        lane: WorkerThread,
+        job: ThreadJob,
+        outcome: Any,
+        error: BaseException | None,
+        taken_s: float,
     ) -> bool:
         """In the lane's thread: put what came of a call where the loop finds it.
 
@@ -462,7 +471,7 @@ class Lanes:
 
     # What is late
 
-    def _look(self, job: Job, timeout_s: float, began: float | None) -> None:
+    def _look(self, job: ThreadJob, timeout_s: float, began: float | None) -> None:
         """Give a call up when its time is over."""
         loop = self._loop
         assert loop is not None  # a timer was set on it
@@ -478,8 +487,8 @@ class Lanes:
             return
         self._give_up(job)
 
-    def _give_up(self, job: Job) -> None:
-        job.future.set_exception(LateError())
+    def _give_up(self, job: ThreadJob) -> None:
+        job.future.set_exception(CallTimeoutError())
         lane = job.pin.lane
         running = None if lane is None else lane.job
         runs = running is not None and running.pin is job.pin
@@ -489,7 +498,7 @@ class Lanes:
         if not running.is_late:  # a call before this one, which nobody has given up
             running.is_late = True
             if not running.future.done():
-                running.future.set_exception(LateError())
+                running.future.set_exception(CallTimeoutError())
         self._stuck.add(running)
         self.changed()
         if lane.is_open:
@@ -497,7 +506,7 @@ class Lanes:
             self._lanes.remove(lane)
         self._clear(lane)
 
-    def _came_back(self, lane: Lane, job: Job, outcome: Any) -> None:
+    def _came_back(self, lane: WorkerThread, job: ThreadJob, outcome: Any) -> None:
         was_stuck = job in self._stuck
         self._stuck.discard(job)
         lane.is_open, was_open = True, lane.is_open  # so that it can be closed where it ran
@@ -508,7 +517,7 @@ class Lanes:
             self.changed()
 
 
-def _tell_left(job: Job, outcome: Any, *, is_late: bool) -> None:
+def _tell_left(job: ThreadJob, outcome: Any, *, is_late: bool) -> None:
     if job.left is None:
         return
     try:

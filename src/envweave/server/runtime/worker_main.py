@@ -1,4 +1,4 @@
-"""A worker process of a server: a `LocalPlace`, called over a private connection.
+"""A worker process of a server: a `LocalRuntime`, called over a private connection.
 
 It is started by `worker_process.py`. When the connection hangs up the server is gone, however it
 went, and the worker goes too, with all that it started.
@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError
-from envweave.server.runtime.base import Wishes
+from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.framing import FrameConnection
-from envweave.server.runtime.local import LocalPlace
+from envweave.server.runtime.local import LocalRuntime
 from envweave.server.runtime.runners import LoopRunner, ThreadedRunner
 from envweave.session import Position
 from envweave.wire.encoding import MSGPACK
@@ -84,7 +84,7 @@ class Worker:
     def __init__(self, connection: socket.socket, definition: bytearray) -> None:
         self._socket = connection
         self._definition = definition
-        self._place: LocalPlace | None = None
+        self._place: LocalRuntime | None = None
         self._runners: dict[int, LoopRunner | ThreadedRunner] = {}
         self._opening: set[int] = set()  # sessions that are being made
         self._unwanted: set[int] = set()  # those of them that were closed meanwhile
@@ -102,7 +102,7 @@ class Worker:
         try:
             spec, kwargs, _, options = load_definition(self._definition)
             del self._definition
-            self._place = place = LocalPlace(spec, kwargs, options)
+            self._place = place = LocalRuntime(spec, kwargs, options)
             place.watch(self._tell_stuck)
             await place.start()
         except Exception as error:
@@ -174,7 +174,7 @@ class Worker:
             position = params["position"]
             await self._open(
                 session,
-                Wishes(
+                SessionOptions(
                     params["autoreset"],
                     timeout_s,
                     None if position is None else Position(*position),
@@ -190,7 +190,7 @@ class Worker:
             return None
         return await self._runners[session].call(method, params, timeout_s)
 
-    async def _open(self, session: int, wishes: Wishes) -> None:
+    async def _open(self, session: int, wishes: SessionOptions) -> None:
         assert self._place is not None
         self._opening.add(session)
         try:

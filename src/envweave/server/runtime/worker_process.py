@@ -22,7 +22,7 @@ from envweave.server.runtime.framing import FrameConnection
 from envweave.wire.description import Description, read_description
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.faults import error_of
-from envweave.wire.messages import Fault
+from envweave.wire.messages import WireFault
 from envweave.workers.channel import LENGTH, pack
 from envweave.workers.launch import boot, ending
 from envweave.workers.worker_process import interpreter_flags
@@ -50,7 +50,7 @@ class WorkerGoneError(Exception):
     """A worker process is gone. The message says how. Never leaves the server's own modules."""
 
 
-class Answer(NamedTuple):
+class ServerWorkerReply(NamedTuple):
     """What a worker says to a call.
 
     Attributes:
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
             EnvWeaveError: There is a fault instead, or it cannot be read.
         """
         if self.fault is not None:
-            raise error_of(Fault(code=self.fault[0], message=self.fault[1]))
+            raise error_of(WireFault(code=self.fault[0], message=self.fault[1]))
         return MSGPACK.decode(self.result)
 
 
@@ -85,13 +85,13 @@ class _Awaited(NamedTuple):
         due_s: When it should have been answered; `None` if it may take any time.
     """
 
-    future: asyncio.Future[Answer]
-    note: Callable[[Answer], None] | None
+    future: asyncio.Future[ServerWorkerReply]
+    note: Callable[[ServerWorkerReply], None] | None
     due_s: float | None
 
 
 @final
-class WorkerProcess:
+class ServerWorkerProcess:
     """A process that runs sessions.
 
     Attributes:
@@ -104,7 +104,7 @@ class WorkerProcess:
         changed: Called when it is gone, and when `stuck` has changed.
     """
 
-    def __init__(self, changed: Callable[[WorkerProcess], None]) -> None:
+    def __init__(self, changed: Callable[[ServerWorkerProcess], None]) -> None:
         self._changed = changed
         self._awaited: dict[int, _Awaited] = {}
         self._numbers = itertools.count(1)
@@ -190,8 +190,8 @@ class WorkerProcess:
         session: int,
         params: Any,
         timeout_s: float | None = None,
-        note: Callable[[Answer], None] | None = None,
-    ) -> Answer:
+        note: Callable[[ServerWorkerReply], None] | None = None,
+    ) -> ServerWorkerReply:
         """Have something done, and return what it says to it.
 
         Raises:
@@ -200,7 +200,7 @@ class WorkerProcess:
         if self.gone is not None:
             raise WorkerGoneError(self.gone)
         number = next(self._numbers)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ServerWorkerReply] = asyncio.get_running_loop().create_future()
         due_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._awaited[number] = _Awaited(future, note, due_s)
         self._connection.send([number, method, session, MSGPACK.encode(params), timeout_s])
@@ -244,18 +244,18 @@ class WorkerProcess:
             return
         if number:
             awaited = self._awaited.pop(number)
-            answer = Answer(*rest)
+            answer = ServerWorkerReply(*rest)
             if awaited.note is not None:
                 awaited.note(answer)
             if not awaited.future.done():
                 awaited.future.set_result(answer)
         elif not self._hello.done():
             try:
-                self._hello.set_result(read_description(Answer(*rest).value()))
+                self._hello.set_result(read_description(ServerWorkerReply(*rest).value()))
             except EnvWeaveError as error:
                 self._hello.set_exception(error)
         else:
-            self.stuck = Answer(*rest).value()
+            self.stuck = ServerWorkerReply(*rest).value()
             self._changed(self)
 
     async def _watch(self) -> None:

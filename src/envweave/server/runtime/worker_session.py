@@ -15,13 +15,17 @@ from envweave.errors import (
     StateFailedError,
     WireError,
 )
-from envweave.server.runtime.base import Wishes
-from envweave.server.runtime.worker_process import Answer, WorkerGoneError, WorkerProcess
+from envweave.server.runtime.base import SessionOptions
+from envweave.server.runtime.worker_process import (
+    ServerWorkerProcess,
+    ServerWorkerReply,
+    WorkerGoneError,
+)
 from envweave.session import Phase, Position
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
-from envweave.vector.episode_tracker import Trail, then
-from envweave.wire.results import AS_IT_IS, Wired, read_wired, result_of, wired
+from envweave.vector.episode_tracker import EpisodeTracker, with_autoreset
+from envweave.wire.results import AS_IT_IS, Wired, decode_result, encode_result, result_of
 
 logger = logging.getLogger("envweave.server")
 
@@ -29,14 +33,14 @@ logger = logging.getLogger("envweave.server")
 class Workers(Protocol):
     """What a session needs of all the workers."""
 
-    async def choose(self) -> WorkerProcess:
+    async def choose(self) -> ServerWorkerProcess:
         """Return a worker process for a session, which is counted there from now on."""
         ...
 
-    def release(self, worker: WorkerProcess) -> None:
+    def release(self, worker: ServerWorkerProcess) -> None:
         """Count a session no more."""
 
-    def discard(self, worker: WorkerProcess, number: int) -> None:
+    def discard(self, worker: ServerWorkerProcess, number: int) -> None:
         """Close a session that nobody waits for, and count it no more."""
 
 
@@ -45,7 +49,7 @@ class WorkerRunner:
     """Runs one session in a worker process; in another one, when that is gone."""
 
     def __init__(
-        self, number: int, name: str, wishes: Wishes, workers: Workers, *, several: bool
+        self, number: int, name: str, wishes: SessionOptions, workers: Workers, *, several: bool
     ) -> None:
         self._number = number
         self._name = name
@@ -54,8 +58,8 @@ class WorkerRunner:
         self._position = wishes.position
         self._workers = workers
         self._several = several
-        self._trail = Trail(several_agents=several)
-        self._worker: WorkerProcess | None = None
+        self._trail = EpisodeTracker(several_agents=several)
+        self._worker: ServerWorkerProcess | None = None
         self._loss = WorkerGoneError("it has no worker process")
         self._sent: Wired | WireError | None = None  # the last result
         self._is_closed = False
@@ -136,13 +140,13 @@ class WorkerRunner:
         result = self._trail.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
         agents: list[str] | None = [] if self._several else None
         if not self._autoreset or self._is_closed:
-            return wired(result, agents, None)
+            return encode_result(result, agents, None)
         try:
             fresh = await self._reset({}, timeout_s)
         except EnvWeaveError as error:
-            return wired(then(result, error), agents, None)
+            return encode_result(with_autoreset(result, error), agents, None)
         begun: Any = result_of(fresh, AS_IT_IS)
-        return wired(then(result, begun), fresh.agents, fresh.position)
+        return encode_result(with_autoreset(result, begun), fresh.agents, fresh.position)
 
     async def _ready(self) -> None:
         """Go to another worker, if the last one is gone."""
@@ -154,7 +158,9 @@ class WorkerRunner:
         except EnvWeaveError as error:
             raise WorkerGoneError(f"another could not take over: {error}") from error
 
-    async def _ask(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Answer:
+    async def _ask(
+        self, method: str, params: Mapping[str, Any], timeout_s: float | None
+    ) -> ServerWorkerReply:
         worker = self._worker
         if worker is None:
             raise self._loss
@@ -166,22 +172,22 @@ class WorkerRunner:
             self._loss, self._worker = loss, None
             raise
 
-    def _heard(self, method: str, answer: Answer) -> None:
+    def _heard(self, method: str, answer: ServerWorkerReply) -> None:
         """Take note of an answer, whether somebody waits for it or not."""
         self._note(answer)
         if answer.fault is None and method in ("reset", "step"):
             try:
-                self._sent = read_wired(answer.value())
+                self._sent = decode_result(answer.value())
                 self._trail.follow(result_of(self._sent, AS_IT_IS))
             except WireError as error:  # raised where somebody waits
                 self._sent = error
         self._trail.is_live = answer.is_live
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: ServerWorkerReply) -> None:
         if answer.position is not None:
             self._position = Position(*answer.position)
 
-    def _taken(self, answer: Answer) -> Wired:
+    def _taken(self, answer: ServerWorkerReply) -> Wired:
         if answer.fault is not None:
             answer.value()  # raises
         sent, self._sent = self._sent, None

@@ -19,10 +19,10 @@ from envweave.errors import (
     StartupError,
     TaskError,
 )
-from envweave.registry import EnvSpec, Options, ReadyMade
+from envweave.registry import EnvSpec, MakeOptions, ReadyMade
 from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import Health, Wishes
-from envweave.server.runtime.worker_process import START_S, WorkerGoneError, WorkerProcess
+from envweave.server.runtime.base import Health, SessionOptions
+from envweave.server.runtime.worker_process import START_S, ServerWorkerProcess, WorkerGoneError
 from envweave.server.runtime.worker_session import WorkerRunner
 from envweave.types import Task
 from envweave.wire.description import Description
@@ -38,7 +38,7 @@ SHORT_LIFE_S = 1.0
 
 
 @final
-class WorkerPlace:
+class WorkerRuntime:
     """Runs sessions in worker processes, each with a `LocalPlace` of its own.
 
     A session goes to the worker with the fewest. A worker that dies takes only its own sessions
@@ -55,9 +55,9 @@ class WorkerPlace:
         self._spec = spec
         self._options = options
         own = dataclasses.replace(options, workers=0, token=None)
-        self._definition = pack_definition(spec, kwargs, Options(), own)
-        self._workers: set[WorkerProcess] = set()  # that have started, and are there
-        self._young: dict[WorkerProcess, float] = {}  # when each of these was started
+        self._definition = pack_definition(spec, kwargs, MakeOptions(), own)
+        self._workers: set[ServerWorkerProcess] = set()  # that have started, and are there
+        self._young: dict[ServerWorkerProcess, float] = {}  # when each of these was started
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
@@ -99,7 +99,7 @@ class WorkerPlace:
 
     async def _start_one(self) -> None:
         try:
-            worker = WorkerProcess(self._changed)
+            worker = ServerWorkerProcess(self._changed)
         except OSError as error:  # no more processes, or descriptors, or memory
             raise StartupError(f"A worker process could not start: {error}.") from error
         try:
@@ -116,7 +116,7 @@ class WorkerPlace:
         async with self._news:
             self._news.notify_all()
 
-    async def open(self, wishes: Wishes) -> WorkerRunner:
+    async def open(self, wishes: SessionOptions) -> WorkerRunner:
         """Make an environment in a worker, and return who runs it.
 
         Raises:
@@ -132,7 +132,7 @@ class WorkerPlace:
             raise EnvironmentLostError(f"Making {self._spec.id!r} failed: {loss}.") from None
         return runner
 
-    async def choose(self) -> WorkerProcess:
+    async def choose(self) -> ServerWorkerProcess:
         """Return the worker with the fewest sessions, with one more.
 
         Raises:
@@ -153,19 +153,19 @@ class WorkerPlace:
         worker.sessions += 1
         return worker
 
-    def _able(self) -> list[WorkerProcess]:
+    def _able(self) -> list[ServerWorkerProcess]:
         return [one for one in self._workers if one.gone is None and not one.is_leaving]
 
-    def release(self, worker: WorkerProcess) -> None:
+    def release(self, worker: ServerWorkerProcess) -> None:
         """Count a session no more."""
         worker.sessions -= 1
         self._end_if_empty(worker)
 
-    def discard(self, worker: WorkerProcess, number: int) -> None:
+    def discard(self, worker: ServerWorkerProcess, number: int) -> None:
         """Close a session that nobody waits for, and count it no more."""
         self._in_background(self._discard(worker, number))
 
-    async def _discard(self, worker: WorkerProcess, number: int) -> None:
+    async def _discard(self, worker: ServerWorkerProcess, number: int) -> None:
         try:
             await worker.close_session(number)
         except WorkerGoneError:
@@ -173,13 +173,13 @@ class WorkerPlace:
         finally:
             self.release(worker)
 
-    def _end_if_empty(self, worker: WorkerProcess) -> None:
+    def _end_if_empty(self, worker: ServerWorkerProcess) -> None:
         if worker.is_leaving and not worker.sessions and worker.gone is None:
             self._in_background(worker.close())
 
     # Replacing workers
 
-    def _changed(self, worker: WorkerProcess) -> None:
+    def _changed(self, worker: ServerWorkerProcess) -> None:
         """Look after a worker that is gone, or has calls that cannot be stopped."""
         if worker not in self._workers or self._is_closed:
             self._workers.discard(worker)
@@ -198,7 +198,7 @@ class WorkerPlace:
             self._replace(worker)
             self._end_if_empty(worker)
 
-    def _replace(self, worker: WorkerProcess) -> None:
+    def _replace(self, worker: ServerWorkerProcess) -> None:
         self._replaced += 1
         lived_s = time.monotonic() - self._young.pop(worker)
         self._lengthen_pause(is_needed=lived_s < SHORT_LIFE_S)

@@ -11,8 +11,8 @@ from typing import Any, final
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.tools.mcp import sdk
 from envweave.tools.mcp.config import CommandServer, UrlServer
-from envweave.tools.mcp.process import END_S, ServerProcess
-from envweave.tools.mcp.sdk import Answer, ListedTool, McpError, Peer, PeerLostError
+from envweave.tools.mcp.process import END_S, McpServerProcess
+from envweave.tools.mcp.sdk import ListedTool, McpError, McpToolResult, Peer, PeerLostError
 
 logger = logging.getLogger("envweave.tools")
 
@@ -34,7 +34,7 @@ class Connection:
     def __init__(self, server: CommandServer | UrlServer, timeout_s: float) -> None:
         self.server = server
         self._timeout_s = timeout_s if server.timeout_s is None else server.timeout_s
-        self._process: ServerProcess | None = None
+        self._process: McpServerProcess | None = None
         self._peer: Peer | None = None
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = loop.create_future()
@@ -83,7 +83,7 @@ class Connection:
         except (TimeoutError, McpError, PeerLostError):
             return None
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> McpToolResult:
         """Call a tool, by the server's own name for it.
 
         Raises:
@@ -167,7 +167,7 @@ class Connection:
         if isinstance(server, UrlServer):
             return await stack.enter_async_context(sdk.connect_to_url(server))
         env = {**sdk.default_environment(), **server.env}
-        self._process = await ServerProcess.start(server, env)
+        self._process = await McpServerProcess.start(server, env)
         stack.push_async_callback(self._process.end)
         connected = sdk.connect_to_process(self._process, is_old=is_old)
         return await stack.enter_async_context(connected)

@@ -31,7 +31,7 @@ _EXIT_S = 1.0
 
 
 @final
-class ServerProcess:
+class McpServerProcess:
     """A server that runs here, under a keeper which ends it when this process ends.
 
     It belongs to the event loop that it is started on.
@@ -52,7 +52,7 @@ class ServerProcess:
         self.silent = asyncio.Event()
 
     @classmethod
-    async def start(cls, server: CommandServer, env: Mapping[str, str]) -> ServerProcess:
+    async def start(cls, server: CommandServer, env: Mapping[str, str]) -> McpServerProcess:
         """Start a server.
 
         Args:

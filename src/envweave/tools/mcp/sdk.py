@@ -17,7 +17,7 @@ from typing import Any, Protocol, final
 
 from envweave.errors import EnvWeaveError, MissingExtraError
 from envweave.tools.mcp.config import UrlServer
-from envweave.tools.mcp.process import ServerProcess
+from envweave.tools.mcp.process import McpServerProcess
 
 _KEPT = ("uri", "name", "title", "description", "mimeType", "data", "text")
 
@@ -27,7 +27,7 @@ class McpError(EnvWeaveError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class McpToolResult:
     """What a server sent back for a call.
 
     Attributes:
@@ -69,7 +69,7 @@ def _unsayable(value: Any) -> str:
     return type(value).__name__
 
 
-def value_of(answer: Answer, output: Mapping[str, Any] | None) -> Any:
+def value_of(answer: McpToolResult, output: Mapping[str, Any] | None) -> Any:
     """Return an answer as plain data.
 
     Data is given as it is, text as text, several texts joined by line breaks. Anything else is a
@@ -115,7 +115,7 @@ def _plain(block: Mapping[str, Any]) -> Any:
     return told
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: McpToolResult) -> str:
     texts = [_plain(block) for block in answer.content]
     return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
@@ -152,7 +152,7 @@ class Peer(Protocol):
     async def list_tools(self) -> list[ListedTool]:
         """Return all tools, over however many pages."""
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
         """Call a tool.
 
         Raises:
@@ -181,7 +181,7 @@ def default_environment() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def connect_to_process(process: ServerProcess, *, is_old: bool) -> AsyncIterator[Peer]:
+async def connect_to_process(process: McpServerProcess, *, is_old: bool) -> AsyncIterator[Peer]:
     """Connect to a server that runs here. It must be left by the task that entered it.
 
     Args:
@@ -280,10 +280,10 @@ class _NewPeer:
                 return found
         raise _endless()
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
         with _errors():
             result = await self._client.call_tool(name, dict(arguments))
-        return Answer(_blocks(result), result.structured_content, bool(result.is_error))
+        return McpToolResult(_blocks(result), result.structured_content, bool(result.is_error))
 
 
 @final
@@ -311,10 +311,10 @@ class _OldPeer:
                 return found
         raise _endless()
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
         with _errors():
             result = await self._session.call_tool(name, dict(arguments))
-        return Answer(_blocks(result), result.structuredContent, bool(result.isError))
+        return McpToolResult(_blocks(result), result.structuredContent, bool(result.isError))
 
 
 def _words(tool: Any) -> str:
@@ -355,7 +355,7 @@ def _errors() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _lines(process: ServerProcess) -> AsyncIterator[tuple[Any, Any]]:
+async def _lines(process: McpServerProcess) -> AsyncIterator[tuple[Any, Any]]:
     """Bring the streams that carry messages to a process and back, one a line.
 
     The library has such a transport. That one keeps a line of any length, copies all of it for

@@ -22,7 +22,14 @@ from envweave.tools.mcp.config import (
     read_config,
 )
 from envweave.tools.mcp.connection import Connection
-from envweave.tools.mcp.sdk import Answer, ListedTool, McpError, check_sendable, need_sdk, value_of
+from envweave.tools.mcp.sdk import (
+    ListedTool,
+    McpError,
+    McpToolResult,
+    check_sendable,
+    need_sdk,
+    value_of,
+)
 from envweave.tools.registry import ToolSource
 from envweave.tools.tool import Tool
 
@@ -91,7 +98,7 @@ _JOIN_S = 30.0
 
 
 @final
-class LoopThread:
+class McpLoopThread:
     """One event loop on one thread, which callers on any other loop can use.
 
     A connection to a server belongs to the task that made it, so it needs a loop that lasts as
@@ -291,7 +298,7 @@ class _Crew:
     def __init__(self, servers: Sequence[CommandServer | UrlServer], timeout_s: float) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
-        self._thread = LoopThread()
+        self._thread = McpLoopThread()
         self._starting = asyncio.Lock()  # held while servers are started, and while they end
         self._connections: dict[str, Connection] = {}
         self._is_closed = False
@@ -307,7 +314,7 @@ class _Crew:
     async def start(self) -> dict[str, list[ListedTool]]:
         return await self._thread.run(self._start)
 
-    async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> McpToolResult:
         if self._is_closed or not self.is_ours:
             whose = "is closed" if self.is_ours else "belongs to another process"
             raise McpError(f"The MCP server {server!r} {whose}.")

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # they are the server's alone
         os.dup2(nothing, descriptor)
-    keeper = _Keeper(server, line, bell_r)
+    keeper = _Supervisor(server, line, bell_r)
     code = keeper.wait()
     keeper.sweep()
     with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ def _start(command: list[str]) -> int:
         os._exit(_CANNOT_RUN)
 
 
-class _Keeper:
+class _Supervisor:
     """Waits for the end of a server, and brings it where need be."""
 
     def __init__(self, server: int, line: int, bell: int) -> None:

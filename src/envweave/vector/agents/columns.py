@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import Spec
-from envweave.codec.arrays import Array
-from envweave.codec.containers import Dictionary, Model, Record
-from envweave.codec.scalars import Boolean, Choice, Integer, Real
+from envweave.codec.arrays import ArraySpec
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
 from envweave.codec.spaces import shown_fields
 from envweave.errors import BadReturnError
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers, layout_of
@@ -84,11 +84,11 @@ def _declared(spec: Spec, twin: Layout | None) -> Layout:
         spec: What may be shown.
         twin: The columns of another agent with the same spec, whose dtypes are taken over.
     """
-    if isinstance(spec, Record | Model):
+    if isinstance(spec, DataclassSpec | PydanticSpec):
         return Fields(_each(shown_fields(spec), twin), operator.attrgetter, spec.cls)
-    if isinstance(spec, Dictionary) and spec.fields is not None and not spec.optional:
+    if isinstance(spec, DictSpec) and spec.fields is not None and not spec.optional:
         return Fields(_each(spec.fields, twin), operator.itemgetter, dict)
-    if isinstance(spec, Array) and spec.shape is not None:
+    if isinstance(spec, ArraySpec) and spec.shape is not None:
         if isinstance(twin, Arrays) and twin.shape == spec.shape:
             return twin
         return Listed() if spec.dtype is None else Arrays(spec.dtype, spec.shape)
@@ -104,13 +104,13 @@ def _each(specs: Mapping[str, Spec], twin: Layout | None) -> dict[str, Layout]:
 
 
 def _number_type(spec: Spec) -> type[np.generic] | None:
-    if isinstance(spec, Integer):
+    if isinstance(spec, IntSpec):
         return np.int64
-    if isinstance(spec, Real):
+    if isinstance(spec, FloatSpec):
         return np.float64
-    if isinstance(spec, Boolean):
+    if isinstance(spec, BoolSpec):
         return np.bool_
-    if isinstance(spec, Choice) and all(type(value) is int for value in spec.values):
+    if isinstance(spec, EnumSpec) and all(type(value) is int for value in spec.values):
         return np.int64
     return None
 

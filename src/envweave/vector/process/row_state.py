@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.session.results import refused_row
-from envweave.session.snapshot import keep
+from envweave.session.snapshot import snapshot
 from envweave.types import (
     AutoResetReady,
     EpisodeEnd,
@@ -25,12 +25,12 @@ from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Num
 from envweave.vector.episode_tracker import lost_result
 from envweave.vector.process.lazy_rows import RebuiltRows
 from envweave.vector.process.shared_memory import SharedColumns
-from envweave.vector.process.vector_worker import Rest
+from envweave.vector.process.vector_worker import StepExtras
 
-_NOTHING = Rest({}, {}, [], {}, {})
+_NOTHING = StepExtras({}, {}, [], {}, {})
 
 
-class Gathered(NamedTuple):
+class MergedRows(NamedTuple):
     """One step of some rows.
 
     Attributes:
@@ -50,7 +50,7 @@ class Gathered(NamedTuple):
     whole: Mapping[int, Any]
 
 
-def from_worker(rows: Sequence[int], shared: SharedColumns, rest: Rest | None) -> Gathered:
+def from_worker(rows: Sequence[int], shared: SharedColumns, rest: StepExtras | None) -> MergedRows:
     """Return the step that a worker has written to the shared columns."""
     rest = _NOTHING if rest is None else rest
     chosen: Any = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
@@ -59,17 +59,17 @@ def from_worker(rows: Sequence[int], shared: SharedColumns, rest: Rest | None) -
         columns = shared.layout.gather([rest.special[row].observation for row in rows])
     else:
         columns = _read(shared.layout, chosen, iter(shared.leaves), iter(rest.lists))
-    return Gathered(rows, columns, rewards, rest.special, rest.infos, rest.whole)
+    return MergedRows(rows, columns, rewards, rest.special, rest.infos, rest.whole)
 
 
-def from_caller(batch: StepBatch) -> Gathered:
+def from_caller(batch: StepBatch) -> MergedRows:
     """Return the step of the caller's own share."""
     tick = tick_of(batch)
     ids = tick.ids
     whole: dict[int, Any] = {}
     if tick.shown is not None and not isinstance(tick.layout, Arrays):
         whole = dict(zip(ids, tick.shown, strict=True))
-    return Gathered(
+    return MergedRows(
         ids,
         tick.successor,
         list(tick.rewards),
@@ -79,13 +79,13 @@ def from_caller(batch: StepBatch) -> Gathered:
     )
 
 
-def from_results(results: Mapping[int, StepResult[Any]], layout: Layout) -> Gathered:
+def from_results(results: Mapping[int, StepResult[Any]], layout: Layout) -> MergedRows:
     """Return a step of rows whose results are there one by one."""
     columns = layout.gather([result.observation for result in results.values()])
-    return Gathered(list(results), columns, [0.0] * len(results), results, {}, {})
+    return MergedRows(list(results), columns, [0.0] * len(results), results, {}, {})
 
 
-def gather(layout: Layout, parts: Sequence[Gathered]) -> Gathered:
+def gather(layout: Layout, parts: Sequence[MergedRows]) -> MergedRows:
     """Return one step of all the rows, whose columns nobody else writes to."""
     columns = _joined(layout, [part.columns for part in parts])
     if len(parts) == 1:
@@ -101,10 +101,10 @@ def gather(layout: Layout, parts: Sequence[Gathered]) -> Gathered:
         special |= part.special
         infos |= part.infos
         whole |= part.whole
-    return Gathered(rows, columns, rewards, special, infos, whole)
+    return MergedRows(rows, columns, rewards, special, infos, whole)
 
 
-def sorted_by_row(step: Gathered) -> Gathered:
+def sorted_by_row(step: MergedRows) -> MergedRows:
     """Return the same step with its rows in order."""
     rows = list(step.rows)
     if rows == sorted(rows):
@@ -144,7 +144,7 @@ def _joined(layout: Layout, parts: list[Columns]) -> Columns:
 
 
 @final
-class Books:
+class RowState:
     """Where every row stands: what it showed last, in which episode, at which step.
 
     Batches refer to the lists, so these are copied before they are written to.
@@ -193,9 +193,9 @@ class Books:
     def last(self, row: int) -> Any:
         """Return what a row showed last, as its environment gave it."""
         if row in self._shown:
-            return keep(self._shown[row])
+            return snapshot(self._shown[row])
         rows = RebuiltRows(self.layout, self.columns, self._rewards, self._infos, {})
-        return keep(rows[row])
+        return snapshot(rows[row])
 
     def standing(self, row: int) -> Standing:
         """Return where a row stands."""
@@ -218,7 +218,7 @@ class Books:
     ) -> StepResult[Any]:
         """Return the row of a batch whose action was refused, with one agent."""
         last = self.last(row)
-        asked = (NeedAction(last, keep(self._infos.get(row, {}).get("action_mask"))),)
+        asked = (NeedAction(last, snapshot(self._infos.get(row, {}).get("action_mask"))),)
         about = SimpleNamespace(
             step_index=self._step(row), episode_id=self._episodes[row], task_id=self._tasks[row]
         )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, final
 import numpy as np
 
 from envweave.codec import Spec
-from envweave.codec.scalars import Array, Integer
+from envweave.codec.scalars import ArraySpec, IntSpec
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers
 
 AnyArray: TypeAlias = np.ndarray[Any, Any]
@@ -25,7 +25,7 @@ _LINE = 64
 
 
 @final
-class Memory:
+class SharedMemory:
     """A block of shared memory without a name: it can be passed on, and never be left behind."""
 
     def __init__(self, fd: int) -> None:
@@ -69,7 +69,7 @@ class SharedColumns:
     A row belongs to whoever steps it, from the moment its action is there until its outcome is.
     """
 
-    def __init__(self, memory: Memory, layout: Layout, acts: Layout, num_envs: int) -> None:
+    def __init__(self, memory: SharedMemory, layout: Layout, acts: Layout, num_envs: int) -> None:
         self.layout = layout
         self.acts = acts
         place = _places(memory, num_envs)
@@ -102,14 +102,16 @@ class SharedColumns:
 
 def action_layout(spec: Spec) -> Layout:
     """Return how the actions make columns: one if each is a number or an array, else none."""
-    if isinstance(spec, Integer):
+    if isinstance(spec, IntSpec):
         return Numbers(np.dtype(np.int64))
-    if isinstance(spec, Array) and spec.dtype is not None and spec.shape is not None:
+    if isinstance(spec, ArraySpec) and spec.dtype is not None and spec.shape is not None:
         return Arrays(spec.dtype, spec.shape)
     return Listed()
 
 
-def _places(memory: Memory, count: int) -> Callable[[np.dtype[Any], tuple[int, ...]], AnyArray]:
+def _places(
+    memory: SharedMemory, count: int
+) -> Callable[[np.dtype[Any], tuple[int, ...]], AnyArray]:
     """Return a function that gives out one column after the other."""
     offset = 0
 
@@ -172,7 +174,7 @@ def cores() -> int:
 
 
 @final
-class Bell:
+class EventFd:
     """Something to sleep on: rung by one process, heard by another."""
 
     def __init__(self, listen: int, ring: int) -> None:
@@ -181,7 +183,7 @@ class Bell:
         self._is_event = listen == ring
 
     @classmethod
-    def new(cls) -> Bell:
+    def new(cls) -> EventFd:
         """Make one."""
         if hasattr(os, "eventfd"):
             fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -218,7 +220,7 @@ class Bell:
         self._ring = -1  # the number may be another file's by now
 
 
-class Turn(NamedTuple):
+class TurnSlot(NamedTuple):
     """A worker's place on the board, as indices of words.
 
     Attributes:
@@ -238,7 +240,7 @@ class Turn(NamedTuple):
     since: int
 
     @classmethod
-    def of(cls, index: int) -> Turn:
+    def of(cls, index: int) -> TurnSlot:
         """Return the place of one worker."""
         return cls(*range(index * WIDTH, index * WIDTH + 6))
 
@@ -253,29 +255,29 @@ MESSAGE, STEP_ALL = range(2)
 
 
 @final
-class Board:
+class TurnTable:
     """The turns of all workers, in memory that everybody sees."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
         self.words = memory.words()
 
     @classmethod
-    def of(cls, workers: int) -> Board:
+    def of(cls, workers: int) -> TurnTable:
         """Make one for so many workers."""
-        return cls(Memory.of(workers * WIDTH * 8))
+        return cls(SharedMemory.of(workers * WIDTH * 8))
 
-    def clear(self, turn: Turn) -> None:
+    def clear(self, turn: TurnSlot) -> None:
         """Forget what a worker that is gone had written."""
         for index in turn:
             self.words[index] = 0
 
-    def begin(self, turn: Turn, row: int) -> None:
+    def begin(self, turn: TurnSlot, row: int) -> None:
         """Note that an environment's code begins to run."""
         self.words[turn.row] = row
         self.words[turn.since] = time.monotonic_ns()
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: TurnSlot) -> None:
         """Note that it has come back."""
         self.words[turn.since] = 0
 

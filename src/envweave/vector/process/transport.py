@@ -20,25 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.codec import AnySpec, Mismatch
-from envweave.codec.scalars import Integer
+from envweave.codec.scalars import IntSpec
 from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import Standing, Tick, tick_of
-from envweave.vector.columns import Arrays, Columns, Layout, MisfitError
+from envweave.vector.columns import Arrays, Columns, Layout, LayoutMismatchError
 from envweave.vector.process.row_state import (
-    Books,
-    Gathered,
+    MergedRows,
+    RowState,
     from_caller,
     from_results,
     gather,
     sorted_by_row,
 )
-from envweave.vector.process.shared_memory import Memory, SharedColumns, action_layout
-from envweave.vector.process.vector_worker import Hello
-from envweave.vector.process.worker_pool import Fleet, Taken
+from envweave.vector.process.shared_memory import SharedColumns, SharedMemory, action_layout
+from envweave.vector.process.vector_worker import WorkerInfo
+from envweave.vector.process.worker_pool import Taken, WorkerPool
 from envweave.workers.deadline_marks import specs_in
 from envweave.workers.pickling import check_actions
 from envweave.workers.worker_process import WorkerLostError
@@ -55,7 +55,7 @@ class ProcessTransport:
     """Steps the rows of a vector in worker processes."""
 
     def __init__(
-        self, fleet: Fleet, books: Books, hello: Hello, own: Share | None, num_own: int
+        self, fleet: WorkerPool, books: RowState, hello: WorkerInfo, own: Share | None, num_own: int
     ) -> None:
         self.interface = hello.interface
         self.tasks = hello.tasks
@@ -63,7 +63,7 @@ class ProcessTransport:
         self._books = books
         self._own = own
         self._num_own = num_own
-        self._memory: Memory | None = None
+        self._memory: SharedMemory | None = None
         self._shared: SharedColumns | None = None
         spec = self.interface.action_spec
         self._several = self.interface.possible_agents is not None
@@ -97,7 +97,7 @@ class ProcessTransport:
         if self._memory is not None:  # the last time, it was interrupted
             self._memory.close()
         acts = action_layout(self.interface.action_spec)
-        self._memory = Memory.of(SharedColumns.size(layout, acts, books.num_envs))
+        self._memory = SharedMemory.of(SharedColumns.size(layout, acts, books.num_envs))
         shared = self._shared = SharedColumns(self._memory, layout, acts, books.num_envs)
         if self._own is not None:
             self._own.fix(layout, observations[: self._num_own])
@@ -184,7 +184,7 @@ class ProcessTransport:
         spec = self.interface.action_spec
         if (
             self._asked
-            or not isinstance(spec, Integer)
+            or not isinstance(spec, IntSpec)
             or not np.can_cast(actions.dtype, np.int64)
             or actions.dtype.kind == "b"
             or actions.shape != (self._books.num_envs,)
@@ -236,7 +236,7 @@ class ProcessTransport:
             return self._received(len(everyone), None, in_order=True)
         is_column = self._write(actions)
         fleet.step_all(None if is_column else actions)
-        part: Gathered | None = None
+        part: MergedRows | None = None
         if own is not None:
             batch = own.step(_listed(actions[: self._num_own]))
             tick = tick_of(batch)
@@ -257,7 +257,7 @@ class ProcessTransport:
             column = actions[first:]
             if not isinstance(column, np.ndarray):
                 column = shared.acts.gather(column)
-        except MisfitError:
+        except LayoutMismatchError:
             return False
         shared.actions[0][first:] = column
         return True
@@ -287,7 +287,7 @@ class ProcessTransport:
         self,
         min_ready: int,
         timeout_s: float | None,
-        own: Gathered | None = None,
+        own: MergedRows | None = None,
         *,
         in_order: bool = False,
     ) -> StepBatch:
@@ -325,7 +325,7 @@ class ProcessTransport:
         self._note_asked(step.special)
         return self._books.batch(*step)
 
-    def _step_own(self, rows: list[int]) -> Gathered:
+    def _step_own(self, rows: list[int]) -> MergedRows:
         """Step some rows of ours that were sent for."""
         assert self._own is not None
         self._own.send(rows, [self._sent.pop(row) for row in rows])
@@ -365,7 +365,7 @@ def _placed(place: int, error: EnvWeaveError) -> EnvWeaveError:
     return type(error)(f"actions[{place}]{str(error).removeprefix('action')}")
 
 
-def _dropped(fleet: Fleet) -> None:
+def _dropped(fleet: WorkerPool) -> None:
     atexit.unregister(fleet.close)
     fleet.close()
     warnings.warn(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 from envweave.environment import Interface
 from envweave.errors import EnvWeaveError, StateFailedError
-from envweave.registry import EnvSpec, Options
+from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import Session
 from envweave.types import ResetResult, State, StepResult, Tasks
@@ -15,9 +15,9 @@ from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Layout
-from envweave.vector.episode_tracker import then
+from envweave.vector.episode_tracker import with_autoreset
 from envweave.vector.process.lazy_rows import is_rebuildable, is_rebuilt
-from envweave.vector.process.shared_memory import Board, Memory, SharedColumns, Turn
+from envweave.vector.process.shared_memory import SharedColumns, SharedMemory, TurnSlot, TurnTable
 from envweave.workers.channel import Channel
 from envweave.workers.deadline_marks import Marked, bind_main_classes
 from envweave.workers.pickling import fail_start, fail_step, refused
@@ -26,7 +26,7 @@ MAKE = "envweave.backends.inproc:connect_vector"
 """What makes the environments here; it stands above this layer, so it is named, not imported."""
 
 
-class Hello(NamedTuple):
+class WorkerInfo(NamedTuple):
     """What a worker says of its environments, once they are made."""
 
     interface: Interface
@@ -45,7 +45,7 @@ class Started(NamedTuple):
     positions: dict[int, Any]
 
 
-class Rest(NamedTuple):
+class StepExtras(NamedTuple):
     """What columns cannot hold of a step, by row of the vector.
 
     Attributes:
@@ -64,18 +64,18 @@ class Rest(NamedTuple):
 
 
 @final
-class VectorHost:
+class VectorWorker:
     """Runs some rows of a vector. They are named by their number in the whole."""
 
     def __init__(
         self,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: MakeOptions,
         rows: range,
         num_envs: int,
-        board: Board,
-        turn: Turn,
+        board: TurnTable,
+        turn: TurnSlot,
     ) -> None:
         self._rows = rows
         marks = None
@@ -90,14 +90,14 @@ class VectorHost:
         self._batch: StepBatch | None = None  # the last one
         bind_main_classes(self._transport.interface)
 
-    def hello(self) -> Hello:
+    def hello(self) -> WorkerInfo:
         """Return what the trainer wants to know first."""
-        return Hello(self._transport.interface, self._transport.tasks)
+        return WorkerInfo(self._transport.interface, self._transport.tasks)
 
     def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
         """Answer a message."""
         if name == "share":
-            args = (*args, Memory(channel.recv_fd()))
+            args = (*args, SharedMemory(channel.recv_fd()))
         return getattr(self, f"_{name}")(*args)
 
     def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:
@@ -121,7 +121,12 @@ class VectorHost:
         return Started(outcomes, {row: self._session(row).position for row in outcomes})
 
     def _share(
-        self, layout: Layout, acts: Layout, num_envs: int, fill: Mapping[int, Any], memory: Memory
+        self,
+        layout: Layout,
+        acts: Layout,
+        num_envs: int,
+        fill: Mapping[int, Any],
+        memory: SharedMemory,
     ) -> None:
         """Fix the columns. `fill` stands in where no episode is running."""
         shown = [
@@ -142,23 +147,23 @@ class VectorHost:
                 refusals[row] = error
         return refusals
 
-    def step_all(self) -> Rest | None:
+    def step_all(self) -> StepExtras | None:
         """Step every row, with the actions in their shared column."""
         rows = slice(self._rows.start, self._rows.stop)
         assert self._shared is not None
         return self._booked(self._transport.step(self._shared.read_actions(rows)), rows)
 
-    def _step(self, actions: Sequence[Any]) -> Rest | None:
+    def _step(self, actions: Sequence[Any]) -> StepExtras | None:
         rows = slice(self._rows.start, self._rows.stop)
         return self._booked(self._transport.step(actions), rows)
 
-    def _step_some(self, actions: Mapping[int, Any]) -> Rest | None:
+    def _step_some(self, actions: Mapping[int, Any]) -> StepExtras | None:
         first = self._rows.start
         self._transport.send([row - first for row in actions], list(actions.values()))
         batch = self._transport.recv(len(actions), None)
         return self._booked(batch, [i + first for i in batch.ids.tolist()])
 
-    def _booked(self, batch: StepBatch, rows: slice | list[int]) -> Rest | None:
+    def _booked(self, batch: StepBatch, rows: slice | list[int]) -> StepExtras | None:
         """Write a batch to the shared columns; return what they cannot hold."""
         self._batch = batch
         assert self._shared is not None
@@ -186,7 +191,7 @@ class VectorHost:
         infos = {ids[k] + first: info for k, info in tick.infos.items()}
         began = [row for row, result in special.items() if result.ready is not None]
         positions = {row: self._session(row).position for row in began}
-        return Rest(special, infos, lists, whole, positions)
+        return StepExtras(special, infos, lists, whole, positions)
 
     def _state(self) -> list[State]:
         return self._transport.state()
@@ -198,11 +203,11 @@ class VectorHost:
                 row: fail_start(self._session(row), one) for row, one in answer.outcomes.items()
             }
             return answer._replace(outcomes=outcomes)
-        if isinstance(answer, Rest) and self._batch is not None:
+        if isinstance(answer, StepExtras) and self._batch is not None:
             return self._sendable(answer, self._batch)
         raise StateFailedError(f"The state cannot be sent to another process: {refused(answer)}")
 
-    def _sendable(self, rest: Rest, batch: StepBatch) -> Rest:
+    def _sendable(self, rest: StepExtras, batch: StepBatch) -> StepExtras:
         special, positions = dict(rest.special), dict(rest.positions)
         for i, result in zip(batch.ids.tolist(), batch, strict=True):
             session, row = self._sessions[i], i + self._rows.start
@@ -210,7 +215,7 @@ class VectorHost:
             if failed is result:
                 continue
             if failed.ready is None and session.autoreset:
-                failed = then(failed, self._reset({row: {}}, {}).outcomes[row])
+                failed = with_autoreset(failed, self._reset({row: {}}, {}).outcomes[row])
             special[row], positions[row] = failed, session.position
         infos = {row: info for row, info in rest.infos.items() if row not in special}
         whole = {row: one for row, one in rest.whole.items() if row not in special}

@@ -9,26 +9,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, in_words
+from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, format_error
 from envweave.session.episodes import Position
 from envweave.types import EpisodeEnd, ResetResult, State
 from envweave.vector.arguments import Wanted
 from envweave.vector.columns import Layout
-from envweave.vector.episode_tracker import passed_over, then
-from envweave.vector.process.row_state import Books, Gathered, from_results, from_worker
-from envweave.vector.process.shared_memory import STEP_ALL, Bell, Board, Memory, SharedColumns
-from envweave.vector.process.vector_worker import Hello, Rest, Started
+from envweave.vector.episode_tracker import advance_seed, with_autoreset
+from envweave.vector.process.row_state import MergedRows, RowState, from_results, from_worker
+from envweave.vector.process.shared_memory import (
+    STEP_ALL,
+    EventFd,
+    SharedColumns,
+    SharedMemory,
+    TurnTable,
+)
+from envweave.vector.process.vector_worker import Started, StepExtras, WorkerInfo
 from envweave.workers.losses import end_of
-from envweave.workers.worker_process import CLOSE_S, Seat, WorkerLostError, WorkerProcess
+from envweave.workers.worker_process import CLOSE_S, WorkerIPC, WorkerLostError, WorkerProcess
 
-HOST = "envweave.vector.process.vector_worker:VectorHost"
+HOST = "envweave.vector.process.vector_worker:VectorWorker"
 
 ATTEMPTS = 3
 """How often to start a new worker in place of a lost one, if the new ones are lost too."""
 
 
 @final
-class Shard:
+class WorkerShard:
     """Some rows of a vector, and the worker that runs them.
 
     Attributes:
@@ -40,7 +46,9 @@ class Shard:
         fresh: What came of the resets that a new worker began with.
     """
 
-    def __init__(self, seat: Seat, rows: range, definition: bytes, timeout_s: float | None) -> None:
+    def __init__(
+        self, seat: WorkerIPC, rows: range, definition: bytes, timeout_s: float | None
+    ) -> None:
         self.rows = rows
         self.worker: WorkerProcess | None = None
         self.running: Sequence[int] = ()
@@ -55,7 +63,7 @@ class Shard:
         self._positions: dict[int, Position] = {}  # of each row's stream of episodes
         self._untold: dict[int, Position] = {}  # of those that begin with `fresh`
         self._shared: SharedColumns | None = None
-        self._memory: Memory | None = None
+        self._memory: SharedMemory | None = None
         self._fill: Callable[[int], Any] = lambda row: row
         self._revival: threading.Thread | None = None
 
@@ -70,17 +78,19 @@ class Shard:
         self.worker = WorkerProcess(self._seat)
         self.worker.define(HOST, self._definition)
 
-    def greet(self) -> Hello:
+    def greet(self) -> WorkerInfo:
         """Wait until the worker's environments are made.
 
         Raises:
             WorkerLostError: It ended first.
             EnvWeaveError: One of them could not be made.
         """
-        hello: Hello = self._worker().answer()
+        hello: WorkerInfo = self._worker().answer()
         return hello
 
-    def share(self, shared: SharedColumns, memory: Memory, fill: Callable[[int], Any]) -> None:
+    def share(
+        self, shared: SharedColumns, memory: SharedMemory, fill: Callable[[int], Any]
+    ) -> None:
         """Fix the columns. `fill` tells what a row showed last, when a worker is replaced.
 
         Raises:
@@ -123,7 +133,7 @@ class Shard:
                     self.worker.end()
                     self.worker = None
                 ours = isinstance(error, WorkerLostError | EnvWeaveError)
-                failure = str(error) if ours else in_words(error)
+                failure = str(error) if ours else format_error(error)
                 if not isinstance(error, WorkerLostError) or error.offender is not None:
                     break  # it would fail again
         words = f"a new worker process could not take over: {failure}"
@@ -211,7 +221,7 @@ class Shard:
             late = loss.offender
             if late in wanted and late in self._positions:
                 seed = wanted[late].get("seed")
-                self._positions[late] = passed_over(self._positions[late], seed)
+                self._positions[late] = advance_seed(self._positions[late], seed)
             raise
         return answer
 
@@ -268,14 +278,14 @@ class Shard:
         """Whether the shared columns hold all there is to the step that is done."""
         return not self._worker().has_more
 
-    def take(self) -> Gathered:
+    def take(self) -> MergedRows:
         """Return the step that is done.
 
         Raises:
             WorkerLostError: The worker is gone.
         """
         worker = self._worker()
-        rest: Rest | None = self._answer(*self._told) if worker.has_more else None
+        rest: StepExtras | None = self._answer(*self._told) if worker.has_more else None
         self._told = ()
         if rest is not None:
             self._positions |= rest.positions
@@ -300,7 +310,7 @@ class Shard:
         except WorkerLostError:
             raise
         except Exception as error:
-            raise WorkerLostError(f"its worker cannot answer: {in_words(error)}") from error
+            raise WorkerLostError(f"its worker cannot answer: {format_error(error)}") from error
 
     def _worker(self) -> WorkerProcess:
         if self.worker is None:
@@ -332,13 +342,13 @@ class Taken(NamedTuple):
         is_lost: Whether it tells of episodes that went with a worker.
     """
 
-    shard: Shard
-    part: Gathered
+    shard: WorkerShard
+    part: MergedRows
     is_lost: bool
 
 
 @final
-class Fleet:
+class WorkerPool:
     """The shards of a vector.
 
     A worker that is lost, killed or ended for taking too long, ends the episodes of its rows.
@@ -348,10 +358,10 @@ class Fleet:
 
     def __init__(
         self,
-        shards: Sequence[Shard],
-        books: Books,
-        board: Board,
-        bell: Bell,
+        shards: Sequence[WorkerShard],
+        books: RowState,
+        board: TurnTable,
+        bell: EventFd,
         *,
         looks: int,
         autoreset: bool,
@@ -372,14 +382,14 @@ class Fleet:
         """How observations make columns."""
         return self._books.layout
 
-    def by_shard(self, rows: Mapping[int, Any]) -> Iterator[tuple[Shard, dict[int, Any]]]:
+    def by_shard(self, rows: Mapping[int, Any]) -> Iterator[tuple[WorkerShard, dict[int, Any]]]:
         """Go through the shards that these rows are in, each with its own."""
         for shard in self.shards:
             part = {row: one for row, one in rows.items() if row in shard.rows}
             if part:
                 yield shard, part
 
-    def ask(self, shard: Shard, *message: Any) -> Any:
+    def ask(self, shard: WorkerShard, *message: Any) -> Any:
         """Ask a worker something that changes nothing; a lost one is replaced first.
 
         Raises:
@@ -395,7 +405,7 @@ class Fleet:
                 failure = loss
         raise EnvironmentLostError(f"Environments {_span(shard.rows)}: {failure}.")
 
-    def _settle(self, shard: Shard) -> None:
+    def _settle(self, shard: WorkerShard) -> None:
         """Wait for a new worker, if the last was lost."""
         self._look_after(shard)
         if not shard.settle():
@@ -427,12 +437,12 @@ class Fleet:
                 outcomes |= self._unbegun(shard, part, loss)
         return outcomes
 
-    def _look_after(self, shard: Shard) -> None:
+    def _look_after(self, shard: WorkerShard) -> None:
         """Find a worker lost that went while nobody asked anything of it."""
         if shard.worker is not None and not shard.is_reviving and shard.worker.is_gone:
             self.lose(shard, shard.worker.lost())
 
-    def state(self, shard: Shard) -> list[State]:
+    def state(self, shard: WorkerShard) -> list[State]:
         """Return the state of each of a shard's environments.
 
         Raises:
@@ -449,7 +459,9 @@ class Fleet:
         cause = next((end.cause for end in shard.ends.values()), "no worker process can be had")
         raise StateFailedError(f"Environments {_span(shard.rows)}: {cause}.")
 
-    def _unbegun(self, shard: Shard, part: Wanted, loss: WorkerLostError) -> dict[int, Exception]:
+    def _unbegun(
+        self, shard: WorkerShard, part: Wanted, loss: WorkerLostError
+    ) -> dict[int, Exception]:
         self.lose(shard, loss)
         failure = f"The environment was lost while it was reset: {loss}."
         return {row: EnvironmentLostError(failure) for row in part}
@@ -499,7 +511,7 @@ class Fleet:
         for shard in self.shards:
             self._dispatch(shard)
 
-    def _dispatch(self, shard: Shard) -> None:
+    def _dispatch(self, shard: WorkerShard) -> None:
         if shard.queue and not shard.running and not shard.is_reviving:
             try:
                 shard.step_queued()
@@ -520,11 +532,11 @@ class Fleet:
                 if rows:
                     yield Taken(shard, self._lost(shard, rows), is_lost=True)
 
-    def _lost(self, shard: Shard, rows: Sequence[int]) -> Gathered:
+    def _lost(self, shard: WorkerShard, rows: Sequence[int]) -> MergedRows:
         books = self._books
         fresh = shard.fresh
         return from_results(
-            {row: then(books.lost(row, shard.ends[row]), fresh.get(row)) for row in rows},
+            {row: with_autoreset(books.lost(row, shard.ends[row]), fresh.get(row)) for row in rows},
             books.layout,
         )
 
@@ -540,7 +552,7 @@ class Fleet:
             shard.running = ()
         self._dispatch(shard)
 
-    def wait(self, busy: Sequence[Shard], timeout_s: float | None) -> None:
+    def wait(self, busy: Sequence[WorkerShard], timeout_s: float | None) -> None:
         """Wait until one of these shards is done, or one is revived, or the time is up."""
         awaited, words = [shard.awaited for shard in busy], self._board.words
         for _ in range(self._looks if busy else 1):
@@ -576,7 +588,7 @@ class Fleet:
             if shard.worker is not None and shard.running and shard.worker.poll_fd() in heard:
                 self.lose(shard, shard.worker.lost())
 
-    def lose(self, shard: Shard, loss: WorkerLostError) -> None:
+    def lose(self, shard: WorkerShard, loss: WorkerLostError) -> None:
         """Book a worker that is gone, and start a new one if an autoreset is due."""
         if shard.worker is not None:
             shard.worker.end()
@@ -587,7 +599,7 @@ class Fleet:
         if self._autoreset and not self._is_closed:
             self._revive(shard, {row: {} for row in shard.ends})
 
-    def _revive(self, shard: Shard, wanted: Wanted) -> None:
+    def _revive(self, shard: WorkerShard, wanted: Wanted) -> None:
         shard.revive(wanted, self._bell.ring)
 
     def mend(self) -> set[int]:
@@ -622,7 +634,7 @@ class Fleet:
             self._board.close()
         return failures
 
-    def _comes_to_rest(self, shard: Shard, deadline: float) -> bool:
+    def _comes_to_rest(self, shard: WorkerShard, deadline: float) -> bool:
         """Wait a while for a step that is under way; return whether its worker is idle."""
         worker = shard.worker
         if worker is None or worker.has_ended or shard.is_reviving:

@@ -20,13 +20,13 @@ from envweave.codeact.executors.docker.messages import (
     PROTOCOL,
     Failed,
     FromBox,
-    Hello,
-    Made,
     Make,
     Open,
     Opened,
+    RelayInfo,
+    SessionMade,
 )
-from envweave.codeact.executors.docker.mux import BoxedBody, Line
+from envweave.codeact.executors.docker.mux import ContainerHandle, StdioMux
 from envweave.codeact.executors.sandbox import SandboxOptions
 from envweave.errors import (
     EnvWeaveError,
@@ -36,19 +36,20 @@ from envweave.errors import (
     SessionLostError,
     StartupError,
 )
-from envweave.providers.cleanup import Owner, reap
+from envweave.providers.cleanup import Owner, remove_leftovers
 from envweave.providers.docker.engine import (
     Engine,
     EngineError,
+    EngineRefusedError,
     NoSuchContainerError,
-    RefusedError,
 )
 from envweave.providers.docker.options import DockerOptions, shown
 from envweave.providers.docker.provider import refuse_nameless
 from envweave.providers.health import told
-from envweave.sandbox.config import MEGABYTE, Profile, WantedIsolation
-from envweave.sandbox.processes.process import Death
-from envweave.sandbox.protocol.messages import ToolFace
+from envweave.sandbox.config import Profile, WantedIsolation
+from envweave.sandbox.limits import MEGABYTE
+from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.protocol.messages import ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
 
 logger = logging.getLogger("envweave.providers")
@@ -77,7 +78,7 @@ _ERRORS: dict[str, type[EnvWeaveError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BoxOptions:
+class ContainerOptions:
     """What a container that runs code is asked for.
 
     Attributes:
@@ -120,42 +121,42 @@ class BoxOptions:
         )
 
 
-class _Held:
+class _ContainerLease:
     """A container, as far as it is looked at and removed. Any thread may."""
 
-    def __init__(self, engine: Engine, options: BoxOptions) -> None:
+    def __init__(self, engine: Engine, options: ContainerOptions) -> None:
         self._engine = engine
         self._memory = options.container().memory
         self._owner = os.getpid()
         self.name = f"envweave-code-{secrets.token_hex(6)}"
         self.which = f"its container {self.name} of {options.image!r}"
 
-    def why_gone(self) -> Death:
+    def why_gone(self) -> ExitReason:
         """Say why nobody answers there any more."""
         ends_s = time.monotonic() + _SETTLE_S
         while True:
             try:
                 state = self._engine.inspect(self.name)["State"]
             except NoSuchContainerError:
-                return Death("lost", why=f"{self.which} was removed by somebody else")
+                return ExitReason("lost", why=f"{self.which} was removed by somebody else")
             except EngineError as error:
-                return Death("lost", why=f"{self.which} is out of reach. {error}".rstrip("."))
+                return ExitReason("lost", why=f"{self.which} is out of reach. {error}".rstrip("."))
             except StartupError as error:
-                return Death("lost", why=f"{self.which} is gone: {error}")
+                return ExitReason("lost", why=f"{self.which} is gone: {error}")
             if state["Status"] in ("exited", "dead"):
                 return self._ending(state)
             if time.monotonic() >= ends_s:
-                return Death("lost", why=f"the line to {self.which} was cut")
+                return ExitReason("lost", why=f"the line to {self.which} was cut")
             time.sleep(_LOOK_EVERY_S)  # the engine takes note of an end a little later
 
-    def _ending(self, state: dict[str, Any]) -> Death:
+    def _ending(self, state: dict[str, Any]) -> ExitReason:
         code = state.get("ExitCode")
         if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
             # All that is in there, but for what there is to spare, is the code's.
             limit = shown(int(self._memory))
-            return Death("memory", why=f"{self.which} needed more memory than {limit}")
+            return ExitReason("memory", why=f"{self.which} needed more memory than {limit}")
         said = f": {state['Error']}" if state.get("Error") else ""
-        return Death("lost", why=f"{self.which} exited with code {code}{said}")
+        return ExitReason("lost", why=f"{self.which} exited with code {code}{said}")
 
     def remove(self) -> None:
         """Remove it, whatever it does. A forked copy of whoever started it leaves it alone."""
@@ -171,7 +172,7 @@ class _Held:
 
 
 @final
-class Box:
+class ExecutorContainer:
     """A container with a sandbox in it, which makes one session at a time.
 
     It is removed by `close`, when it is dropped, when the process ends, and, if that was killed,
@@ -187,13 +188,13 @@ class Box:
         EnvWeaveError: The sandbox inside cannot be made; as it would be raised here.
     """
 
-    def __init__(self, options: BoxOptions) -> None:
+    def __init__(self, options: ContainerOptions) -> None:
         engine = Engine(options.docker_host)
-        self._held = _Held(engine, options)
+        self._held = _ContainerLease(engine, options)
         self.name = self._held.name
         self.is_used = False
         try:
-            reap(engine)
+            remove_leftovers(engine)
             look_up(engine, options.image)
             self._line = _start(engine, self._held, options)
         except BaseException:
@@ -211,7 +212,7 @@ class Box:
         """Whether no session can be made any more."""
         return self._line.is_over
 
-    def make(self, seed: int | None, tools: Sequence[ToolFace]) -> BoxedBody:
+    def make(self, seed: int | None, tools: Sequence[ToolSignature]) -> ContainerHandle:
         """Return a new session. The one before is ended.
 
         Raises:
@@ -219,11 +220,11 @@ class Box:
             SandboxError: It cannot be made.
         """
         self.is_used = True
-        body = BoxedBody(self._line.say)
+        body = ContainerHandle(self._line.say)
         self._line.adopt(body)
         try:
             answer = self._line.ask(Make(body.number, seed, list(tools)), MAKE_S)
-            if not isinstance(answer, Made) or answer.number != body.number:
+            if not isinstance(answer, SessionMade) or answer.number != body.number:
                 raise _refusal(answer)
             body.work = answer.work
         except BaseException:
@@ -236,11 +237,11 @@ class Box:
         if self._dropped.detach() is not None:
             _end(self._held, self._line)
 
-    def _open(self, options: BoxOptions) -> Isolation:
+    def _open(self, options: ContainerOptions) -> Isolation:
         wanted = options.sandbox
         try:
             hello = self._line.ask(None, START_S)
-            if not isinstance(hello, Hello):
+            if not isinstance(hello, RelayInfo):
                 raise _refusal(hello)
             _refuse_other(hello, options.image)
             answer = self._line.ask(
@@ -285,7 +286,7 @@ def look_up(engine: Engine, image: str) -> None:
         ) from None
 
 
-def _start(engine: Engine, held: _Held, options: BoxOptions) -> Line:
+def _start(engine: Engine, held: _ContainerLease, options: ContainerOptions) -> StdioMux:
     """Start the container, and its program with it."""
     try:
         engine.create(held.name, _config(options))
@@ -295,17 +296,17 @@ def _start(engine: Engine, held: _Held, options: BoxOptions) -> Line:
         except BaseException:
             attached.close()
             raise
-        return Line(attached, held.why_gone, held.remove)
+        return StdioMux(attached, held.why_gone, held.remove)
     except BaseException as error:
         held.remove()
-        if isinstance(error, RefusedError | NoSuchContainerError):
+        if isinstance(error, EngineRefusedError | NoSuchContainerError):
             raise StartupError(
                 f"A container of {options.image!r} could not be started: {error}."
             ) from None
         raise
 
 
-def _config(options: BoxOptions) -> dict[str, Any]:
+def _config(options: ContainerOptions) -> dict[str, Any]:
     # Some limits are counted by user, on the whole machine: containers must not share one.
     user = secrets.choice(_USERS)
     return {
@@ -329,7 +330,7 @@ def _config(options: BoxOptions) -> dict[str, Any]:
     }
 
 
-def _refuse_other(hello: Hello, image: str) -> None:
+def _refuse_other(hello: RelayInfo, image: str) -> None:
     here = version("envweave")
     if (hello.version, hello.protocol) != (here, PROTOCOL):
         raise StartupError(
@@ -344,12 +345,12 @@ def _refusal(answer: FromBox) -> EnvWeaveError:
     return SessionLostError("The program in the container answered what nobody asked.")
 
 
-def _end(held: _Held, line: Line) -> None:
+def _end(held: _ContainerLease, line: StdioMux) -> None:
     line.close()
     held.remove()
 
 
-def _drop(held: _Held, line: Line) -> None:
+def _drop(held: _ContainerLease, line: StdioMux) -> None:
     _end(held, line)
     warnings.warn(
         f"The container {held.name} was dropped without close(). Close the environment that it "

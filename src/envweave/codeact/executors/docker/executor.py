@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import final
 
 from envweave.codeact.executors.base import Functions
-from envweave.codeact.executors.docker.container import DEFAULT_IMAGE, Box, BoxOptions, look_up
-from envweave.codeact.executors.docker.mux import BoxedBody
+from envweave.codeact.executors.docker.container import (
+    DEFAULT_IMAGE,
+    ContainerOptions,
+    ExecutorContainer,
+    look_up,
+)
+from envweave.codeact.executors.docker.mux import ContainerHandle
 from envweave.codeact.executors.sandbox import (
     SandboxOptions,
     SessionExecutor,
@@ -20,11 +25,12 @@ from envweave.codeact.executors.sandbox import (
 from envweave.errors import OptionError, SessionLostError
 from envweave.providers.docker.engine import Engine
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits, Profile, WantedIsolation
+from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.host.installed import is_standard
 from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.factory import make_aside
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 
 @final
@@ -39,7 +45,7 @@ class DockerSessions(SessionSource):
         MissingExtraError: The library for it is not installed.
     """
 
-    def __init__(self, options: BoxOptions) -> None:
+    def __init__(self, options: ContainerOptions) -> None:
         engine = Engine(options.docker_host)
         try:
             look_up(engine, options.image)
@@ -49,7 +55,7 @@ class DockerSessions(SessionSource):
         # Held while a container is started, or a session made: a caller who no longer waits for it
         # may have come back, or close all.
         self._lock = threading.Lock()
-        self._box: Box | None = None
+        self._box: ExecutorContainer | None = None
         self._is_closed = False
 
     @property
@@ -64,8 +70,8 @@ class DockerSessions(SessionSource):
 
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
         """Return a session that nobody used before."""
-        chosen = Tools(tools)
-        body = await make_aside(lambda: self._body(seed, chosen), BoxedBody.release)
+        chosen = SandboxTools(tools)
+        body = await make_aside(lambda: self._body(seed, chosen), ContainerHandle.release)
         limits = self._options.sandbox.limits
         return AsyncSession(
             body,
@@ -85,7 +91,7 @@ class DockerSessions(SessionSource):
             f"such package, or it is not visible; pass packages=[{name!r}]."
         )
 
-    def _body(self, seed: int | None, tools: Tools) -> BoxedBody:
+    def _body(self, seed: int | None, tools: SandboxTools) -> ContainerHandle:
         faces = tools.faces()
         with self._lock:
             box = self._ready_box()
@@ -95,7 +101,7 @@ class DockerSessions(SessionSource):
                 box.close()
             return self._ready_box().make(seed, faces)  # it was lost while nobody looked
 
-    def _ready_box(self) -> Box:
+    def _ready_box(self) -> ExecutorContainer:
         box = self._box
         if box is not None and (box.is_gone or (box.tier == "none" and box.is_used)):
             self._box = None
@@ -104,7 +110,7 @@ class DockerSessions(SessionSource):
         if box is None:
             if self._is_closed:
                 raise SessionLostError("The container was closed.")
-            box = self._box = Box(self._options)
+            box = self._box = ExecutorContainer(self._options)
         return box
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
@@ -193,7 +199,7 @@ class DockerExecutor(SessionExecutor):
             profile=profile,
             isolation=isolation,
         )
-        options = BoxOptions(with_modules(sandbox), image, cpus, docker_host)
+        options = ContainerOptions(with_modules(sandbox), image, cpus, docker_host)
         self._boxed = DockerSessions(options)
         super().__init__(self._boxed)
 
@@ -210,7 +216,7 @@ def default_sessions(options: SandboxOptions) -> DockerSessions:
         OptionError: Some files of this host are to be seen.
     """
     refuse_visible(options.visible)
-    return DockerSessions(BoxOptions(options, DEFAULT_IMAGE, CPUS, None))
+    return DockerSessions(ContainerOptions(options, DEFAULT_IMAGE, CPUS, None))
 
 
 def refuse_visible(visible: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from envweave.sandbox.config import Profile, WantedIsolation
-from envweave.sandbox.protocol.messages import ToolFace
+from envweave.sandbox.protocol.messages import ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
 
 MODULE = "envweave.codeact.executors.docker.relay"
@@ -49,11 +49,11 @@ class Open(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
 
 class Make(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """End the session that is there, if any, and make another; `Made` or `Failed` answers."""
+    """End the current session, if any, and make another. Answered by `SessionMade` or `Failed`."""
 
     number: int
     seed: int | None
-    tools: list[ToolFace]
+    tools: list[ToolSignature]
 
 
 class Data(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -70,21 +70,21 @@ class Interrupt(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 
 class Kill(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """End a session, if it is there; `Ended` answers."""
+    """End a session, if it is there; `SessionEnded` answers."""
 
     number: int
 
 
-class Look(msgspec.Struct, array_like=True, tag=5, frozen=True):
+class InspectRequest(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """See whether a session is beyond a limit; `Beyond` answers if it is."""
 
     number: int
 
 
-ToBox = Open | Make | Data | Interrupt | Kill | Look
+ToBox = Open | Make | Data | Interrupt | Kill | InspectRequest
 
 
-class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
+class RelayInfo(msgspec.Struct, array_like=True, tag=0, frozen=True):
     """The program runs: which envweave, which edition of these words."""
 
     version: str
@@ -105,7 +105,7 @@ class Failed(msgspec.Struct, array_like=True, tag=3, frozen=True):
     text: str
 
 
-class Made(msgspec.Struct, array_like=True, tag=4, frozen=True):
+class SessionMade(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """The session stands, in this work folder."""
 
     number: int
@@ -119,7 +119,7 @@ class Beyond(msgspec.Struct, array_like=True, tag=5, frozen=True):
     limit: Literal["disk", "memory"]
 
 
-class Ended(msgspec.Struct, array_like=True, tag=6, frozen=True):
+class SessionEnded(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """A session is gone, and nothing more will come from it: the fields of `Death`.
 
     None is lost in here: whatever ends one, but for the end of the container, its code did.
@@ -130,4 +130,4 @@ class Ended(msgspec.Struct, array_like=True, tag=6, frozen=True):
     code: int
 
 
-FromBox = Hello | Opened | Data | Failed | Made | Beyond | Ended
+FromBox = RelayInfo | Opened | Data | Failed | SessionMade | Beyond | SessionEnded

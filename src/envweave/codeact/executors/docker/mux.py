@@ -26,16 +26,16 @@ from envweave.codeact.executors.docker.messages import (
     FRAME_BYTES,
     Beyond,
     Data,
-    Ended,
     FromBox,
+    InspectRequest,
     Interrupt,
     Kill,
-    Look,
+    SessionEnded,
     ToBox,
 )
 from envweave.errors import BranchError, SessionLostError
-from envweave.sandbox.processes.process import Death
-from envweave.sandbox.processes.watcher import Calls
+from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.processes.watcher import WatcherCalls
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.plain_values import encode
 
@@ -43,7 +43,7 @@ _DEATH_S = 30.0
 
 
 @final
-class BoxedBody:
+class ContainerHandle:
     """The `Body` of a session that the program in a container made.
 
     What is sent to its socket goes to the session, and what the session says comes from there.
@@ -67,14 +67,14 @@ class BoxedBody:
         self._say = say
         self._owner = os.getpid()
         self._is_killed = False
-        self._death = Death("lost", why="its container did not say what became of it")
+        self._death = ExitReason("lost", why="its container did not say what became of it")
         self._is_over = threading.Event()
 
     # Called by whoever runs code. See `Body`.
 
     is_stopped = False
 
-    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+    def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
         """Do nothing: the limits of its container hold while no run is open too."""
 
     def wake(self) -> None:
@@ -90,7 +90,7 @@ class BoxedBody:
             self._is_killed = True
             self._say(Kill(self.number))
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         """Say why it is gone."""
         if not self._is_over.wait(_DEATH_S):
             self.kill()
@@ -99,7 +99,7 @@ class BoxedBody:
     def excess(self) -> Literal["disk", "memory"] | None:
         """Say which limit it was beyond when the program last looked, and have it look again."""
         if self.beyond is None:
-            self._say(Look(self.number))
+            self._say(InspectRequest(self.number))
         return self.beyond
 
     def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of Body
@@ -125,7 +125,7 @@ class BoxedBody:
                 far.shutdown(socket.SHUT_RDWR)
             far.close()
 
-    def end(self, death: Death) -> None:
+    def end(self, death: ExitReason) -> None:
         """Take note of what became of it, and let whoever reads know."""
         if not self._is_over.is_set():
             self._death = death
@@ -142,16 +142,16 @@ _OUTPUT, _ERRORS = 1, 2
 _read: msgspec.msgpack.Decoder[FromBox] = msgspec.msgpack.Decoder(FromBox)
 
 
-class LineOver(Exception):  # noqa: N818 - it says what happened, and is no failure of ours
+class ChannelClosed(Exception):  # noqa: N818 - it says what happened, and is no failure of ours
     """There is nobody at the other end any more, or nobody to be trusted."""
 
-    def __init__(self, death: Death | None) -> None:
+    def __init__(self, death: ExitReason | None) -> None:
         super().__init__(str(death))
         self.death = death
 
 
 @final
-class Line:
+class StdioMux:
     """A line to the program in one container.
 
     Its methods may be called by any thread; none but `ask` and `close` waits for anything.
@@ -166,7 +166,7 @@ class Line:
     def __init__(
         self,
         attached: socket.socket,
-        look: Callable[[], Death],
+        look: Callable[[], ExitReason],
         let_go: Callable[[], None],
         kill_s: float = KILL_S,
     ) -> None:
@@ -179,14 +179,14 @@ class Line:
         self._frames = Frames(FRAME_BYTES)
         self._out: deque[memoryview] = deque()  # to the container
         self._in: deque[memoryview] = deque()  # to the session's socket
-        self._orders: deque[ToBox | BoxedBody] = deque()  # of other threads
+        self._orders: deque[ToBox | ContainerHandle] = deque()  # of other threads
         self._answers: queue.SimpleQueue[FromBox | None] = queue.SimpleQueue()
         self._is_asked = False
         self._asking = threading.Lock()  # held by whoever asks
-        self._body: BoxedBody | None = None
+        self._body: ContainerHandle | None = None
         self._dying: dict[int, float] = {}
         self._is_closing = False
-        self._death: Death | None = None
+        self._death: ExitReason | None = None
         self._wakes, self._woken = socket.socketpair()
         self._wakes.setblocking(False)  # noqa: FBT003 - the standard library's
         self._woken.setblocking(False)  # noqa: FBT003 - the standard library's
@@ -231,7 +231,7 @@ class Line:
             raise SessionLostError(f"{self._death or 'The container was closed'}.")
         return answer
 
-    def adopt(self, body: BoxedBody) -> None:
+    def adopt(self, body: ContainerHandle) -> None:
         """Carry the bytes of this session from now on, and of no other."""
         self._orders.append(body)
         self._wake()
@@ -250,20 +250,22 @@ class Line:
     # What follows is done by the line's own thread alone.
 
     def _carry(self) -> None:
-        death: Death | None = None
+        death: ExitReason | None = None
         try:
             self._serve()
-        except LineOver as over:
+        except ChannelClosed as over:
             death = over.death
         except OSError:
             death = None  # it was cut at the other end
         except Exception as error:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
-            death = Death("closed", why=f"it sent the host what cannot be read ({_named(error)})")
+            death = ExitReason(
+                "closed", why=f"it sent the host what cannot be read ({_named(error)})"
+            )
         if not self._is_closing and death is None:
             death = self._look()
-        self._end(death or Death("lost", why="its container was closed"))
+        self._end(death or ExitReason("lost", why="its container was closed"))
 
-    def _end(self, death: Death) -> None:
+    def _end(self, death: ExitReason) -> None:
         self._death = death
         if self._body is not None:
             self._body.end(death)
@@ -277,10 +279,10 @@ class Line:
         if not self._is_closing:
             self._let_go()
 
-    def _take_orders_in_vain(self, death: Death) -> None:
+    def _take_orders_in_vain(self, death: ExitReason) -> None:
         while self._orders:
             order = self._orders.popleft()
-            if isinstance(order, BoxedBody):
+            if isinstance(order, ContainerHandle):
                 order.end(death)
 
     def _serve(self) -> None:
@@ -321,27 +323,27 @@ class Line:
             return None
         left_s = min(self._dying.values()) - time.monotonic()
         if left_s <= 0:
-            raise LineOver(
-                Death("closed", why=f"it was killed, and not gone in {self._kill_s:g} s")
+            raise ChannelClosed(
+                ExitReason("closed", why=f"it was killed, and not gone in {self._kill_s:g} s")
             )
         return 1000 * left_s + 1
 
     def _take_orders(self) -> None:
         while self._orders:
             order = self._orders.popleft()
-            if isinstance(order, BoxedBody):
-                self._leave_body(Death("unknown"))
+            if isinstance(order, ContainerHandle):
+                self._leave_body(ExitReason("unknown"))
                 self._body = order
                 continue
             if isinstance(order, Kill):
                 body = self._body
                 if body is None or body.number != order.number:
                     continue  # it is gone
-                self._leave_body(Death("unknown"))
+                self._leave_body(ExitReason("unknown"))
                 self._dying[order.number] = time.monotonic() + self._kill_s
             self._out.append(memoryview(encode(order)))
 
-    def _leave_body(self, death: Death) -> None:
+    def _leave_body(self, death: ExitReason) -> None:
         body, self._body = self._body, None
         self._in.clear()
         if body is not None:
@@ -356,7 +358,7 @@ class Line:
         if not data:
             if self._body is not None:
                 self._body.hang_up()  # nobody need wait until it is known why
-            raise LineOver(None)
+            raise ChannelClosed(None)
         self._frames.feed(self._streams.output_of(data))
 
     def _read_on(self) -> None:
@@ -374,10 +376,10 @@ class Line:
         if isinstance(said, Data):
             if body is not None and said.number == body.number:
                 self._in.append(memoryview(said.data))
-        elif isinstance(said, Ended):
+        elif isinstance(said, SessionEnded):
             self._dying.pop(said.number, None)
             if body is not None and said.number == body.number:
-                self._leave_body(Death(said.kind, said.code))
+                self._leave_body(ExitReason(said.kind, said.code))
         elif isinstance(said, Beyond):
             if body is not None and said.number == body.number:
                 body.beyond = said.limit

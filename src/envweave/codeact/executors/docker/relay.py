@@ -26,24 +26,25 @@ from envweave.codeact.executors.docker.messages import (
     TEXT_CHARACTERS,
     Beyond,
     Data,
-    Ended,
     Failed,
     FromBox,
-    Hello,
+    InspectRequest,
     Interrupt,
     Kill,
-    Look,
-    Made,
     Make,
     Open,
     Opened,
+    RelayInfo,
+    SessionEnded,
+    SessionMade,
     ToBox,
 )
 from envweave.errors import IsolationError, OptionError, SandboxError
-from envweave.sandbox.config import Limits, Options, WantedIsolation, read_options
-from envweave.sandbox.processes.factory import Nursery
+from envweave.sandbox.config import SandboxConfig, WantedIsolation, read_options
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionProcess
-from envweave.sandbox.processes.template import WallDown
+from envweave.sandbox.processes.template import WallSetupError
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.walls import kernel
@@ -74,7 +75,7 @@ class Relay:
         self._frames = Frames(_HOST_FRAME_BYTES)
         self._out: deque[memoryview] = deque()
         self._in: deque[memoryview] = deque()  # what the session has yet to take
-        self._nursery: Nursery | None = None
+        self._nursery: SessionFactory | None = None
         self._body: SessionProcess | None = None
         self._number = -1
         self._oom = _Expendable()
@@ -82,7 +83,7 @@ class Relay:
 
     def serve(self) -> None:
         """Serve until the host hangs up; then end everything."""
-        self._say(Hello(version("envweave"), PROTOCOL))
+        self._say(RelayInfo(version("envweave"), PROTOCOL))
         try:
             while self._turn():
                 pass
@@ -146,12 +147,12 @@ class Relay:
             try:
                 with self._oom.children():
                     self._say(self._opened(told) if isinstance(told, Open) else self._made(told))
-            except (SandboxError, OptionError, WallDown, OSError) as error:
+            except (SandboxError, OptionError, WallSetupError, OSError) as error:
                 self._say(_failed(error))
         elif isinstance(told, Kill):
             if told.number == self._number:
                 self._end_session()
-            self._say(Ended(told.number, "unknown", 0))
+            self._say(SessionEnded(told.number, "unknown", 0))
         elif self._body is None or told.number != self._number:
             return  # it is gone, and the host has been told
         elif isinstance(told, Data):
@@ -159,7 +160,7 @@ class Relay:
             self._feed()
         elif isinstance(told, Interrupt):
             self._body.interrupt()
-        elif isinstance(told, Look):
+        elif isinstance(told, InspectRequest):
             limit = self._body.excess()
             if limit is not None:
                 self._say(Beyond(told.number, limit))
@@ -168,26 +169,26 @@ class Relay:
 
     def _opened(self, told: Open) -> Opened:
         try:
-            self._nursery = Nursery(_options(told, told.isolation))
+            self._nursery = SessionFactory(_options(told, told.isolation))
             reasons = list(self._nursery.tier.reasons)
         except IsolationError as error:
             if told.isolation != "auto":
                 raise
             # The walls do not stand here. The container does, and the host is told so.
             reasons = [str(error)]
-            self._nursery = Nursery(_options(told, "none"))
+            self._nursery = SessionFactory(_options(told, "none"))
         tier = self._nursery.tier
         if tier.name == "none":
             _hide_memory()
         return Opened(tier.name, [one[:1000] for one in reasons[:4]])
 
-    def _made(self, told: Make) -> Made:
+    def _made(self, told: Make) -> SessionMade:
         self._end_session()
         if self._nursery is None:
             raise SandboxError("There is no sandbox yet.")
         self._body = self._nursery.body(told.seed, told.tools)
         self._number = told.number
-        return Made(told.number, self._body.work or WORK)
+        return SessionMade(told.number, self._body.work or WORK)
 
     def _feed(self) -> None:
         """Give the session what it takes of what the host sent."""
@@ -222,7 +223,7 @@ class Relay:
         death = self._body.death()
         self._end_session()
         kind = "unknown" if death.kind == "lost" else death.kind
-        self._say(Ended(self._number, kind, death.code))
+        self._say(SessionEnded(self._number, kind, death.code))
 
     def _end_session(self) -> None:
         body, self._body = self._body, None
@@ -245,7 +246,7 @@ class _Orphans:
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def bury(self, nursery: Nursery | None) -> None:
+    def bury(self, nursery: SessionFactory | None) -> None:
         """Bury all but the templates, whose end is the nursery's to see."""
         os.read(self.wakes, 4096)
         own = [] if nursery is None else nursery.template_pids()
@@ -274,7 +275,7 @@ class _Expendable:
             os.pwrite(self._score, self._own, 0)
 
 
-def _options(told: Open, isolation: WantedIsolation) -> Options:
+def _options(told: Open, isolation: WantedIsolation) -> SandboxConfig:
     return read_options(
         limits=Limits(**cast("dict[str, Any]", told.limits)),
         preload=told.preload,
@@ -296,7 +297,7 @@ def _hide_memory() -> None:
 
 
 def _failed(error: Exception) -> Failed:
-    text = (error.text if isinstance(error, WallDown) else str(error))[:TEXT_CHARACTERS]
+    text = (error.text if isinstance(error, WallSetupError) else str(error))[:TEXT_CHARACTERS]
     if isinstance(error, OptionError):
         return Failed("OptionError", text)
     if isinstance(error, IsolationError):

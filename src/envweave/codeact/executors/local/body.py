@@ -18,17 +18,17 @@ from envweave.codeact.executors.local.interrupts import Interrupts
 from envweave.codeact.executors.local.line import Line
 from envweave.codeact.executors.local.runner import Runner
 from envweave.errors import BranchError
-from envweave.sandbox.config import Limits
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
-from envweave.sandbox.processes.process import Body, Death
-from envweave.sandbox.processes.watcher import Calls
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.process import ExitReason, SessionHandle
+from envweave.sandbox.processes.watcher import WatcherCalls
 
 logger = logging.getLogger("envweave.codeact")
 
 
 @final
 class ThreadBody:
-    """A thread that runs code, and its folder. See `Body` for what each method promises.
+    """A thread that runs code, and its folder. See `SessionHandle` for what each method promises.
 
     A thread cannot be killed. One that does not end is left behind: it is a daemon, nobody hears
     it, and its folder goes with it.
@@ -62,7 +62,7 @@ class ThreadBody:
 
     is_stopped = False
 
-    def watch(self, calls: Calls, in_use: threading.Lock) -> None:
+    def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
         """Do nothing: a thread has no walls, and cannot be stopped."""
 
     def wake(self) -> None:
@@ -80,16 +80,16 @@ class ThreadBody:
             self.socket.shutdown(socket.SHUT_RDWR)
         self.interrupts.interrupt(again=True)
 
-    def death(self) -> Death:
+    def death(self) -> ExitReason:
         """Say that the code ended it: nobody else can."""
         self.kill()
-        return Death("unknown")
+        return ExitReason("unknown")
 
     def excess(self) -> Literal["disk"] | None:
         """Say whether its folder holds more than it may."""
         return "disk" if self._folder.is_over() else None
 
-    def branch(self, seed: int | None, deadline: float) -> Body:  # noqa: ARG002 - a `Body`'s
+    def branch(self, seed: int | None, deadline: float) -> SessionHandle:  # noqa: ARG002 - a `SessionHandle`'s
         """Refuse: a thread cannot be copied."""
         raise BranchError("Code that runs in this process cannot be branched. Use the sandbox.")
 

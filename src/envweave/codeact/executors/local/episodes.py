@@ -19,12 +19,12 @@ from envweave.codeact.injected.variables import look
 from envweave.codeact.models import Variable
 from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.config import Limits
 from envweave.sandbox.inside import channel
 from envweave.sandbox.inside import interrupts as inside_interrupts
 from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.results import ExecutionResult, ToolCall
-from envweave.sandbox.tools import Tools
+from envweave.sandbox.tools import SandboxTools
 
 logger = logging.getLogger("envweave.codeact")
 
@@ -50,7 +50,7 @@ class LocalEpisode:
     def __init__(
         self, make: Interpreting, limits: Limits, seed: int | None, tools: Functions, *, files: bool
     ) -> None:
-        table = Tools({**tools, **gates()} if files else dict(tools))
+        table = SandboxTools({**tools, **gates()} if files else dict(tools))
         self._limits = limits
         self._body = body = ThreadBody(limits)
         try:
@@ -104,9 +104,9 @@ class LocalEpisode:
             logger.warning("code did not end when it was interrupted; its thread is left behind")
 
 
-def _bound(table: Tools, body: ThreadBody, *, files: bool) -> Mapping[str, Any]:
+def _bound(table: SandboxTools, body: ThreadBody, *, files: bool) -> Mapping[str, Any]:
     """Return the functions that code calls."""
-    line = cast("channel.Line", body.line)  # it asks, as the sandbox's does
+    line = cast("channel.SessionChannel", body.line)  # it asks, as the sandbox's does
     interrupts = cast("inside_interrupts.Interrupts", body.interrupts)
     bound: dict[str, Any] = {face.name: make_tool(face, line, interrupts) for face in table.faces()}
     if files:

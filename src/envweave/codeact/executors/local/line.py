@@ -14,7 +14,7 @@ import msgspec
 from envweave.codeact.executors.local.interrupts import Interrupts
 from envweave.sandbox.inside.channel import TooLargeError
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.messages import HEADER_BYTES, Answer, Called, ToSession
+from envweave.sandbox.protocol.messages import HEADER_BYTES, Called, ToolAnswer, ToSession
 from envweave.sandbox.protocol.plain_values import encode, read_from_host
 
 _READ_BYTES = 64 << 10
@@ -43,7 +43,7 @@ class Line:
         self._reading = threading.Lock()  # held by who reads; protects the frames
         self._frames = Frames(_LONGEST_FRAME)
         self._calls: deque[ToSession] = deque()
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, ToolAnswer] = {}
 
     def receive(self) -> ToSession:
         """Return what the host calls for next.
@@ -72,7 +72,7 @@ class Line:
         except OSError:
             raise HostGoneError from None
 
-    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Answer:
+    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
         """Call a tool of the host's and wait for its answer.
 
         An interrupt waits meanwhile: at the deadline the host answers, too.
@@ -100,7 +100,7 @@ class Line:
             if is_there():
                 return
             message = self._next()
-            if isinstance(message, Answer):
+            if isinstance(message, ToolAnswer):
                 self._answers[message.call] = message
             else:
                 self._calls.append(message)

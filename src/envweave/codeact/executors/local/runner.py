@@ -17,10 +17,10 @@ from envweave.codeact.executors.local.interrupts import Interrupts, TimeLimit
 from envweave.codeact.executors.local.line import HostGoneError, Line
 from envweave.codeact.executors.local.streams import KeptText, keeping
 from envweave.codeact.injected.variables_inside import show
-from envweave.sandbox.config import Limits
 from envweave.sandbox.inside.channel import TooLargeError
 from envweave.sandbox.inside.reprs import show_briefly, show_value
-from envweave.sandbox.protocol.messages import Failure, Finished, Run
+from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.messages import Failure, Run, RunFinished
 from envweave.sandbox.protocol.plain_values import pack
 
 logger = logging.getLogger("envweave.codeact")
@@ -99,7 +99,7 @@ class Runner:
         stdout, out_cut = self._stdout.take()
         stderr, err_cut = self._stderr.take()
         self._send(
-            Finished(
+            RunFinished(
                 message.id,
                 stdout,
                 stderr,
@@ -136,7 +136,7 @@ class Runner:
             return show(self._interpreter.variables(), self._own, ask=code == LOOKS[True])
         return self._interpreter.run(code)
 
-    def _send(self, finished: Finished) -> None:
+    def _send(self, finished: RunFinished) -> None:
         """Send it; without its value, or without what it printed, where that is too large."""
         dropped: dict[str, Any] = {"value": None, "plain": False}
         silent: dict[str, Any] = {**dropped, "stdout": "", "stderr": "", "cut": True}
