@@ -319,7 +319,8 @@ RESULTS = Results("sandbox", tables, chart)
 
 def _library(text: str) -> str:
     if not any(text in name for name in ALL):
-        raise argparse.ArgumentTypeError(f"no library has {text!r} in its name: {', '.join(ALL)}")
+        known = "; ".join(ALL)
+        raise argparse.ArgumentTypeError(f"no library has {text!r} in its name. Known: {known}")
     return text
 
 
