@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.measurement.processes import NotAvailableError
 from envweave.bench.solo import (
-    Contender,
-    Contest,
+    Candidate,
+    Comparison,
     Rate,
     best,
     contest,
@@ -20,8 +20,8 @@ from envweave.bench.solo import (
 )
 
 __all__ = [
-    "Contender",
-    "Contest",
+    "Candidate",
+    "Comparison",
     "Measure",
     "Rate",
     "Settings",

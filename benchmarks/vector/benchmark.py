@@ -25,8 +25,8 @@ from typing import Any
 
 import envweave as ew
 from benchmarks.measurement.comparison import (
-    Contender,
-    Contest,
+    Candidate,
+    Comparison,
     Rate,
     Settings,
     best,
@@ -47,8 +47,8 @@ from benchmarks.vector.libraries import (
     PUFFER_WORKERS,
     SCALING,
     SCALING_SIZES,
-    Comparison,
     OpenVector,
+    VectorComparison,
     end_leftover_processes,
     open_vector,
     why_missing,
@@ -116,7 +116,7 @@ def _version(package: str) -> str | None:
 class OpenVectors:
     """The open vectors of one comparison."""
 
-    contenders: list[Contender] = field(default_factory=list)
+    contenders: list[Candidate] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -158,7 +158,7 @@ def open_vectors(
                 if chosen:
                     vectors.settings[name] = chosen
                 closing.append((name, vector.close))
-                vectors.contenders.append(Contender(name, vector.step))
+                vectors.contenders.append(Candidate(name, vector.step))
         yield vectors
     finally:
         for name, close in closing:
@@ -187,8 +187,8 @@ def _fastest_settings(name: str, kind: Kind, num_envs: int, settings: Settings) 
             problem = error
             continue
         try:
-            measure(Contender(name, vector.step), settings.seconds / 10)
-            rates.append((measure(Contender(name, vector.step), settings.seconds / 2), one))
+            measure(Candidate(name, vector.step), settings.seconds / 10)
+            rates.append((measure(Candidate(name, vector.step), settings.seconds / 2), one))
         finally:
             vector.close()
     if not rates:
@@ -196,7 +196,7 @@ def _fastest_settings(name: str, kind: Kind, num_envs: int, settings: Settings) 
     return max(rates, key=lambda pair: pair[0])[1]
 
 
-def _contest(vectors: OpenVectors, settings: Settings) -> Contest:
+def _contest(vectors: OpenVectors, settings: Settings) -> Comparison:
     @contextlib.contextmanager
     def turn(name: str) -> Iterator[None]:
         # PufferLib's workers spin for half a second after their last step and would take the cores
@@ -214,7 +214,7 @@ def _contest(vectors: OpenVectors, settings: Settings) -> Contest:
     return outcome
 
 
-def run_comparison(row: Comparison, settings: Settings, *, reads: bool) -> dict[str, Any]:
+def run_comparison(row: VectorComparison, settings: Settings, *, reads: bool) -> dict[str, Any]:
     """Run one comparison."""
     with open_vectors(row.names, KINDS[row.kind], row.num_envs, settings, reads=reads) as vectors:
         rates = _contest(vectors, settings).rates
@@ -270,8 +270,8 @@ def run_single(settings: Settings, *, reads: bool) -> list[dict[str, Any]]:
         with ew.make(environment, autoreset=True) as env:
             outcome = contest(
                 [
-                    Contender(DIRECT, _episodes(direct.reset, get_step(direct), action)),
-                    Contender(MAKE, _episodes(env.reset, env.step, action, reads=reads)),
+                    Candidate(DIRECT, _episodes(direct.reset, get_step(direct), action)),
+                    Candidate(MAKE, _episodes(env.reset, env.step, action, reads=reads)),
                 ],
                 repeats=settings.repeats,
                 seconds=settings.seconds,

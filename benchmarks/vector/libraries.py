@@ -327,7 +327,7 @@ def end_leftover_processes() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class VectorComparison:
     """One comparison.
 
     Attributes:
@@ -355,26 +355,26 @@ class Comparison:
         return list(dict.fromkeys([self.ours, *others, *self.also]))
 
 
-def _in_process(kind: str, what: str, num_envs: int) -> Comparison:
+def _in_process(kind: str, what: str, num_envs: int) -> VectorComparison:
     title = f"in this process, {what}"
     key = f"serial-{kind}-{num_envs}"
-    return Comparison(key, title, kind, num_envs, SERIAL, ((SYNC, PUFFER),))
+    return VectorComparison(key, title, kind, num_envs, SERIAL, ((SYNC, PUFFER),))
 
 
-def _in_workers(kind: str, what: str, num_envs: int, *against: str) -> Comparison:
+def _in_workers(kind: str, what: str, num_envs: int, *against: str) -> VectorComparison:
     title = f"in worker processes, {what}"
     key = f"process-{kind}-{num_envs}"
-    return Comparison(key, title, kind, num_envs, PROCESS, tuple((name,) for name in against))
+    return VectorComparison(key, title, kind, num_envs, PROCESS, tuple((name,) for name in against))
 
 
-COMPARISONS: tuple[Comparison, ...] = (
+COMPARISONS: tuple[VectorComparison, ...] = (
     _in_process("own", "own buffer", 256),
     _in_process("own", "own buffer", 64),
     _in_process("fresh", "fresh arrays", 256),
     _in_process("fresh", "fresh arrays", 64),
     _in_process("infos", "with infos", 256),
     _in_process("infos", "with infos", 64),
-    Comparison(
+    VectorComparison(
         "serial-cartpole-256",
         "in this process, CartPole",
         "cartpole",
@@ -382,7 +382,7 @@ COMPARISONS: tuple[Comparison, ...] = (
         SERIAL,
         ((SYNC, PUFFER), (ENVPOOL,)),
     ),
-    Comparison(
+    VectorComparison(
         "process-own-256",
         "in worker processes, own buffer",
         "own",
@@ -393,7 +393,7 @@ COMPARISONS: tuple[Comparison, ...] = (
     ),
     _in_workers("cartpole", "CartPole", 256, ASYNC, PUFFER_WORKERS, ENVPOOL),
     _in_workers("cpu", "200 µs of computing", 64, SERIAL, ASYNC, PUFFER_WORKERS),
-    Comparison(
+    VectorComparison(
         "async-io-256",
         "on one event loop, 1 ms of waiting",
         "io",
@@ -402,7 +402,7 @@ COMPARISONS: tuple[Comparison, ...] = (
         ((ASYNC,),),
         (THREADS,),
     ),
-    Comparison(
+    VectorComparison(
         "stragglers-256",
         "first-ready, 5 % of steps take 50 ms",
         "stragglers",

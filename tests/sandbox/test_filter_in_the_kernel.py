@@ -71,7 +71,10 @@ values = (3, 70, 0x8000_0000)
 wide = 5 << 32 | 9
 rules = {
     "getpriority": seccomp.Rule(seccomp.refuse(1001), (
-        seccomp.RuleCase((seccomp.ArgumentCheck(0, values), seccomp.ArgumentCheck(1, (8,), 12)), seccomp.refuse(1002)),
+        seccomp.RuleCase(
+            (seccomp.ArgumentCheck(0, values), seccomp.ArgumentCheck(1, (8,), 12)),
+            seccomp.refuse(1002),
+        ),
         seccomp.RuleCase((seccomp.ArgumentCheck(5, (wide,)),), seccomp.refuse(1003)),
     )),
 }
