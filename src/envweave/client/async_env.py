@@ -19,8 +19,8 @@ from envweave.errors import (
     EnvWeaveError,
     StateFailedError,
 )
+from envweave.session.episode_tracker import with_autoreset
 from envweave.types import ResetResult, State, StepResult
-from envweave.vector.episode_tracker import with_autoreset
 from envweave.wire.protocol import EncodeError
 
 
