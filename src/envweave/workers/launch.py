@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, final
 
+from envweave.lifetime import OwnerProcess
 from envweave.types import EpisodeEnd
 from envweave.workers.channel import Channel, PeerGoneError, uninterrupted
 from envweave.workers.deadlines import CodeClock
@@ -81,7 +82,7 @@ class WorkerProcess:
         fds: Iterable[int] = (),
         stdout: int | None = None,
     ) -> None:
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._clock = clock
         ours, theirs = socket.socketpair()
         boot = _BOOT.format(title=title)
@@ -286,7 +287,7 @@ class WorkerProcess:
     @property
     def is_ours(self) -> bool:
         """Whether this process started it, and is not a forked copy of the one that did."""
-        return self._owner == os.getpid()
+        return self._owner.is_current
 
     def close(self) -> None:
         """Close the connection to it, and what watches it. May be called twice."""

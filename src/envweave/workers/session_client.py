@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import pickle
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError, format_error
+from envweave.lifetime import OwnerProcess
 from envweave.workers.channel import FrameBuffer, encode_message, frame
 from envweave.workers.deadlines import CodeClock
 from envweave.workers.launch import CLOSE_S, WorkerLostError, WorkerProcess
@@ -41,7 +41,7 @@ class WorkerSlot:
         self._clock = CodeClock(self._words)
         self._by_value = False
         self._is_ended = False
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._numbers = 0
 
     def launch(self) -> WorkerProcess:
@@ -134,7 +134,7 @@ class WorkerSlot:
 
         Does nothing in a forked copy of the process that started it.
         """
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         self._is_ended = True
         self.lose(WorkerLostError("it was closed"))

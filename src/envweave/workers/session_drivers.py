@@ -6,11 +6,8 @@ A worker that is lost ends the episodes of its sessions; another one is started 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import warnings
-import weakref
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -21,6 +18,7 @@ from envweave.errors import (
     EnvWeaveError,
     StateFailedError,
 )
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
@@ -33,6 +31,8 @@ from envweave.workers.session_worker import WorkerReply
 logger = logging.getLogger("envweave.session")
 
 INTERRUPTED = WorkerLostError("the last call was interrupted")
+
+_WARNING = "{} in a worker process was dropped without close(). Use it in {} block, or close it."
 
 
 class _WorkerEpisode:
@@ -91,9 +91,9 @@ class ProcessDriver(_WorkerEpisode):
     def __init__(self, slot: WorkerSlot, info: WorkerInfo, *, autoreset: bool) -> None:
         super().__init__(info, 0, autoreset=autoreset)
         self._slot = slot
-        self._unclosed = weakref.finalize(self, _dropped, slot, self.interface.name)
-        self._unclosed.atexit = False
-        atexit.register(slot.end)
+        self._unclosed = CloseGuard(
+            self, slot.end, _WARNING.format(self.interface.name, "a `with`")
+        )
 
     def reset(self, **kwargs: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
@@ -165,10 +165,9 @@ class ProcessDriver(_WorkerEpisode):
     def close(self) -> None:
         """Close the environment and end its worker, once."""
         self._is_closed = True
-        if self._unclosed.detach() is None:
+        if not self._unclosed.disarm():
             return
         slot = self._slot
-        atexit.unregister(slot.end)
         try:
             if slot.worker is not None:
                 with contextlib.suppress(WorkerLostError):
@@ -177,17 +176,6 @@ class ProcessDriver(_WorkerEpisode):
                         slot.decode_reply(decode_message(slot.worker.receive())[1])
         finally:
             slot.end()
-
-
-def _dropped(slot: WorkerSlot, name: str) -> None:
-    atexit.unregister(slot.end)
-    slot.end()
-    warnings.warn(
-        f"{name} in a worker process was dropped without close(). Use it in a `with` block, or "
-        "close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )
 
 
 @final
@@ -201,8 +189,8 @@ class AsyncProcessDriver(_WorkerEpisode):
         self._connection = connection
         self._generation = connection.generation
         self._running: str | None = None
-        self._unclosed = weakref.finalize(self, _async_dropped, connection, self.interface.name)
-        self._unclosed.atexit = False
+        warning = _WARNING.format(self.interface.name, "an `async with`")
+        self._unclosed = CloseGuard(self, connection.drop_one, warning, at_exit=AtExit.NOTHING)
 
     @contextlib.contextmanager
     def _exclusive(self, call: str) -> Iterator[None]:
@@ -274,17 +262,6 @@ class AsyncProcessDriver(_WorkerEpisode):
     async def close(self) -> None:
         """Close the environment, once; with the last of a worker, end that."""
         self._is_closed = True
-        if self._unclosed.detach() is not None:
+        if self._unclosed.disarm():
             is_current = self._generation == self._connection.generation
             await self._connection.close_one(self._index, is_current=is_current)
-
-
-def _async_dropped(connection: AsyncWorkerConnection, name: str) -> None:
-    if not connection.drop_one():
-        return
-    warnings.warn(
-        f"{name} in a worker process was dropped without close(). Use it in an `async with` "
-        "block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )

@@ -9,10 +9,7 @@ watch, or the caller asked for a number of workers.
 
 from __future__ import annotations
 
-import atexit
 import time
-import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from envweave.codec import AnySpec, Mismatch
 from envweave.codec.scalars import IntSpec
 from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
+from envweave.lifetime import CloseGuard
 from envweave.session import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
@@ -80,9 +78,12 @@ class ProcessTransport:
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._sent: dict[int, Any] = {}  # the actions of local rows that wait for their turn
         self._passed_over = False  # whether some of these waited while the workers' were enough
-        self._unclosed = weakref.finalize(self, _dropped, pool)
-        self._unclosed.atexit = False
-        atexit.register(pool.close)
+        self._unclosed = CloseGuard(
+            self,
+            pool.close,
+            f"A vector in {len(pool.shards)} worker processes was dropped without close(). Use it "
+            "in a `with` block, or close it.",
+        )
 
     # Between steps
 
@@ -352,7 +353,7 @@ class ProcessTransport:
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
-        if not self._unclosed.alive:
+        if not self._unclosed.is_armed:
             return
         failures: list[BaseException] = []
         try:
@@ -366,8 +367,7 @@ class ProcessTransport:
             if self._memory is not None:
                 self._memory.close()
         # Only now, so that it can be called again after an interrupt.
-        self._unclosed.detach()
-        atexit.unregister(self._pool.close)
+        self._unclosed.disarm()
         if failures:
             raise failures[0]
 
@@ -382,14 +382,3 @@ def _with_index(index: int, error: EnvWeaveError) -> EnvWeaveError:
     if isinstance(error, ToolCallOpenError):
         return ToolCallOpenError(f"actions[{index}]: {error}")
     return type(error)(f"actions[{index}]{str(error).removeprefix('action')}")
-
-
-def _dropped(pool: WorkerPool) -> None:
-    atexit.unregister(pool.close)
-    pool.close()
-    warnings.warn(
-        f"A vector in {len(pool.shards)} worker processes was dropped without close(). Use it "
-        "in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, format_error
+from envweave.lifetime import OwnerProcess
 from envweave.session.episode_tracker import advance_seed, with_autoreset
 from envweave.session.episodes import Position
 from envweave.types import EpisodeEnd, ResetResult, State
@@ -378,7 +378,7 @@ class WorkerPool:
         self._autoreset = autoreset
         self._timeout_s = timeout_s
         self._is_closed = False
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     @property
     def layout(self) -> Layout:
@@ -633,7 +633,7 @@ class WorkerPool:
 
     def close(self) -> list[Exception]:
         """Have every worker close its environments and end; return what failed."""
-        if not self._event.fds or self._owner != os.getpid():
+        if not self._event.fds or not self._owner.is_current:
             return []  # it is closed, or belongs to the process that this one was forked from
         self._is_closed = True
         failures: list[Exception] = []
