@@ -15,6 +15,7 @@ from place_worlds import ByProcess, Worker, opened, reset, step, until
 import envweave as ew
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
+from envweave.server.runtime import worker_connection
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.local import LocalRuntime
 from envweave.server.runtime.worker_host import ServerWorkerHost
@@ -65,9 +66,9 @@ class Counting(ew.Environment):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "OVERDUE_S", 0.0)
-    monkeypatch.setattr(worker_process, "SILENT_S", 0.5)
-    monkeypatch.setattr(worker_process, "CLOSE_S", 0.2)
+    monkeypatch.setattr(worker_connection, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(worker_connection, "SILENT_S", 0.5)
+    monkeypatch.setattr(worker_connection, "CLOSE_S", 0.2)
 
 
 @pytest.mark.slow  # starts server processes
@@ -75,14 +76,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    tell = worker_process.ServerWorkerProcess.tell
+    sent: list[str] = []
+    notify = worker_connection.ServerWorker.notify
 
-    def overheard(self: Any, method: str, *about: Any, **numbered: Any) -> None:
-        told.append(method)
-        tell(self, method, *about, **numbered)
+    def recording(self: Any, method: str, *args: Any, **number: Any) -> None:
+        sent.append(method)
+        notify(self, method, *args, **number)
 
-    monkeypatch.setattr(worker_process.ServerWorkerProcess, "tell", overheard)
+    monkeypatch.setattr(worker_connection.ServerWorker, "notify", recording)
 
     async def play() -> None:
         place = placed(SlowlyMade)
@@ -94,7 +95,7 @@ def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
 
         late = await step(slow, "hang", 1.0)
 
-        assert "ping" in told
+        assert "ping" in sent
         assert (late.end.reason, late.ready is not None) == ("timeout", True)
         assert (await step(mate)).observation["pid"] == pid
         assert place.health.replaced == 1  # it is to have no more sessions, with one that hangs

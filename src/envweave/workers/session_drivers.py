@@ -91,9 +91,8 @@ class ProcessDriver(_WorkerEpisode):
     def __init__(self, slot: WorkerSlot, info: WorkerInfo, *, autoreset: bool) -> None:
         super().__init__(info, 0, autoreset=autoreset)
         self._slot = slot
-        self._unclosed = CloseGuard(
-            self, slot.end, _WARNING.format(self.interface.name, "a `with`")
-        )
+        warning = _WARNING.format(self.interface.name, "a `with`")
+        self._unclosed = CloseGuard(self, slot.end, warning)
 
     def reset(self, **kwargs: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
