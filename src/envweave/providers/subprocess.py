@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, final
 
 from envweave.errors import CallOrderError, DefinitionError, StartupError
+from envweave.lifetime import OwnerProcess
 from envweave.providers.base import WatchedProvider
 from envweave.providers.child_main import BOOT
 from envweave.providers.import_paths import served_as
@@ -58,7 +59,7 @@ class ServerProcess:
 
             path = [str(import_folder())]
             command, variables = [python, "-P"], isolated_variables()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         ready_r, ready_w = os.pipe()
         # Nobody ever writes to it: the server reads its end when no copy of ours is left.
         life_r, life_w = os.pipe()
@@ -166,7 +167,7 @@ class ServerProcess:
 
         A forked copy of the process that started it leaves it alone.
         """
-        if self._life_fd < 0 or self._owner != os.getpid():
+        if self._life_fd < 0 or not self._owner.is_current:
             return
         process = self._process
         life_fd, self._life_fd = self._life_fd, -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import secrets
 import time
 import warnings
@@ -36,6 +35,7 @@ from envweave.errors import (
     SessionLostError,
     StartupError,
 )
+from envweave.lifetime import OwnerProcess
 from envweave.providers.cleanup import Owner, remove_leftovers
 from envweave.providers.docker.engine import (
     Engine,
@@ -127,7 +127,7 @@ class _ContainerLease:
     def __init__(self, engine: Engine, options: ContainerOptions) -> None:
         self._engine = engine
         self._memory = options.container().memory
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self.name = f"envweave-code-{secrets.token_hex(6)}"
         self.which = f"its container {self.name} of {options.image!r}"
 
@@ -160,7 +160,7 @@ class _ContainerLease:
 
     def remove(self) -> None:
         """Remove it, whatever it does. A forked copy of whoever started it leaves it alone."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         try:
             self._engine.remove(self.name)
