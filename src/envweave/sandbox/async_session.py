@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller, release_late, settle
 from envweave.sandbox.processes.process import SessionHandle
@@ -81,7 +81,7 @@ class AsyncSession:
         self._socket = body.socket
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
         self._descriptor = body.socket.fileno()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._look_s = 0.0
         self._is_closed = False
         self._is_half_sent = False
@@ -144,7 +144,7 @@ class AsyncSession:
 
     def interrupt(self) -> None:
         """Interrupt the code that runs. See `Session.interrupt`. Harmless when nothing runs."""
-        if self._talk.is_open and self._owner == os.getpid():
+        if self._talk.is_open and self._owner.is_current:
             self._talk.hurry()
             self._body.interrupt()
 
@@ -158,7 +158,7 @@ class AsyncSession:
     async def close(self) -> None:
         """End the session and everything in it. May be called twice."""
         self._is_closed = True
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             self._unclosed.detach()
             return
         if self._letting_go.is_done:
@@ -190,7 +190,7 @@ class AsyncSession:
         return f"<AsyncSession: {standing(self._talk, is_closed=self._is_closed)}>"
 
     def _enter(self, call: str) -> None:
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise forked(call)
         if not self._lock.acquire(blocking=False):
             raise BusyError(

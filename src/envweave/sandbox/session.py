@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.polling import WATCH_S, SocketPoller
 from envweave.sandbox.processes.process import SessionHandle
@@ -77,7 +77,7 @@ class Session:
         self._socket = body.socket
         self._patience = SocketPoller(body.socket)
         self._look_s = 0.0
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()  # held by the call under way, and while letting go
         self._thread = 0
         self._is_closed = False
@@ -199,7 +199,7 @@ class Session:
         it goes on regardless, the session is killed when the grace period is over. Harmless when
         nothing runs.
         """
-        if self._talk.is_open and self._owner == os.getpid():
+        if self._talk.is_open and self._owner.is_current:
             self._talk.hurry()
             self._body.interrupt()
 
@@ -213,7 +213,7 @@ class Session:
     def close(self) -> None:
         """End the session and everything in it. May be called twice, and from any thread."""
         self._is_closed = True
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             self._unclosed.detach()
             return
         if self._letting_go.is_done:
@@ -242,7 +242,7 @@ class Session:
         return f"<Session: {standing(self._talk, is_closed=self._is_closed)}>"
 
     def _enter(self, call: str) -> None:
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise forked(call)
         if not self._lock.acquire(blocking=False):
             raise BusyError(

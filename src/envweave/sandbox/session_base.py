@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import final
 
 from envweave.errors import CallOrderError, ClosedError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.session_protocol import SessionProtocol
@@ -27,7 +27,7 @@ class SessionFinalizer:
     """
 
     def __init__(self, body: SessionHandle, on_close: Callable[[], None] | None) -> None:
-        self.owner = os.getpid()
+        self.owner = OwnerProcess()
         self.is_done = False
         self._body = body
         self._on_close = on_close
@@ -36,7 +36,7 @@ class SessionFinalizer:
     def __call__(self) -> None:
         """Let go. Harmless twice."""
         with self._lock:
-            if self.is_done or self.owner != os.getpid():
+            if self.is_done or not self.owner.is_current:
                 return
             self.is_done = True
         try:
@@ -48,7 +48,7 @@ class SessionFinalizer:
 
 def dropped(letting_go: SessionFinalizer) -> None:
     """Let go of a session that nobody closed, and say so."""
-    if letting_go.is_done or letting_go.owner != os.getpid():
+    if letting_go.is_done or not letting_go.owner.is_current:
         return
     letting_go()
     warnings.warn(
