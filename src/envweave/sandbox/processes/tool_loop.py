@@ -24,7 +24,7 @@ class ToolLoop:
         self._lock = threading.Lock()  # protects the making and the ending of the thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._owner = 0
+        self._owner = OwnerProcess()
 
     def run(self, name: str, make: Callable[[], Awaitable[Any]], left_s: float) -> Any:
         """Run what `make` returns, on the loop's thread; return its result.
