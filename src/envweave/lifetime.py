@@ -48,11 +48,11 @@ class CloseGuard:
         *,
         at_exit: AtExit = AtExit.RELEASE,
     ) -> None:
-        self._release = release
+        self._at_exit: Callable[[], Any] | None = None
         self._finalizer = weakref.finalize(owner, _release_dropped, release, warning)
         self._finalizer.atexit = at_exit is AtExit.WARN
         if at_exit is AtExit.RELEASE:
-            atexit.register(release)
+            self._at_exit = atexit.register(release)
 
     @property
     def is_armed(self) -> bool:
@@ -61,7 +61,8 @@ class CloseGuard:
 
     def disarm(self) -> bool:
         """Do nothing any more: the object is closed. Return whether it was armed until now."""
-        atexit.unregister(self._release)
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
         return self._finalizer.detach() is not None
 
 
