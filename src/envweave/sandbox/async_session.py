@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, final
@@ -25,7 +24,6 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
     SessionFinalizer,
     closed,
-    dropped,
     forked,
     has_hung_up,
     standing,
@@ -90,8 +88,7 @@ class AsyncSession:
         self._closers: list[asyncio.Future[None]] = []  # who wait for that call to let go
         self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
-        self._unclosed = weakref.finalize(self, dropped, self._letting_go)
-        self._unclosed.atexit = False
+        self._unclosed = self._letting_go.guard(self)
 
     async def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
         """Run code, and return what it came to. See `Session.run`."""
@@ -159,7 +156,7 @@ class AsyncSession:
         """End the session and everything in it. May be called twice."""
         self._is_closed = True
         if not self._owner.is_current:
-            self._unclosed.detach()
+            self._unclosed.disarm()
             return
         if self._letting_go.is_done:
             return
@@ -212,7 +209,7 @@ class AsyncSession:
             idle.get_loop().call_soon_threadsafe(settle, idle)
 
     def _let_go(self) -> None:
-        self._unclosed.detach()
+        self._unclosed.disarm()
         self._letting_go()
 
     async def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, final
@@ -23,7 +22,6 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
     SessionFinalizer,
     closed,
-    dropped,
     forked,
     has_hung_up,
     standing,
@@ -83,8 +81,7 @@ class Session:
         self._is_closed = False
         self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
-        self._unclosed = weakref.finalize(self, dropped, self._letting_go)
-        self._unclosed.atexit = False
+        self._unclosed = self._letting_go.guard(self)
 
     def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
         """Run code, and return what it came to. Whatever the code does, this does not raise.
@@ -214,7 +211,7 @@ class Session:
         """End the session and everything in it. May be called twice, and from any thread."""
         self._is_closed = True
         if not self._owner.is_current:
-            self._unclosed.detach()
+            self._unclosed.disarm()
             return
         if self._letting_go.is_done:
             return
@@ -263,7 +260,7 @@ class Session:
             self._lock.release()
 
     def _let_go(self) -> None:
-        self._unclosed.detach()
+        self._unclosed.disarm()
         self._letting_go()
 
     def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:
