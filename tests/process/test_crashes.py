@@ -140,7 +140,7 @@ def test_an_answer_that_cannot_be_read_loses_its_worker() -> None:
         batch = venv.step([RAISE, GO])
 
         assert [row.end and row.end.reason for row in batch] == ["lost", None]
-        assert "its answer cannot be read: TypeError" in batch[0].end.cause
+        assert "its reply cannot be read: TypeError" in batch[0].end.cause
         assert venv.step([GO, GO]).valid.all()
 
     with ew.make(Unreadable, **how) as env:
@@ -148,5 +148,5 @@ def test_an_answer_that_cannot_be_read_loses_its_worker() -> None:
 
         result = env.step(RAISE)
 
-        assert "its answer cannot be read: TypeError" in result.end.cause
+        assert "its reply cannot be read: TypeError" in result.end.cause
         assert env.step(GO).valid

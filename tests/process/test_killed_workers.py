@@ -178,9 +178,9 @@ def test_a_second_kill_before_anybody_was_told_of_the_first_skips_no_episode() -
         kill(batch.current[0, 0])
         with pytest.raises(StateFailedError, match=r"Environments 0: .*SIGKILL"):
             venv.state()
-        shard = venv._transport._fleet.shards[0]  # nobody is told of its new worker's process
-        shard.settle()
-        kill(shard.worker.pid)
+        shard = venv._transport._pool.shards[0]  # whose new process nothing reports
+        shard.await_respawn()
+        kill(shard.worker.process.pid)
         with pytest.raises(StateFailedError, match=r"Environments 0: .*SIGKILL"):
             venv.state()
 

@@ -75,7 +75,7 @@ def test_closing_ends_an_environment_that_never_closes(monkeypatch: pytest.Monke
 def test_one_environment_that_never_closes_is_ended_too(
     monkeypatch: pytest.MonkeyPatch, timeout_s: float | None
 ) -> None:
-    monkeypatch.setattr("envweave.workers.session_env.CLOSE_S", 0.2)
+    monkeypatch.setattr("envweave.workers.session_drivers.CLOSE_S", 0.2)
     env = ew.make(NeverCloses, backend="process", timeout_s=timeout_s)
     env.reset(seed=5)
 

@@ -15,10 +15,13 @@ from place_worlds import ByProcess, Worker, opened, reset, step, until
 import envweave as ew
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
-from envweave.server.runtime import worker_main, worker_process
+from envweave.server.runtime import worker_connection
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.local import LocalRuntime
+from envweave.server.runtime.worker_host import ServerWorkerHost
 from envweave.server.runtime.workers import WorkerRuntime
+from envweave.wire.encoding import MSGPACK
+from envweave.workers import launch
 
 
 def run(test: Any) -> Any:
@@ -63,9 +66,9 @@ class Counting(ew.Environment):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "OVERDUE_S", 0.0)
-    monkeypatch.setattr(worker_process, "SILENT_S", 0.5)
-    monkeypatch.setattr(worker_process, "CLOSE_S", 0.2)
+    monkeypatch.setattr(worker_connection, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(worker_connection, "SILENT_S", 0.5)
+    monkeypatch.setattr(worker_connection, "CLOSE_S", 0.2)
 
 
 @pytest.mark.slow  # starts server processes
@@ -73,14 +76,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    tell = worker_process.ServerWorkerProcess.tell
+    sent: list[str] = []
+    notify = worker_connection.ServerWorker.notify
 
-    def overheard(self: Any, method: str, *about: Any, **numbered: Any) -> None:
-        told.append(method)
-        tell(self, method, *about, **numbered)
+    def recording(self: Any, method: str, *args: Any, **number: Any) -> None:
+        sent.append(method)
+        notify(self, method, *args, **number)
 
-    monkeypatch.setattr(worker_process.ServerWorkerProcess, "tell", overheard)
+    monkeypatch.setattr(worker_connection.ServerWorker, "notify", recording)
 
     async def play() -> None:
         place = placed(SlowlyMade)
@@ -92,7 +95,7 @@ def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
 
         late = await step(slow, "hang", 1.0)
 
-        assert "ping" in told
+        assert "ping" in sent
         assert (late.end.reason, late.ready is not None) == ("timeout", True)
         assert (await step(mate)).observation["pid"] == pid
         assert place.health.replaced == 1  # it is to have no more sessions, with one that hangs
@@ -137,18 +140,18 @@ def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
         (runner,) = await opened(place)
         pid = (await reset(runner)).observation["pid"]
         tried = asyncio.Event()
-        popen = worker_process.subprocess.Popen
+        popen = launch.subprocess.Popen
 
         def full(*_: Any, **__: Any) -> Any:
             tried.set()
             raise OSError(errno.EMFILE, "Too many open files")
 
-        monkeypatch.setattr(worker_process.subprocess, "Popen", full)
+        monkeypatch.setattr(launch.subprocess, "Popen", full)
         os.kill(pid, signal.SIGKILL)
         await asyncio.wait_for(tried.wait(), 20.0)
         with pytest.raises(ew.errors.CapacityError, match="Too many open files"):
             await place.open(SessionOptions())
-        monkeypatch.setattr(worker_process.subprocess, "Popen", popen)
+        monkeypatch.setattr(launch.subprocess, "Popen", popen)
 
         await until(lambda: place.health.workers == 1)
 
@@ -182,25 +185,22 @@ def test_a_worker_remembers_nothing_of_sessions_that_could_not_be_made() -> None
             if not Fragile.is_whole:
                 raise RuntimeError("no licence")
 
-    async def play() -> worker_main.Worker:
-        ours, theirs = worker_process.socket.socketpair()
-        worker = worker_main.Worker(theirs, bytearray())
-        worker._place = LocalRuntime(EnvSpec("worker", Fragile), {}, ServerOptions())
-        await worker._place.start()
-        (await worker._place.open(SessionOptions())).is_live
+    async def play() -> ServerWorkerHost:
+        worker = ServerWorkerHost(bytearray())
+        worker._runtime = LocalRuntime(EnvSpec("worker", Fragile), {}, ServerOptions())
+        await worker._runtime.start()
+        (await worker._runtime.open(SessionOptions())).is_live
         Fragile.is_whole = False
         wishes = {"autoreset": False, "position": None}
-        packed = worker_main.MSGPACK.encode(wishes)
+        packed = MSGPACK.encode(wishes)
         for number in range(5):
             opening = asyncio.ensure_future(worker._carry_out("open", number, packed, None))
             await asyncio.sleep(0)
-            await worker._carry_out("close", number, worker_main.MSGPACK.encode({}), None)
+            await worker._carry_out("close", number, MSGPACK.encode({}), None)
             with pytest.raises(ew.errors.DefinitionError):
                 await opening
-            await worker._carry_out("close", number, worker_main.MSGPACK.encode({}), None)
-        await worker._place.close()
-        ours.close()
-        theirs.close()
+            await worker._carry_out("close", number, MSGPACK.encode({}), None)
+        await worker._runtime.close()
         return worker
 
     worker = run(play())

@@ -9,20 +9,26 @@ from functools import partial
 from typing import Any
 
 from envweave.backends import inproc
-from envweave.errors import DefinitionError, EnvWeaveError, OptionError
+from envweave.errors import DefinitionError, OptionError
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector import BatchTransport
 from envweave.vector.process.row_state import RowState
-from envweave.vector.process.shared_memory import EventFd, TurnSlot, TurnTable, cores, looks
-from envweave.vector.process.transport import ProcessTransport, Share
-from envweave.vector.process.vector_worker import WorkerInfo
+from envweave.vector.process.transport import LocalShard, ProcessTransport
+from envweave.vector.process.turns import (
+    EventFd,
+    TurnChannels,
+    TurnSlot,
+    TurnTable,
+    cores,
+    spin_count,
+)
 from envweave.vector.process.worker_pool import WorkerPool, WorkerShard
 from envweave.vector.transport import AsyncTransport, Transport
+from envweave.workers.launch import WorkerLostError, WorkerProcess
+from envweave.workers.main import WorkerInfo
 from envweave.workers.pickling import pack_definition
-from envweave.workers.session_async_env import AsyncProcessDriver
-from envweave.workers.session_client import AsyncWorkerConnection, WorkerConnection
-from envweave.workers.session_env import ProcessDriver
-from envweave.workers.worker_process import WorkerIPC, WorkerLostError, WorkerProcess
+from envweave.workers.session_client import AsyncWorkerConnection, WorkerSlot
+from envweave.workers.session_drivers import AsyncProcessDriver, ProcessDriver
 
 
 def start_vector(
@@ -30,69 +36,71 @@ def start_vector(
     kwargs: Mapping[str, Any],
     options: MakeOptions,
     num_envs: int,
-    make_own: Callable[[int], Any],
+    make_local: Callable[[int], Any],
 ) -> ProcessTransport:
     """Start the workers of a vector.
 
     Args:
         spec: What the environments are made from.
-        kwargs: What the caller gave on top.
+        kwargs: Keywords of the caller's, on top of the spec's.
         options: How they are run.
         num_envs: How many there are.
-        make_own: Makes so many of them in this process, for the caller's own thread to step.
+        make_local: Makes so many of them in this process, for the caller's own thread to step.
 
     Raises:
         EnvWeaveError: An environment could not be made; it is named, once.
     """
-    num_workers, has_share = _plan(options, num_envs)
-    shares = _shares(num_envs, num_workers + has_share)
-    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
-    definitions = [pack_definition(spec, kwargs, there, rows, num_envs) for rows in shares]
-    board, bell = TurnTable.of(len(shares)), EventFd.new()
-    spin = looks(num_workers + 1)
+    num_workers, has_local = _plan(options, num_envs)
+    shards_rows = _split(num_envs, num_workers + has_local)
+    worker_options = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    definitions = [
+        pack_definition(spec, kwargs, worker_options, rows, num_envs) for rows in shards_rows
+    ]
+    table, event = TurnTable.of(len(shards_rows)), EventFd.new()
+    spins = spin_count(num_workers + 1)
 
     def shard(index: int, rows: range) -> WorkerShard:
-        seat = WorkerIPC(board, TurnSlot.of(index), EventFd.new(), bell, spin)
-        return WorkerShard(seat, rows, definitions[index], options.timeout_s)
+        turns = TurnChannels(table, TurnSlot.of(index), EventFd.new(), event, spins)
+        return WorkerShard(turns, rows, definitions[index], options.timeout_s)
 
-    shards = [shard(index, rows) for index, rows in enumerate(shares)]
-    own: Share | None = None
+    shards = [shard(index, rows) for index, rows in enumerate(shards_rows)]
+    local: LocalShard | None = None
     try:
-        _launch(shards[has_share:])
-        if has_share:
-            own = make_own(len(shares[0]))  # while the others are made over there
-            if own.interface.is_async:
-                # An event loop in the caller's thread would hold up the others.
-                own.close()
-                own, has_share = None, False
+        _launch(shards[has_local:])
+        if has_local:
+            local = make_local(len(shards_rows[0]))  # while the workers make theirs
+            if local.interface.is_async:
+                # An event loop in the caller's thread would delay the others.
+                local.close()
+                local, has_local = None, False
                 _launch(shards[:1])
-        hello = _greet(shards[has_share:])
-        if own is not None:
+        info = _await_ready(shards[has_local:])
+        if local is not None:
             shards[0].end()
-            hello = WorkerInfo(own.interface, own.tasks)
+            info = WorkerInfo(local.interface, local.tasks)
     except BaseException:
-        if own is not None:
-            own.close()
-        for one in shards:
-            one.end()
-        bell.close()
-        board.close()
+        if local is not None:
+            local.close()
+        for started in shards:
+            started.end()
+        event.close()
+        table.close()
         raise
-    books = RowState(num_envs, several_agents=hello.interface.possible_agents is not None)
-    fleet = WorkerPool(
-        shards[has_share:],
-        books,
-        board,
-        bell,
-        looks=spin,
+    state = RowState(num_envs, several_agents=info.interface.possible_agents is not None)
+    pool = WorkerPool(
+        shards[has_local:],
+        state,
+        table,
+        event,
+        spins=spins,
         autoreset=options.autoreset,
         timeout_s=options.timeout_s,
     )
-    return ProcessTransport(fleet, books, hello, own, len(shares[0]) if has_share else 0)
+    return ProcessTransport(pool, state, info, local, len(shards_rows[0]) if has_local else 0)
 
 
 def _plan(options: MakeOptions, num_envs: int) -> tuple[int, bool]:
-    """Return how many workers there are, and whether the caller's thread steps a share."""
+    """Return how many workers there are, and whether the caller's thread steps a shard."""
     if options.workers is not None:
         return min(options.workers, num_envs), False
     if options.timeout_s is not None or num_envs == 1:
@@ -100,7 +108,7 @@ def _plan(options: MakeOptions, num_envs: int) -> tuple[int, bool]:
     return min(max(cores() - 1, 1), num_envs - 1), True
 
 
-def _shares(num_envs: int, count: int) -> list[range]:
+def _split(num_envs: int, count: int) -> list[range]:
     edges = [num_envs * i // count for i in range(count + 1)]
     return [range(low, high) for low, high in itertools.pairwise(edges)]
 
@@ -111,22 +119,20 @@ def _launch(shards: Sequence[WorkerShard]) -> None:
         for shard in shards:
             shard.launch()
     except WorkerLostError as loss:
-        raise _unstarted(loss) from None
+        raise _startup_error(loss) from None
 
 
-def _greet(shards: Sequence[WorkerShard]) -> WorkerInfo:
-    """Wait until the environments of workers that were started are made.
+def _await_ready(shards: Sequence[WorkerShard]) -> WorkerInfo:
+    """Wait until the environments of started workers are made.
 
     Raises:
-        EnvWeaveError: One of them could not be made; the first is told of.
+        EnvWeaveError: One of them could not be made; the first failure is raised.
     """
     try:
-        hellos = [shard.greet() for shard in shards]
-    except EnvWeaveError:
-        raise
+        infos = [shard.await_ready() for shard in shards]
     except WorkerLostError as loss:
-        raise _unstarted(loss) from None
-    return hellos[0]
+        raise _startup_error(loss) from None
+    return infos[0]
 
 
 def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> ProcessDriver:
@@ -135,8 +141,9 @@ def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions
     Raises:
         EnvWeaveError: The environment could not be made.
     """
-    line = WorkerConnection(pack_definition(spec, kwargs, options, range(1), 1), options.timeout_s)
-    return ProcessDriver(line, _connected(line), autoreset=options.autoreset)
+    definition = pack_definition(spec, kwargs, options, range(1), 1)
+    slot = WorkerSlot(definition, options.timeout_s)
+    return ProcessDriver(slot, _connected(slot), autoreset=options.autoreset)
 
 
 def start_pool(
@@ -147,49 +154,49 @@ def start_pool(
     Raises:
         EnvWeaveError: An environment could not be made.
     """
-    there = dataclasses.replace(options, workers=None)  # a worker has none of its own
-    shares = _shares(size, min(options.workers or cores(), size))
-    lines = [
-        WorkerConnection(pack_definition(spec, kwargs, there, rows, size), options.timeout_s)
-        for rows in shares
+    worker_options = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    shards_rows = _split(size, min(options.workers or cores(), size))
+    slots = [
+        WorkerSlot(pack_definition(spec, kwargs, worker_options, rows, size), options.timeout_s)
+        for rows in shards_rows
     ]
     workers: list[WorkerProcess] = []
     try:
-        for line in lines:  # side by side
-            workers.append(line.launch())  # noqa: PERF401 - those that started are ended below
-        hellos = [_connected(line, worker) for line, worker in zip(lines, workers, strict=True)]
+        for slot in slots:  # side by side
+            workers.append(slot.launch())  # noqa: PERF401 - those that started are ended below
+        infos = list(map(_connected, slots, workers))
     except BaseException as error:
         for worker in workers:
             worker.end()
-        for line in lines:
-            line.end()
+        for slot in slots:
+            slot.end()
         if isinstance(error, WorkerLostError):
-            raise _unstarted(error) from None
+            raise _startup_error(error) from None
         raise
     drivers: list[AsyncProcessDriver] = []
-    for line, hello, rows in zip(lines, hellos, shares, strict=True):
-        shared = AsyncWorkerConnection(line, len(rows))
+    for slot, info, rows in zip(slots, infos, shards_rows, strict=True):
+        shared = AsyncWorkerConnection(slot, len(rows))
         drivers += [
-            AsyncProcessDriver(shared, i, hello, autoreset=options.autoreset)
+            AsyncProcessDriver(shared, i, info, autoreset=options.autoreset)
             for i in range(len(rows))
         ]
     return drivers
 
 
-def _connected(line: WorkerConnection, worker: WorkerProcess | None = None) -> WorkerInfo:
+def _connected(slot: WorkerSlot, worker: WorkerProcess | None = None) -> WorkerInfo:
     try:
-        return line.start(worker)
+        return slot.start(worker)
     except WorkerLostError as loss:
-        line.end()
-        raise _unstarted(loss) from None
+        slot.end()
+        raise _startup_error(loss) from None
     except BaseException:
-        line.end()
+        slot.end()
         raise
 
 
-def _unstarted(loss: WorkerLostError) -> DefinitionError:
+def _startup_error(loss: WorkerLostError) -> DefinitionError:
     return DefinitionError(
-        f"A worker process could not make its environments: {loss}. What it printed stands above."
+        f"A worker process could not make its environments: {loss}. Its output is above."
     )
 
 
@@ -220,5 +227,5 @@ def connect_vector(
             "backend='process'."
         )
     here = dataclasses.replace(options, workers=None)
-    make_own = partial(inproc.connect_vector, spec, kwargs, here, share=(0, num_envs))
-    return start_vector(spec, kwargs, options, num_envs, make_own)
+    make_local = partial(inproc.connect_vector, spec, kwargs, here, share=(0, num_envs))
+    return start_vector(spec, kwargs, options, num_envs, make_local)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from functools import partial
 from typing import Any, final
@@ -15,6 +14,7 @@ from envweave.client.errors import silent
 from envweave.client.managed_server import ManagedServer, NoReplacementError, Route, ServerGoneError
 from envweave.client.socket import ANSWER_S
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError, EnvWeaveError
+from envweave.lifetime import OwnerProcess
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, gather_calls
@@ -59,7 +59,7 @@ class AsyncConnection:
         self._patience = Backoff(patience_s)
         self._loss: ConnectionLostError | None = None  # why the last try, or connection, ended
         self._is_ended = False
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
         """Return what the server says to a call without a session.
@@ -133,7 +133,7 @@ class AsyncConnection:
 
     def _attend(self) -> None:
         """Listen on the loop that runs now."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise CallOrderError(
                 f"The connection to {self.address.url} was made before this process was forked, "
                 "and belongs to its parent. Make the environment in this process."
@@ -254,7 +254,7 @@ class AsyncConnection:
     @property
     def is_ours(self) -> bool:
         """Whether this process made it, and no other that forked."""
-        return self._owner == os.getpid()
+        return self._owner.is_current
 
     @property
     def is_ended(self) -> bool:
@@ -270,7 +270,7 @@ class AsyncConnection:
 
     def end(self) -> None:
         """Hang up. May be called twice. A forked copy of the process does no such thing."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         self._is_ended = True
         self._give_up(ConnectionLostError(f"The connection to {self.address.url} was closed."))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import warnings
-import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 from envweave.client.async_connection import AsyncConnection
@@ -19,8 +18,9 @@ from envweave.errors import (
     EnvWeaveError,
     StateFailedError,
 )
+from envweave.lifetime import AtExit, CloseGuard
+from envweave.session.episode_tracker import with_autoreset
 from envweave.types import ResetResult, State, StepResult
-from envweave.vector.episode_tracker import with_autoreset
 from envweave.wire.protocol import EncodeError
 
 
@@ -89,8 +89,13 @@ class AsyncRemoteDriver:
         )
         self._has_opened = False
         self._turn = _CallTurn()
-        self._unclosed = weakref.finalize(self, _dropped, line, self._sitting, self.interface.name)
-        self._unclosed.atexit = False
+        self._unclosed = CloseGuard(
+            self,
+            partial(_drop, line, self._sitting),
+            f"{self.interface.name} at a server was dropped without close(). Use it in an "
+            "`async with` block, or close it.",
+            at_exit=AtExit.NOTHING,  # the connection, which several drivers share, is ended then
+        )
 
     @property
     def agents(self) -> list[str]:
@@ -206,7 +211,7 @@ class AsyncRemoteDriver:
     async def close(self) -> None:
         """Close the session, once; with the last of a connection, hang up."""
         self._sitting.is_closed = True
-        if self._unclosed.detach() is None:
+        if not self._unclosed.disarm():
             return
         try:
             if self._sitting.is_open:
@@ -239,16 +244,10 @@ class _CallTurn:
         self.call = None
 
 
-def _dropped(line: SharedConnection, sitting: RemoteSession, name: str) -> None:
+def _drop(line: SharedConnection, sitting: RemoteSession) -> bool:
+    """Leave the connection; return whether there was a session."""
     session = sitting.lose("it was dropped")
     if session is not None:
         line.connection.exchange.abandon(session)
     line.drop()
-    if session is None:
-        return  # it was never used
-    warnings.warn(
-        f"{name} at a server was dropped without close(). Use it in an `async with` block, or "
-        "close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )
+    return session is not None

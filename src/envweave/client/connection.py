@@ -6,7 +6,6 @@ call once. Only when that has failed for a while does a caller hear of it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from envweave.client.errors import foreign, silent
 from envweave.client.managed_server import ManagedServer, NoReplacementError, Route, ServerGoneError
 from envweave.client.socket import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
+from envweave.lifetime import OwnerProcess
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, Stepped
@@ -104,7 +104,7 @@ class BlockingConnection:
         self._since_s = 0.0
         self._inbox: deque[Reply] = deque()
         self._on_end = on_end
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     def reach(self) -> None:
         """Connect, if there is no connection; who has never been reached is tried once.
@@ -115,7 +115,7 @@ class BlockingConnection:
             ServerError: It does not speak the dialect.
             CallOrderError: A forked copy of the process called.
         """
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise CallOrderError(
                 f"The connection to {self.address.url} was made before this process was forked, "
                 "and belongs to its parent. Make the environment in this process."
@@ -351,7 +351,7 @@ class BlockingConnection:
         """
         line, self._line = self._line, None
         on_end, self._on_end = self._on_end, None
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             if line is not None:
                 line.drop()
             return

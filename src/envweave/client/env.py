@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
-import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any, final
 
@@ -19,8 +16,9 @@ from envweave.errors import (
     EnvWeaveError,
     StateFailedError,
 )
+from envweave.lifetime import CloseGuard
+from envweave.session.episode_tracker import with_autoreset
 from envweave.types import ResetResult, State, StepResult
-from envweave.vector.episode_tracker import with_autoreset
 from envweave.wire.protocol import EncodeError
 
 
@@ -62,9 +60,12 @@ class RemoteDriver:
         self._ending = _PendingEnd(connection)
         self._caller: int | None = None  # the thread that is in a call
         self._open()
-        self._unclosed = weakref.finalize(self, _dropped, self._ending, self.interface.name)
-        self._unclosed.atexit = False
-        atexit.register(self._ending.end)
+        self._unclosed = CloseGuard(
+            self,
+            self._ending.end,
+            f"{self.interface.name} at a server was dropped without close(). Use it in a `with` "
+            "block, or close it.",
+        )
 
     @property
     def agents(self) -> list[str]:
@@ -175,9 +176,8 @@ class RemoteDriver:
     def close(self) -> None:
         """Close the session and hang up, once."""
         self._sitting.is_closed = True
-        if self._unclosed.detach() is None:
+        if not self._unclosed.disarm():
             return
-        atexit.unregister(self._ending.end)
         try:
             if self._sitting.is_open:
                 with contextlib.suppress(EnvWeaveError):
@@ -199,13 +199,3 @@ class _PendingEnd:
         sitting, self.sitting = self.sitting, None
         is_open = sitting is not None and sitting.is_open
         self._connection.end([sitting.call("close", {})] if sitting and is_open else ())
-
-
-def _dropped(ending: _PendingEnd, name: str) -> None:
-    atexit.unregister(ending.end)
-    ending.end()
-    warnings.warn(
-        f"{name} at a server was dropped without close(). Use it in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )

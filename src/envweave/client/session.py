@@ -18,10 +18,10 @@ from envweave.errors import (
     SessionGoneError,
     WireError,
 )
+from envweave.session.episode_tracker import EpisodeTracker
 from envweave.session.episodes import Position
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, EpisodeEnd, StepResult, ToolResult
-from envweave.vector.episode_tracker import EpisodeTracker
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
 from envweave.wire.protocol import Caller, Exchange

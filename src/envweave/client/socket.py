@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from typing import final
 from envweave.client.address import Address
 from envweave.client.errors import broken, closed, foreign, refused, unreachable
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
+from envweave.lifetime import OwnerProcess
 from envweave.wire.websocket import MAX_MESSAGE_BYTES, ClientStream, Handshake, Message
 
 CONNECT_S = 10.0
@@ -74,7 +74,7 @@ class BlockingSocket:
         self._stream = ClientStream(max_message_bytes)
         self._messages: deque[Message] = deque()
         self._buffer = memoryview(bytearray(_BUFFER))
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._timeout_s: float | None = connect_timeout_s
         ends_s = time.monotonic() + connect_timeout_s
         self._socket = _connect(address, connect_timeout_s)
@@ -217,7 +217,7 @@ class BlockingSocket:
 
     def close(self) -> None:
         """Say goodbye, and close. May be called twice."""
-        if self._owner == os.getpid() and self._socket.fileno() >= 0:
+        if self._owner.is_current and self._socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self._wait_for(_LAST_WORDS_S)
                 self._socket.sendall(self._stream.close())

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
-import weakref
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 from envweave.errors import CallOrderError, DefinitionError, StartupError
+from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
 from envweave.providers.base import WatchedProvider
 from envweave.providers.child_main import BOOT
 from envweave.providers.import_paths import served_as
@@ -58,7 +58,7 @@ class ServerProcess:
 
             path = [str(import_folder())]
             command, variables = [python, "-P"], isolated_variables()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         ready_r, ready_w = os.pipe()
         # Nobody ever writes to it: the server reads its end when no copy of ours is left.
         life_r, life_w = os.pipe()
@@ -166,7 +166,7 @@ class ServerProcess:
 
         A forked copy of the process that started it leaves it alone.
         """
-        if self._life_fd < 0 or self._owner != os.getpid():
+        if self._life_fd < 0 or not self._owner.is_current:
             return
         process = self._process
         life_fd, self._life_fd = self._life_fd, -1
@@ -259,7 +259,7 @@ class SubprocessProvider(WatchedProvider):
         self._options = {"drain_s": 0, **options}
         self._process: ServerProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._unstopped: weakref.finalize[Any, Any] | None = None
+        self._unstopped: CloseGuard | None = None
 
     @property
     def pid(self) -> int | None:
@@ -349,7 +349,12 @@ class SubprocessProvider(WatchedProvider):
                 folder.cleanup()
             raise
         self._process, self._folder = process, folder
-        self._unstopped = weakref.finalize(self, _dropped, process, folder)
+        self._unstopped = CloseGuard(
+            self,
+            partial(_end, process, folder),
+            "A server process was dropped without stop_container(). Close what it was started for.",
+            at_exit=AtExit.WARN,
+        )
         return base_url
 
     def stop_container(self) -> None:
@@ -357,7 +362,7 @@ class SubprocessProvider(WatchedProvider):
         process, self._process = self._process, None
         folder, self._folder = self._folder, None
         if self._unstopped is not None:
-            self._unstopped.detach()
+            self._unstopped.disarm()
         if process is not None:
             _end(process, folder)
 
@@ -395,12 +400,3 @@ def _end(process: ServerProcess, folder: tempfile.TemporaryDirectory[str] | None
         if folder is not None:
             with contextlib.suppress(OSError):
                 folder.cleanup()
-
-
-def _dropped(process: ServerProcess, folder: tempfile.TemporaryDirectory[str] | None) -> None:
-    _end(process, folder)
-    warnings.warn(
-        "A server process was dropped without stop_container(). Close what it was started for.",
-        ResourceWarning,
-        stacklevel=1,
-    )

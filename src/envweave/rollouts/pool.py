@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import warnings
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -41,6 +39,7 @@ from envweave.errors import (
     TaskError,
     ToolCallOpenError,
 )
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.registry import MakeOptions, Registry, Remote
 from envweave.session import PrivateLoop
 from envweave.types import ResetResult, StepResult, Tasks
@@ -141,8 +140,13 @@ class Pool:
         self._tenants: set[PoolSlot] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
-        self._unclosed = weakref.finalize(self, _dropped, env_id, self.size)
-        self._unclosed.atexit = False  # everything ends then anyway
+        self._unclosed = CloseGuard(
+            self,
+            lambda: None,  # its environments have guards of their own
+            f"A pool of {self.size} environments of {env_id!r} was dropped without close(). Use it "
+            "in an `async with` block, or await its close().",
+            at_exit=AtExit.NOTHING,
+        )
 
     @property
     def interface(self) -> Interface:
@@ -232,7 +236,7 @@ class Pool:
         closed = await asyncio.gather(
             *(line.close() for line in self._lines), return_exceptions=True
         )
-        self._unclosed.detach()
+        self._unclosed.disarm()
         for outcome in closed:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -294,15 +298,6 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"Pool({self.id!r}, size={self.size})"
-
-
-def _dropped(env_id: str, size: int) -> None:
-    warnings.warn(
-        f"A pool of {size} environments of {env_id!r} was dropped without close(). Use it in an "
-        "`async with` block, or await its close().",
-        ResourceWarning,
-        stacklevel=1,
-    )
 
 
 @explains_collisions

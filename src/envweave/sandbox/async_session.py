@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller, release_late, settle
 from envweave.sandbox.processes.process import SessionHandle
@@ -25,7 +24,6 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
     SessionFinalizer,
     closed,
-    dropped,
     forked,
     has_hung_up,
     standing,
@@ -81,7 +79,7 @@ class AsyncSession:
         self._socket = body.socket
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
         self._descriptor = body.socket.fileno()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._look_s = 0.0
         self._is_closed = False
         self._is_half_sent = False
@@ -90,8 +88,7 @@ class AsyncSession:
         self._closers: list[asyncio.Future[None]] = []  # who wait for that call to let go
         self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
-        self._unclosed = weakref.finalize(self, dropped, self._letting_go)
-        self._unclosed.atexit = False
+        self._unclosed = self._letting_go.guard(self)
 
     async def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
         """Run code, and return what it came to. See `Session.run`."""
@@ -144,7 +141,7 @@ class AsyncSession:
 
     def interrupt(self) -> None:
         """Interrupt the code that runs. See `Session.interrupt`. Harmless when nothing runs."""
-        if self._talk.is_open and self._owner == os.getpid():
+        if self._talk.is_open and self._owner.is_current:
             self._talk.hurry()
             self._body.interrupt()
 
@@ -158,8 +155,8 @@ class AsyncSession:
     async def close(self) -> None:
         """End the session and everything in it. May be called twice."""
         self._is_closed = True
-        if self._owner != os.getpid():
-            self._unclosed.detach()
+        if not self._owner.is_current:
+            self._unclosed.disarm()
             return
         if self._letting_go.is_done:
             return
@@ -190,7 +187,7 @@ class AsyncSession:
         return f"<AsyncSession: {standing(self._talk, is_closed=self._is_closed)}>"
 
     def _enter(self, call: str) -> None:
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise forked(call)
         if not self._lock.acquire(blocking=False):
             raise BusyError(
@@ -212,7 +209,7 @@ class AsyncSession:
             idle.get_loop().call_soon_threadsafe(settle, idle)
 
     def _let_go(self) -> None:
-        self._unclosed.detach()
+        self._unclosed.disarm()
         self._letting_go()
 
     async def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from envweave.errors import ClosedError, OptionError, SandboxError
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation, packages_of, read_options
 from envweave.sandbox.doctor.probe import Tier
@@ -74,7 +74,12 @@ class AnySandbox:
             raise _refused("sandbox", error) from error
         self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
         self._is_closed = False
-        self._unclosed = weakref.finalize(self, _dropped, self._nursery)
+        self._unclosed = CloseGuard(
+            self,
+            partial(_close_factory, self._nursery),
+            "A Sandbox was dropped without close(). Use it in a `with` block, or close it.",
+            at_exit=AtExit.WARN,
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else str(self.tier)
@@ -157,18 +162,14 @@ class AnySandbox:
         self._nursery.close()
         for tools in (self._tools, *self._own_tools):
             tools.close()
-        self._unclosed.detach()
+        self._unclosed.disarm()
 
 
-def _dropped(nursery: SessionFactory) -> None:
+def _close_factory(nursery: SessionFactory) -> bool:
     if not nursery.is_own:
-        return
+        return False
     nursery.close()
-    warnings.warn(
-        "A Sandbox was dropped without close(). Use it in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )
+    return True
 
 
 def _closed() -> ClosedError:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.polling import WATCH_S, SocketPoller
 from envweave.sandbox.processes.process import SessionHandle
@@ -23,7 +22,6 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import (
     SessionFinalizer,
     closed,
-    dropped,
     forked,
     has_hung_up,
     standing,
@@ -77,14 +75,13 @@ class Session:
         self._socket = body.socket
         self._patience = SocketPoller(body.socket)
         self._look_s = 0.0
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()  # held by the call under way, and while letting go
         self._thread = 0
         self._is_closed = False
         self._letting_go = SessionFinalizer(body, on_close)
         body.watch(self._talk, self._lock)
-        self._unclosed = weakref.finalize(self, dropped, self._letting_go)
-        self._unclosed.atexit = False
+        self._unclosed = self._letting_go.guard(self)
 
     def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
         """Run code, and return what it came to. Whatever the code does, this does not raise.
@@ -199,7 +196,7 @@ class Session:
         it goes on regardless, the session is killed when the grace period is over. Harmless when
         nothing runs.
         """
-        if self._talk.is_open and self._owner == os.getpid():
+        if self._talk.is_open and self._owner.is_current:
             self._talk.hurry()
             self._body.interrupt()
 
@@ -213,8 +210,8 @@ class Session:
     def close(self) -> None:
         """End the session and everything in it. May be called twice, and from any thread."""
         self._is_closed = True
-        if self._owner != os.getpid():
-            self._unclosed.detach()
+        if not self._owner.is_current:
+            self._unclosed.disarm()
             return
         if self._letting_go.is_done:
             return
@@ -242,7 +239,7 @@ class Session:
         return f"<Session: {standing(self._talk, is_closed=self._is_closed)}>"
 
     def _enter(self, call: str) -> None:
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise forked(call)
         if not self._lock.acquire(blocking=False):
             raise BusyError(
@@ -263,7 +260,7 @@ class Session:
             self._lock.release()
 
     def _let_go(self) -> None:
-        self._unclosed.detach()
+        self._unclosed.disarm()
         self._letting_go()
 
     def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:

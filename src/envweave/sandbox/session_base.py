@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
-import warnings
 from collections.abc import Callable
 from typing import final
 
 from envweave.errors import CallOrderError, ClosedError
+from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
 from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.session_protocol import SessionProtocol
@@ -27,35 +26,33 @@ class SessionFinalizer:
     """
 
     def __init__(self, body: SessionHandle, on_close: Callable[[], None] | None) -> None:
-        self.owner = os.getpid()
+        self.owner = OwnerProcess()
         self.is_done = False
         self._body = body
         self._on_close = on_close
         self._lock = threading.Lock()  # protects `is_done`
 
-    def __call__(self) -> None:
-        """Let go. Harmless twice."""
+    def __call__(self) -> bool:
+        """Release the session; return whether that was left to do. Harmless twice."""
         with self._lock:
-            if self.is_done or self.owner != os.getpid():
-                return
+            if self.is_done or not self.owner.is_current:
+                return False
             self.is_done = True
         try:
             self._body.release()
         finally:
             if self._on_close is not None:
                 self._on_close()
+        return True
 
-
-def dropped(letting_go: SessionFinalizer) -> None:
-    """Let go of a session that nobody closed, and say so."""
-    if letting_go.is_done or letting_go.owner != os.getpid():
-        return
-    letting_go()
-    warnings.warn(
-        "A sandbox session was dropped without close(). Use it in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )
+    def guard(self, session: object) -> CloseGuard:
+        """Return a guard that releases a session which is dropped without `close()`."""
+        return CloseGuard(
+            session,
+            self,
+            "A sandbox session was dropped without close(). Use it in a `with` block, or close it.",
+            at_exit=AtExit.NOTHING,
+        )
 
 
 def has_hung_up(line: socket.socket) -> bool:

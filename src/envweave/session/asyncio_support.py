@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar, final
 
 from envweave.errors import BusyError, CallOrderError, DeadlineError
+from envweave.lifetime import OwnerProcess
 
 logger = logging.getLogger("envweave.session")
 
@@ -169,12 +169,12 @@ class PrivateLoop:
             self._loop.set_default_executor(self._workers)
         self._idle_s = 0.0
         self._stopped_s = time.monotonic()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
 
     @property
     def is_inherited(self) -> bool:
         """Whether it was made before this process was forked, and belongs to the parent."""
-        return self._owner != os.getpid()
+        return not self._owner.is_current
 
     @property
     def is_closed(self) -> bool:

@@ -7,12 +7,11 @@ import math
 import queue
 import threading
 import time
-import warnings
-import weakref
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias, final
 
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.session import LoopDriver, Session, SyncDriver
 from envweave.vector.concurrent import Outcome, QueuedCall
 
@@ -52,10 +51,13 @@ class ThreadCrew:
         ]
         self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unclosed = weakref.finalize(
-            self, _dropped, self._jobs, self._drivers, self._failures, self._threads
+        self._unclosed = CloseGuard(
+            self,
+            partial(_dismiss, self._jobs, self._drivers, self._failures),
+            f"A vector of {len(sessions)} environments in {len(self._jobs)} threads was dropped "
+            "without close(). Use it in a `with` block, or close it.",
+            at_exit=AtExit.NOTHING,  # the threads are daemons, and end anyway
         )
-        self._unclosed.atexit = False  # then the threads, being daemons, end anyway
         for i, jobs in enumerate(self._jobs):
             thread = threading.Thread(
                 target=_work, args=(jobs,), name=f"envweave-vector-{i}", daemon=True
@@ -63,7 +65,7 @@ class ThreadCrew:
             try:
                 thread.start()
             except BaseException:
-                self._unclosed.detach()
+                self._unclosed.disarm()
                 for started in self._jobs[:i]:
                     started.put(None)
                 raise
@@ -96,7 +98,7 @@ class ThreadCrew:
 
     def close(self) -> None:
         """Let every thread finish its step, close its environments, and end."""
-        if self._unclosed.detach() is not None:
+        if self._unclosed.disarm():
             _dismiss(self._jobs, self._drivers, self._failures)
         for thread in self._threads:
             thread.join()
@@ -158,18 +160,3 @@ def _close(driver: AnyDriver, failures: queue.SimpleQueue[BaseException]) -> Non
         driver.close()
     except BaseException as error:  # noqa: BLE001 - the others must be closed too
         failures.put(error)
-
-
-def _dropped(
-    jobs: list[Jobs],
-    drivers: list[AnyDriver],
-    failures: queue.SimpleQueue[BaseException],
-    threads: list[threading.Thread],
-) -> None:
-    _dismiss(jobs, drivers, failures)
-    warnings.warn(
-        f"A vector of {len(drivers)} environments in {len(threads)} threads was dropped without "
-        "close(). Use it in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )

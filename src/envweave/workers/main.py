@@ -1,7 +1,10 @@
-"""The worker's side: a process that runs environments, one turn at a time.
+"""What a worker process runs: it hands its connection to a host, and dies with its parent.
 
-It is started by `place.py`. Everything it knows, it is sent over a private connection; when
-that hangs up the trainer is gone, however it went, and the worker goes too.
+`launch.py` starts it. The first message is where to import from (see `launch.py`), the second its
+`Settings`, the third the definition of what to run. A host is a function, named by its import
+path, that gets the connection, the definition and its own arguments, and returns when the worker
+is to end. When the connection closes, the parent is gone, however that happened, and the worker
+ends too, with every process that it started.
 """
 
 from __future__ import annotations
@@ -18,65 +21,96 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from envweave.errors import format_error
+from envweave.environment import Interface
 from envweave.registry.plugins import load_path
-from envweave.vector.process.shared_memory import (
-    MESSAGE,
-    EventFd,
-    SharedMemory,
-    TurnSlot,
-    TurnTable,
-)
-from envweave.workers.channel import Channel, PeerGoneError, pack_by_value, pack_reply
-from envweave.workers.pickling import load_definition
+from envweave.types import Tasks
+from envweave.workers.channel import Channel, PeerGoneError
+from envweave.workers.pickling import pack_by_value, pack_failure, pack_reply
 
 ORPHAN_S = 5.0
-"""How long an environment may take to come back after the trainer is gone."""
+"""How long an environment may take to return after the parent is gone."""
 
-LOOK_S = 1.0
-"""How often to look whether the trainer is still there, besides its connection."""
-
-
-class Host(Protocol):
-    """What a worker runs: it answers messages by its methods."""
-
-    def hello(self) -> Any:
-        """Return what the trainer wants to know first."""
-
-    def step_all(self) -> Any:
-        """Step every environment, by the shared columns; return what they cannot hold."""
-
-    def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
-        """Answer a message."""
-
-    def sendable(self, answer: Any) -> Any:
-        """Return an answer that could not be sent, without what could not be."""
-
-    def close(self) -> None:
-        """Close every environment."""
+CHECK_PARENT_S = 1.0
+"""How often to check that the parent lives, besides its connection."""
 
 
-@runtime_checkable
-class OwnPace(Protocol):
-    """A host that takes messages as they come, instead of turns."""
+class Settings(NamedTuple):
+    """What a worker process is started with.
 
-    def serve(self, connection: socket.socket) -> None:
-        """Answer until the trainer hangs up."""
+    Attributes:
+        parent: The process ID of its parent.
+        log_levels: `logging.disable`'s level, and that of envweave's own logger.
+        host: The import path of the function that runs environments.
+        host_args: What that function gets besides the connection and the definition.
+    """
+
+    parent: int
+    log_levels: tuple[int, int]
+    host: str
+    host_args: tuple[Any, ...]
+
+
+class WorkerInfo(NamedTuple):
+    """What a worker reports of its environments once they are made."""
+
+    interface: Interface
+    tasks: Tasks | None
+
+
+class EnvironmentHost(Protocol):
+    """What runs environments in a worker process."""
+
+    @property
+    def info(self) -> WorkerInfo:
+        """What the parent needs to know first."""
+        ...
+
+
+HostT = TypeVar("HostT", bound=EnvironmentHost)
 
 
 def main(connection: socket.socket) -> None:
-    """Run until the trainer says `close`, or is gone."""
-    atexit.register(end_all, os.getpid())  # the first that is registered is the last that runs
+    """Run until the host returns, or the parent is gone."""
+    atexit.register(kill_process_group, os.getpid())  # registered first, so it runs last
     try:
         _run(connection)
-    except BaseException as error:  # noqa: BLE001 - nobody above, and nobody else to be told
-        # At once: a thread that an environment has left behind could hold it up for ever.
-        os._exit(ending_told(error))
+    except PeerGoneError:
+        pass  # nothing is left to report to
+    except BaseException as error:  # noqa: BLE001 - nothing above handles it
+        # At once: a thread that an environment has left behind could delay it for ever.
+        os._exit(_print_exit(error))
 
 
-def ending_told(error: BaseException) -> int:
+def _run(connection: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(connection)
+    os.set_inheritable(connection.fileno(), False)  # noqa: FBT003 - by position only
+    settings = Settings(*pickle.loads(channel.receive()))  # noqa: S301 - from our own parent
+    definition = channel.receive()
+    disabled, level = settings.log_levels
+    logging.disable(disabled)
+    logging.getLogger("envweave").setLevel(level)
+    watched = (connection, settings.parent)
+    threading.Thread(target=_watch_parent, args=watched, daemon=True).start()
+    load_path(settings.host)(channel, definition, *settings.host_args)
+
+
+def make_host(channel: Channel, make: Callable[[], HostT]) -> HostT | None:
+    """Make a worker's environments and report them to the parent; `None` if that failed."""
+    try:
+        host = make()
+        report = pack_reply(("done", host.info), pack_by_value)
+    except Exception as error:  # noqa: BLE001 - sent to the parent, which raises it
+        channel.send(pack_failure(error))
+        return None
+    channel.send(report)
+    return host
+
+
+def _print_exit(error: BaseException) -> int:
     """Print what ends this process, as Python does; return its exit code."""
     code = error.code if isinstance(error, SystemExit) else 1
     if not isinstance(error, SystemExit):
@@ -89,130 +123,22 @@ def ending_told(error: BaseException) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _run(connection: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel(connection)
-    os.set_inheritable(connection.fileno(), False)  # noqa: FBT003 - by position only
-    try:
-        told = channel.recv()
-        definition = channel.recv_packed()
-        disabled, level = told["logs"]
-        logging.disable(disabled)
-        logging.getLogger("envweave").setLevel(level)
-        watched = (connection, told["parent"])
-        threading.Thread(target=watch_trainer, args=watched, daemon=True).start()
-        for fd in {told["board"], *told["bell"], *told["caller_bell"]}:
-            os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
-        board, turn = TurnTable(SharedMemory(told["board"])), TurnSlot.of(told["place"])
-        try:
-            host: Host = load_path(told["host"])(*load_definition(definition), board, turn)
-            hello = pack_reply(("done", host.hello()), pack_by_value)
-        except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
-            channel.send(failed(error))
-            return
-        channel.send(hello)
-        if isinstance(host, OwnPace):
-            host.serve(connection)
-            return
-        try:
-            _serve(host, channel, board, turn, told)
-        except PeerGoneError:
-            host.close()
-    except PeerGoneError:
-        pass  # nobody is left to be told anything
+def _watch_parent(connection: socket.socket, parent: int) -> None:
+    """End this process, and every process that it started, when the parent is gone.
 
-
-def _serve(
-    host: Host, channel: Channel, board: TurnTable, turn: TurnSlot, told: dict[str, Any]
-) -> None:
-    words, looks = board.words, told["looks"]
-    bell, caller_bell = EventFd(*told["bell"]), EventFd(*told["caller_bell"])
-    poll = select.poll()
-    poll.register(bell.fileno(), select.POLLIN)
-    poll.register(channel.fileno(), 0)  # tells only that it hung up
-    go, done, kind, more = turn.go, turn.done, turn.kind, turn.more
-    count = 0
-    while True:
-        count += 1
-        for _ in range(looks):
-            if words[go] == count:
-                break
-        else:
-            while words[go] != count:
-                if any(fd == channel.fileno() for fd, _ in poll.poll()):
-                    raise PeerGoneError
-                bell.hush()
-        reply: bytes | None
-        is_last = False
-        if words[kind] == MESSAGE:
-            reply, is_last = _answer(host, channel)
-        else:
-            rest = host.step_all()
-            reply = None if rest is None else _done(host, rest)
-        words[more] = reply is not None
-        words[done] = count
-        caller_bell.ring()
-        if reply is not None:
-            # After the turn: the trainer takes what is larger than the connection's buffer.
-            channel.send(reply)
-        if is_last:
-            return
-
-
-def _answer(host: Host, channel: Channel) -> tuple[bytes, bool]:
-    """Return the answer to the next message, and whether it was the last one."""
-    packed = channel.recv_packed()
-    try:
-        name, *args = pickle.loads(packed)  # noqa: S301 - from our own trainer
-    except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-        return pack_reply(("unreadable", format_error(error))), False
-    try:
-        if name == "close":
-            host.close()
-            return pack_reply(("done", None)), True
-        return _done(host, host.call(name, tuple(args), channel)), False
-    except PeerGoneError:
-        raise
-    except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
-        return failed(error), name == "close"
-
-
-def _done(host: Host, answer: Any) -> bytes:
-    try:
-        return pack_reply(("done", answer))
-    except Exception:  # noqa: BLE001 - whatever an author's object raises
-        try:
-            return pack_reply(("done", host.sendable(answer)))
-        except Exception as error:  # noqa: BLE001 - told to the trainer
-            return failed(error)
-
-
-def failed(error: BaseException) -> bytes:
-    """Return what was raised as a message; in words, if it cannot travel itself."""
-    try:
-        packed = pack_reply(("failed", error))
-        pickle.loads(packed)  # noqa: S301 - many exceptions go in, and don't come out again
-    except Exception:  # noqa: BLE001
-        return pack_reply(("failed", RuntimeError(format_error(error))))
-    return packed
-
-
-def watch_trainer(connection: socket.socket, parent: int) -> None:
-    """End this process, and all that it started, when the trainer is gone for good.
-
-    A copy of the trainer, forked, may hold the connection longer than the trainer lives.
+    A forked copy of the parent may hold the connection longer than the parent lives.
     """
     poll = select.poll()
     poll.register(connection.fileno(), 0)
-    while not poll.poll(LOOK_S * 1000) and os.getppid() == parent:
+    while not poll.poll(CHECK_PARENT_S * 1000) and os.getppid() == parent:
         pass
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # tells the main thread
-    time.sleep(ORPHAN_S)  # it closes the environments and leaves, unless it hangs
-    end_all(os.getpid())
+        connection.shutdown(socket.SHUT_RDWR)  # wakes the main thread
+    time.sleep(ORPHAN_S)  # it closes the environments and ends, unless it hangs
+    kill_process_group(os.getpid())
 
 
-def end_all(worker: int) -> None:
-    """End this process, and all that it started; a forked copy of it does no such thing."""
+def kill_process_group(worker: int) -> None:
+    """End this process and every process that it started; does nothing in a forked copy."""
     if os.getpid() == worker:
         os.killpg(0, signal.SIGKILL)

@@ -1,7 +1,10 @@
-"""An environment's definition on its way to another process of the same user.
+"""Pickles of definitions and values, between a process and its own workers.
 
-What a module defines travels as an import path. What a script, a notebook or a function
-defines travels by value, with whatever its type hints name.
+Both ends run the same code for the same user, so values are pickled: each arrives as the very
+type that it was. The private part of a task is sent to a worker, never back.
+
+What a module defines is pickled as an import path. What a script, a notebook or a function
+defines is pickled by value, with everything that its type hints name.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ import importlib.util
 import io
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, final
 
 import cloudpickle
 
+from envweave.codec import Spec
+from envweave.codec.containers import DataclassSpec, PydanticSpec
+from envweave.environment import Interface
 from envweave.errors import (
     ActionError,
     BadReturnError,
@@ -26,16 +33,52 @@ from envweave.errors import (
 )
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import Session
+from envweave.session.episode_tracker import lost_result
 from envweave.session.results import join_start
 from envweave.types import EpisodeEnd, ResetResult, StepResult
-from envweave.vector.episode_tracker import lost_result
-from envweave.workers.channel import pack
+from envweave.types.tasks import PICKLES_WITHHOLD
+
+
+def pack(value: Any) -> bytes:
+    """Pickle a value: quickly where its classes can be imported, else by value."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - a local class, a lambda; if it is neither, this raises again
+        return pack_by_value(value)
+
+
+def pack_by_value(value: Any) -> bytes:
+    """Pickle a value, with everything that the other process may not be able to import."""
+    packed: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return packed
+
+
+def pack_reply(value: Any, pack: Callable[[Any], bytes] = pack) -> bytes:
+    """Pickle what a worker sends to its parent: without the private parts of tasks."""
+    token = PICKLES_WITHHOLD.set(True)
+    try:
+        return pack(value)
+    finally:
+        PICKLES_WITHHOLD.reset(token)
+
+
+def pack_failure(error: BaseException) -> bytes:
+    """Pickle what was raised in a worker; as its text, if it cannot be pickled itself."""
+    try:
+        packed = pack_reply(("failed", error))
+        pickle.loads(packed)  # noqa: S301 - many exceptions can be pickled, and not unpickled
+    except Exception:  # noqa: BLE001
+        return pack_reply(("failed", RuntimeError(format_error(error))))
+    return packed
+
+
+# Definitions
 
 
 def pack_definition(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, *rest: Any
 ) -> bytes:
-    """Return a definition as bytes.
+    """Pickle a definition.
 
     Raises:
         DefinitionError: It holds something that cannot be sent.
@@ -63,7 +106,7 @@ def pack_definition(
 
 
 def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
-    """Return what was packed, in the process that it was sent to.
+    """Return a definition that was pickled, in the process that it was sent to.
 
     Raises:
         DefinitionError: It needs a module that is not found here.
@@ -83,7 +126,7 @@ def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
 
 
 def _pack(value: Any) -> tuple[bytes, dict[str, Any]]:
-    """Return a value as bytes, and what the hints of its classes name in the main module."""
+    """Pickle a value; also return what the hints of its classes name in the main module."""
     with io.BytesIO() as file:
         pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
         pickler.dump(value)
@@ -92,7 +135,7 @@ def _pack(value: Any) -> tuple[bytes, dict[str, Any]]:
 
 @final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Takes along what type hints name, which code does not refer to.
+    """Also pickles what type hints name, which code does not refer to.
 
     Attributes:
         named: What the hints of classes name in the main module, where they are looked up.
@@ -135,8 +178,8 @@ def _can_be_imported(module: ModuleType) -> bool:
     name = ""
     for part in module.__name__.split("."):
         name = f"{name}.{part}" if name else part
-        looks = (finder.find_spec(name, path) for finder in sys.meta_path)
-        found = next((one for one in looks if one is not None), None)
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        found = next((spec for spec in specs if spec is not None), None)
         if found is None:
             return False
         path = found.submodule_search_locations
@@ -146,7 +189,7 @@ def _can_be_imported(module: ModuleType) -> bool:
 def _load_file(name: str, file: str) -> None:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python module")
+        raise ImportError(f"{file} is not a Python module")
     parent = name.rpartition(".")[0]
     while parent and parent not in sys.modules:  # an import of `a.b` looks at `a` first
         package = sys.modules[parent] = ModuleType(parent)
@@ -157,7 +200,7 @@ def _load_file(name: str, file: str) -> None:
 
 
 def _found(hints: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the hints of a class or a function name, of what there is."""
+    """Return those of the names in the hints of a class or a function that are defined."""
     texts = [hint for hint in hints.values() if isinstance(hint, str)]
     return {name: names[name] for name in _names_in(texts) if name in names}
 
@@ -177,7 +220,46 @@ def _names_in(hints: Iterable[str]) -> set[str]:
     return names
 
 
-def refused(value: Any) -> Exception | None:
+def bind_main_classes(interface: Interface) -> None:
+    """Let pickles refer to the classes of the parent's main module by name, as the parent does.
+
+    They were sent here by value. Named `__main__.Action`, as in the parent, they need not be
+    part of every message.
+    """
+    main = sys.modules["__main__"]
+    for root in (interface.action_spec, interface.observation_spec):
+        for spec in specs_in(root):
+            if isinstance(spec, DataclassSpec | PydanticSpec) and spec.cls.__module__ == "__main__":
+                setattr(main, spec.cls.__qualname__, spec.cls)
+
+
+def specs_in(root: Spec) -> Iterator[Spec]:
+    """Iterate over a spec and all specs inside it."""
+    pending: list[Any] = [root]
+    seen: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Spec):
+            yield value
+            pending.extend(vars(value).values() if hasattr(value, "__dict__") else _slots(value))
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple):
+            pending.extend(value)
+
+
+def _slots(spec: Spec) -> list[Any]:
+    names = [name for cls in type(spec).__mro__ for name in getattr(cls, "__slots__", ())]
+    return [getattr(spec, name, None) for name in names]
+
+
+# Values that cannot be pickled
+
+
+def pickle_error(value: Any) -> Exception | None:
     """Return why a value cannot be sent; `None` if it can."""
     try:
         pack(value)
@@ -186,25 +268,36 @@ def refused(value: Any) -> Exception | None:
     return None
 
 
-def check_actions(actions: Any) -> None:
-    """Refuse actions that cannot be sent.
+@contextmanager
+def refusing_unpicklable() -> Iterator[None]:
+    """Refuse actions that are pickled in the block and cannot be.
 
     Raises:
-        ActionError: One cannot be.
+        ActionError: One of them cannot be.
     """
     try:
-        pack(actions)
+        yield
     except Exception as error:
         raise ActionError(
             f"action: it cannot be sent to a worker process: {format_error(error)}"
         ) from error
 
 
+def check_actions(actions: Any) -> None:
+    """Refuse actions that cannot be sent.
+
+    Raises:
+        ActionError: One of them cannot be.
+    """
+    with refusing_unpicklable():
+        pack(actions)
+
+
 def fail_start(
     session: Session, start: ResetResult[Any] | Exception
 ) -> ResetResult[Any] | Exception:
-    """Return what came of a reset, as it can be sent."""
-    error = refused(start)
+    """Return the outcome of a reset, or a failure in its place if it cannot be sent."""
+    error = pickle_error(start)
     if error is None:
         return start
     if isinstance(start, Exception):
@@ -213,18 +306,18 @@ def fail_start(
 
 
 def fail_step(session: Session, result: StepResult[Any]) -> StepResult[Any]:
-    """Return what came of a step, as it can be sent.
+    """Return the result of a step, or a failure in its place if it cannot be sent.
 
-    If it cannot be, the episode ends here as an error, and the environment is replaced at its
-    next reset.
+    In that case the episode ends here as an error, and the environment is replaced at its next
+    reset.
     """
-    error = refused(result)
+    error = pickle_error(result)
     if error is None:
         return result
     end = EpisodeEnd("error", "environment", format_error(error))
     several = session.interface.possible_agents is not None
     failed = lost_result(result.observation, end, result, several_agents=several)
-    if result.ready is not None and refused(result.ready) is None:
+    if result.ready is not None and pickle_error(result.ready) is None:
         return join_start(failed, result.ready, result._asked, result._later)  # noqa: SLF001
     session.abandon()
     session.seat.is_spent = True

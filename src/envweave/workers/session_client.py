@@ -1,30 +1,31 @@
-"""A worker process with whole sessions, and how its callers reach it."""
+"""Connections to worker processes that run whole sessions, for sync and async callers."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import pickle
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError, format_error
-from envweave.vector.process.shared_memory import EventFd, TurnSlot, TurnTable
-from envweave.vector.process.vector_worker import WorkerInfo
-from envweave.workers.channel import LENGTH, pack, pack_by_value
-from envweave.workers.pickling import check_actions
-from envweave.workers.session_worker import WorkerCall, WorkerReply
-from envweave.workers.worker_process import CLOSE_S, WorkerIPC, WorkerLostError, WorkerProcess
+from envweave.lifetime import OwnerProcess
+from envweave.workers.channel import FrameBuffer, encode_message, frame
+from envweave.workers.deadlines import CodeClock
+from envweave.workers.launch import CLOSE_S, WorkerLostError, WorkerProcess
+from envweave.workers.main import WorkerInfo
+from envweave.workers.pickling import check_actions, pack, pack_by_value
+from envweave.workers.session_worker import CallParams, WorkerReply
+from envweave.workers.shared_memory import SharedMemory
 
-HOST = "envweave.workers.session_worker:SessionWorker"
+HOST = "envweave.workers.session_worker:run"
 
 
 @final
-class WorkerConnection:
-    """One worker after the other, each with the same environments.
+class WorkerSlot:
+    """A worker process with some sessions, and its replacement when it is lost.
 
     Attributes:
-        worker: The one there is; `None` after it was lost.
+        worker: The current one; `None` after it was lost.
         generation: How many have been started.
         loss: How the last one was lost.
     """
@@ -32,34 +33,36 @@ class WorkerConnection:
     def __init__(self, definition: bytes, timeout_s: float | None) -> None:
         self.worker: WorkerProcess | None = None
         self.generation = 0
-        self.loss = WorkerLostError("it has not begun")
+        self.loss = WorkerLostError("it has not started")
         self.timeout_s = timeout_s
         self._definition = definition
-        self._board = TurnTable.of(1)
-        self._bells = EventFd.new(), EventFd.new()
+        self._memory = SharedMemory.of(8 * CodeClock.SIZE)
+        self._words = self._memory.words()
+        self._clock = CodeClock(self._words)
         self._by_value = False
         self._is_ended = False
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._numbers = 0
 
     def launch(self) -> WorkerProcess:
-        """Start a process, and don't wait for it.
+        """Start a process, without waiting for it.
 
         Raises:
             WorkerLostError: It ended at once.
         """
         if self._is_ended:
             raise WorkerLostError("it was closed")
-        worker = WorkerProcess(WorkerIPC(self._board, TurnSlot.of(0), *self._bells, looks=0))
+        self._clock.stop()  # the last worker may have been lost while it ran
+        worker = WorkerProcess(clock=self._clock, fds=[self._memory.fd])
         try:
-            worker.define(HOST, self._definition)
+            worker.define(HOST, self._definition, self._memory.fd)
         except BaseException:
             worker.end()
             raise
         return worker
 
     def start(self, worker: WorkerProcess | None = None) -> WorkerInfo:
-        """Start a worker, or take one that is on its way, and return what it says.
+        """Start a worker, or wait for one that was launched, and return what it reports.
 
         Raises:
             WorkerLostError: It ended first.
@@ -67,7 +70,9 @@ class WorkerConnection:
         """
         worker = self.launch() if worker is None else worker
         try:
-            hello: WorkerInfo = worker.answer()
+            kind, info = _load(worker.receive())
+            if kind != "done":
+                raise info
         except BaseException:
             worker.end()
             raise
@@ -75,202 +80,217 @@ class WorkerConnection:
         self.generation += 1
         if self._is_ended:  # while it started
             worker.end()
-        return hello
+        report: WorkerInfo = info
+        return report
 
-    def packed(self, index: int, method: str, *args: Any, **rest: Any) -> tuple[int, bytes]:
+    def restart(self) -> None:
+        """Start another worker, which continues with the same environments.
+
+        Raises:
+            WorkerLostError: It could not be started.
+        """
+        try:
+            self.start()
+        except (EnvWeaveError, OSError) as error:
+            raise WorkerLostError(f"a new worker process could not take over: {error}") from error
+
+    def encode_call(
+        self, session: int, method: str, *args: Any, **params: Any
+    ) -> tuple[int, bytes]:
         """Return a call's number, and the call as a message."""
         self._numbers += 1
-        call = WorkerCall(self._numbers, index, method, args, **rest)
+        call = CallParams(args, **params)
         try:
-            packed = (pack_by_value if self._by_value else pack)(call)
+            packed = (pack_by_value if self._by_value else pack)(tuple(call))
         except Exception:
             check_actions(args)
             raise
-        return self._numbers, pickle.dumps((self._numbers, packed))
+        return self._numbers, encode_message([self._numbers, method, session, packed, None])
 
-    def read(self, reply: bytes) -> WorkerReply | None:
-        """Return the answer in a reply; `None` if the call must be packed again, and is told anew.
+    def decode_reply(self, reply: bytes) -> WorkerReply | None:
+        """Return the reply to a call; `None` if the call must be encoded and sent again.
 
         Raises:
-            WorkerLostError: It cannot be read, so that nobody knows what came of the call.
+            WorkerLostError: It cannot be read, so the outcome of the call is unknown.
             Exception: What the call raised.
         """
-        try:
-            kind, value = pickle.loads(reply)  # noqa: S301 - from our own worker
-        except Exception as error:
-            raise WorkerLostError(f"its answer cannot be read: {format_error(error)}") from error
+        kind, value = _load(reply)
         if kind == "done":
-            answer: WorkerReply = value
-            return answer
+            done: WorkerReply = value
+            return done
         if kind == "unreadable" and not self._by_value:
             self._by_value = True
             return None
-        raise value if isinstance(value, Exception) else WorkerLostError(f"it said: {value}")
+        raise value if isinstance(value, Exception) else WorkerLostError(f"it replied: {value}")
 
     def lose(self, loss: WorkerLostError) -> None:
-        """Book a worker that is gone."""
+        """Record that the worker is gone."""
         if self.worker is not None:
             self.worker.end()
         self.worker, self.loss = None, loss
 
     def end(self) -> None:
-        """End the worker, and let go of what was shared with it. May be called twice.
+        """End the worker, and release what was shared with it. May be called twice.
 
-        A forked copy of the trainer does no such thing.
+        Does nothing in a forked copy of the process that started it.
         """
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         self._is_ended = True
         self.lose(WorkerLostError("it was closed"))
-        for bell in self._bells:
-            bell.close()
-        self._board.close()
+        self._words.release()
+        self._memory.close()
 
 
-_CHUNK = 1 << 20
+def _load(reply: bytes | bytearray) -> Any:
+    try:
+        return pickle.loads(reply)  # noqa: S301 - from our own worker
+    except Exception as error:
+        raise WorkerLostError(f"its reply cannot be read: {format_error(error)}") from error
+
+
+_CHUNK = 1 << 18
 
 
 @final
 class AsyncWorkerConnection:
-    """Carries the calls of many sessions to one worker process, on one event loop at a time."""
+    """Carries the calls of many sessions to one worker process, on one event loop at a time.
 
-    def __init__(self, line: WorkerConnection, count: int) -> None:
-        self.line = line
+    It reads and writes the socket itself instead of using an asyncio transport, which would
+    belong to one loop: callers may run one loop after the other.
+    """
+
+    def __init__(self, slot: WorkerSlot, count: int) -> None:
+        self.slot = slot
         self._open = count  # how many of its environments are not closed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._in = bytearray()
-        self._out = bytearray()
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._received = FrameBuffer()
+        self._unsent = bytearray()
         self._timer: asyncio.TimerHandle | None = None
-        atexit.register(line.end)
+        atexit.register(slot.end)
 
     @property
     def generation(self) -> int:
         """How many workers have been started."""
-        return self.line.generation
+        return self.slot.generation
 
-    async def call(self, index: int, method: str, *args: Any, **rest: Any) -> WorkerReply:
-        """Return what came of a call.
+    async def call(self, session: int, method: str, *args: Any, **params: Any) -> WorkerReply:
+        """Make a call, and return its outcome.
 
         Raises:
             WorkerLostError: The worker is gone.
             Exception: What the call raised.
         """
         while True:
-            self._attend()
-            number, packed = self.line.packed(index, method, *args, **rest)
-            reply = self._waiting[number] = asyncio.get_running_loop().create_future()
+            self._attach()
+            number, packed = self.slot.encode_call(session, method, *args, **params)
+            future = self._pending[number] = asyncio.get_running_loop().create_future()
             self._send(packed)
             try:
-                answer = self.line.read(await reply)
+                reply = self.slot.decode_reply(await future)
             except WorkerLostError as loss:
                 self.lose(loss)
                 raise
             except asyncio.CancelledError:
-                if self.line.worker is not None:
-                    self._send(self.line.packed(index, "cancel")[1])
+                if self.slot.worker is not None:
+                    self._send(self.slot.encode_call(session, "cancel")[1])
                 raise
             finally:
-                self._waiting.pop(number, None)
-            if answer is not None:
-                return answer
+                self._pending.pop(number, None)
+            if reply is not None:
+                return reply
 
-    def _attend(self) -> None:
-        """Listen to the worker on the loop that runs now.
+    def _attach(self) -> None:
+        """Read the worker's connection on the running loop.
 
         Raises:
-            WorkerLostError: There is none.
+            WorkerLostError: There is no worker.
         """
-        worker, loop = self.line.worker, asyncio.get_running_loop()
+        worker, loop = self.slot.worker, asyncio.get_running_loop()
         if worker is None:
-            raise self.line.loss
+            raise self.slot.loss
         if self._loop is not loop:
             self._loop = loop
             if self._timer is not None:  # of a loop that has ended
                 self._timer.cancel()
                 self._timer = None
             worker.connection.settimeout(0)
-            loop.add_reader(worker.connection.fileno(), self._readable)
-        if self.line.timeout_s is not None and self._timer is None:
-            self._timer = loop.call_later(self.line.timeout_s, self._look_at_clock)
+            loop.add_reader(worker.connection.fileno(), self._on_readable)
+        if self.slot.timeout_s is not None and self._timer is None:
+            self._timer = loop.call_later(self.slot.timeout_s, self._check_deadline)
 
-    def _send(self, packed: bytes) -> None:
-        self._out += LENGTH.pack(len(packed)) + packed
-        self._writable()
+    def _send(self, payload: bytes) -> None:
+        self._unsent += frame(payload)
+        self._on_writable()
 
-    def _writable(self) -> None:
-        """Send what fits, and come back for the rest when there is room."""
-        worker, loop = self.line.worker, self._loop
+    def _on_writable(self) -> None:
+        """Send what fits; the rest when there is room."""
+        worker, loop = self.slot.worker, self._loop
         if worker is None or loop is None:
             return
         connection = worker.connection
         try:
-            del self._out[: connection.send(self._out)]
+            del self._unsent[: connection.send(self._unsent)]
         except BlockingIOError:
             pass
         except OSError:
             return  # the reader will find it gone
-        if self._out:
-            loop.add_writer(connection.fileno(), self._writable)
+        if self._unsent:
+            loop.add_writer(connection.fileno(), self._on_writable)
         else:
             loop.remove_writer(connection.fileno())
 
-    def _readable(self) -> None:
-        worker = self.line.worker
+    def _on_readable(self) -> None:
+        worker = self.slot.worker
         if worker is None:
             return
         try:
-            chunk = worker.connection.recv(_CHUNK)
+            data = worker.connection.recv(_CHUNK)
         except BlockingIOError:
             return
         except OSError:
-            chunk = b""
-        if not chunk:
+            data = b""
+        if not data:
             self.lose(None)
             return
-        self._in += chunk
-        while len(self._in) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self._in)[0]
-            if len(self._in) < end:
-                return
-            number, reply = pickle.loads(self._in[LENGTH.size : end])  # noqa: S301
-            del self._in[:end]
-            waiting = self._waiting.get(number)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(reply)
+        for number, reply in self._received.feed(data):
+            future = self._pending.get(number)
+            if future is not None and not future.done():
+                future.set_result(reply)
 
-    def _look_at_clock(self) -> None:
-        """End a worker whose code has taken too long; else look again when it may have."""
+    def _check_deadline(self) -> None:
+        """End a worker whose code has taken too long; else check again when it may have."""
         self._timer = None
-        worker, timeout_s, loop = self.line.worker, self.line.timeout_s, self._loop
-        if worker is None or timeout_s is None or loop is None or not self._waiting:
+        worker, timeout_s, loop = self.slot.worker, self.slot.timeout_s, self._loop
+        if worker is None or timeout_s is None or loop is None or not self._pending:
             return
-        descriptor = worker.connection.fileno()
+        fd = worker.connection.fileno()
         try:
             left = worker.check_deadline(timeout_s)
         except WorkerLostError as loss:
-            self._forget(descriptor)
+            self._detach(fd)
             self.lose(loss)
             return
-        self._timer = loop.call_later(left, self._look_at_clock)
+        self._timer = loop.call_later(left, self._check_deadline)
 
     def lose(self, loss: WorkerLostError | None) -> None:
-        """Book a worker that is gone, and tell all that wait for it."""
-        worker = self.line.worker
+        """Record that the worker is gone, and fail all pending calls."""
+        worker = self.slot.worker
         if worker is not None:
-            self._forget(worker.connection.fileno())
-            self.line.lose(worker.lost() if loss is None else loss)
-        self._in.clear()
-        self._out.clear()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(self.line.loss)
+            self._detach(worker.connection.fileno())
+            self.slot.lose(worker.lost() if loss is None else loss)
+        self._received.clear()
+        self._unsent.clear()
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(self.slot.loss)
 
-    def _forget(self, descriptor: int) -> None:
-        if self._loop is not None and not self._loop.is_closed() and descriptor >= 0:
-            self._loop.remove_reader(descriptor)
-            self._loop.remove_writer(descriptor)
+    def _detach(self, fd: int) -> None:
+        if self._loop is not None and not self._loop.is_closed() and fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
         self._loop = None
 
     async def ready(self) -> None:
@@ -283,42 +303,35 @@ class AsyncWorkerConnection:
         if self._starting is None or self._starting[0] is not loop:
             self._starting = loop, asyncio.Lock()
         async with self._starting[1]:
-            if self.line.worker is not None:
-                if not self.line.worker.is_gone:
+            if self.slot.worker is not None:
+                if not self.slot.worker.is_gone:
                     return
                 self.lose(None)
-            try:
-                await asyncio.to_thread(self.line.start)
-            except WorkerLostError:
-                raise
-            except (EnvWeaveError, OSError) as error:
-                raise WorkerLostError(
-                    f"a new worker process could not take over: {error}"
-                ) from error
+            await asyncio.to_thread(self.slot.restart)
 
-    async def close_one(self, index: int, *, is_current: bool) -> None:
+    async def close_one(self, session: int, *, is_current: bool) -> None:
         """Close one environment; with the last, end the worker."""
         try:
-            if self.line.worker is not None and is_current:
+            if self.slot.worker is not None and is_current:
                 async with asyncio.timeout(CLOSE_S):
-                    await self.call(index, "close")
+                    await self.call(session, "close")
         except (WorkerLostError, TimeoutError):
             pass  # it is gone already, or is ended now
         finally:
             self.drop_one()
 
     def drop_one(self) -> bool:
-        """Count one environment less; with the last, end the worker and return true."""
+        """Count one environment less; with the last, end the worker and return `True`."""
         self._open -= 1
         if not self._open:
-            atexit.unregister(self.line.end)
+            atexit.unregister(self.slot.end)
             self.end()
         return not self._open
 
     def end(self) -> None:
         """End the worker. May be called twice."""
-        if self.line.worker is not None:
-            self._forget(self.line.worker.connection.fileno())
+        if self.slot.worker is not None:
+            self._detach(self.slot.worker.connection.fileno())
         if self._timer is not None:
             self._timer.cancel()
-        self.line.end()
+        self.slot.end()

@@ -1,8 +1,14 @@
-"""A worker with whole sessions: each environment by itself, called as its caller pleases."""
+"""The worker's side of process sessions: many sessions in one process, called by number.
+
+A call is `[number, method, session, params, timeout_s]`, a reply `[number, reply]`; `params` and
+`reply` are pickled by themselves, so that an author's class that cannot be read here spoils only
+its own call.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import socket
 from collections.abc import Mapping
@@ -12,51 +18,62 @@ from envweave.errors import ResetFailedError, StateFailedError
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
+from envweave.session.episode_tracker import with_autoreset
 from envweave.types import ResetResult, StepResult
-from envweave.vector.episode_tracker import with_autoreset
-from envweave.vector.process.shared_memory import TurnSlot, TurnTable
-from envweave.vector.process.vector_worker import WorkerInfo
-from envweave.workers.channel import LENGTH, pack_reply
-from envweave.workers.deadline_marks import Marked, bind_main_classes
-from envweave.workers.main import failed
-from envweave.workers.pickling import fail_start, fail_step, refused
+from envweave.workers.channel import Channel, FrameConnection
+from envweave.workers.deadlines import ClockedEnvironment, CodeClock
+from envweave.workers.main import WorkerInfo, make_host
+from envweave.workers.pickling import (
+    bind_main_classes,
+    fail_start,
+    fail_step,
+    load_definition,
+    pack_failure,
+    pack_reply,
+    pickle_error,
+)
+from envweave.workers.shared_memory import SharedMemory
 
 MAKE = "envweave.backends.inproc:connect_pool"
-"""What makes the environments here; it stands above this layer, so it is named, not imported."""
+"""What makes the environments here; it is in a layer above, so it is named, not imported."""
 
 
-class WorkerCall(NamedTuple):
-    """One call on one environment.
+class CallParams(NamedTuple):
+    """The parameters of a call.
 
     Attributes:
-        number: Which call of this worker it is.
-        env_index: Which environment it is for.
-        method: `"reset"`, `"step"`, `"state"` or `"close"`; `"cancel"` is about the last call.
-        args: What the method is given.
-        keywords: What it is given by name.
-        position: Where the stream of episodes goes on, if another worker had come so far.
+        args: The positional arguments of the method.
+        keywords: Its keyword arguments.
+        position: The position that the stream of episodes continues from, if an earlier worker
+            had reached it.
     """
 
-    number: int
-    env_index: int
-    method: str
     args: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = {}
     position: Any = None
 
 
 class WorkerReply(NamedTuple):
-    """What came of a call.
+    """The outcome of a call.
 
     Attributes:
         value: What the method returned.
         agents: Who takes part now.
-        position: Where the stream of episodes stands.
+        position: The position of the stream of episodes.
     """
 
     value: Any
     agents: list[str]
     position: Any
+
+
+def run(channel: Channel, definition: bytearray, clock_fd: int) -> None:
+    """Run sessions until the parent closes the connection."""
+    os.set_inheritable(clock_fd, False)  # noqa: FBT003 - by position only
+    clock = CodeClock(SharedMemory(clock_fd).words())
+    worker = make_host(channel, lambda: SessionWorker(clock, *load_definition(definition)))
+    if worker is not None:
+        asyncio.run(worker.serve(channel.connection))
 
 
 @final
@@ -65,91 +82,86 @@ class SessionWorker:
 
     def __init__(
         self,
+        clock: CodeClock,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
         options: MakeOptions,
         rows: range,
         size: int,
-        board: TurnTable,
-        turn: TurnSlot,
     ) -> None:
-        marks = None
+        wrap = None
         if options.timeout_s is not None:
-            marks = lambda i, one: Marked(one, board, turn, i)  # noqa: E731
+            wrap = lambda i, env: ClockedEnvironment(env, clock, i)  # noqa: E731
         self._drivers: list[AsyncDriver] = load_path(MAKE)(
-            spec, kwargs, options, len(rows), wrap=marks, share=(rows.start, size)
+            spec, kwargs, options, len(rows), wrap=wrap, share=(rows.start, size)
         )
-        self._last: dict[int, asyncio.Task[None]] = {}  # the last call of each environment
+        self._last: dict[int, asyncio.Task[None]] = {}  # the last call of each session
         bind_main_classes(self._drivers[0].interface)
 
-    def hello(self) -> WorkerInfo:
-        """Return what the trainer wants to know first."""
+    @property
+    def info(self) -> WorkerInfo:
+        """What the parent needs to know first."""
         return WorkerInfo(self._drivers[0].interface, self._drivers[0].tasks)
 
-    def serve(self, connection: socket.socket) -> None:
-        """Answer until the trainer hangs up, then close every environment."""
-        asyncio.run(self._serve(connection))
+    async def serve(self, connection: socket.socket) -> None:
+        """Answer until the parent closes the connection, then close every environment."""
+        is_over = asyncio.Event()
+        self._connection = await FrameConnection.open(connection, self._on_message, is_over.set)
+        await is_over.wait()
+        for task in self._last.values():
+            task.cancel()
+        await asyncio.gather(*self._last.values(), return_exceptions=True)
+        closing = [driver.close() for driver in self._drivers]
+        await asyncio.gather(*closing, return_exceptions=True)
 
-    async def _serve(self, connection: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=connection)
-        try:
-            while True:
-                size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
-                self._begin(await reader.readexactly(size), writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the trainer has hung up
-        finally:
-            for task in self._last.values():
-                task.cancel()
-            await asyncio.gather(*self._last.values(), return_exceptions=True)
-            closing = [driver.close() for driver in self._drivers]
-            await asyncio.gather(*closing, return_exceptions=True)
-            writer.close()
-
-    def _begin(self, packed: bytes, writer: asyncio.StreamWriter) -> None:
-        number, packed_call = pickle.loads(packed)  # noqa: S301 - from our own trainer
-        try:
-            call: WorkerCall = pickle.loads(packed_call)  # noqa: S301 - from our own trainer
-        except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-            _reply(writer, number, pack_reply(("unreadable", str(error))))
-            return
-        before = self._last.get(call.env_index)
-        if call.method == "cancel":
-            if before is not None and not before.done():
-                before.cancel()
+    def _on_message(self, message: list[Any]) -> None:
+        number, method, session, packed, _ = message
+        previous = self._last.get(session)
+        if method == "cancel":
+            if previous is not None and not previous.done():
+                previous.cancel()
             else:
-                # It could not be interrupted, and nobody will hear how it went.
-                self._drivers[call.env_index].session.abandon()
+                # The call could not be interrupted, and its reply is dropped.
+                self._drivers[session].session.abandon()
             return
-        task = asyncio.ensure_future(self._run(call, before, writer))
-        self._last[call.env_index] = task
+        try:
+            params = CallParams(*pickle.loads(packed))  # noqa: S301 - from our own parent
+        except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
+            self._connection.send([number, pack_reply(("unreadable", str(error)))])
+            return
+        self._last[session] = asyncio.ensure_future(
+            self._run(number, method, self._drivers[session], params, previous)
+        )
 
     async def _run(
-        self, call: WorkerCall, before: asyncio.Task[None] | None, writer: asyncio.StreamWriter
+        self,
+        number: int,
+        method: str,
+        driver: AsyncDriver,
+        params: CallParams,
+        previous: asyncio.Task[None] | None,
     ) -> None:
-        if before is not None and not before.done():
-            await asyncio.wait([before])
-        driver = self._drivers[call.env_index]
-        session = driver.session
-        if call.position is not None:
-            session.go_on_from(call.position)
+        if previous is not None and not previous.done():
+            await asyncio.wait([previous])
+        if params.position is not None:
+            driver.session.go_on_from(params.position)
         try:
-            value = await getattr(driver, call.method)(*call.args, **call.keywords)
+            value = await getattr(driver, method)(*params.args, **params.keywords)
             try:
-                reply = _done(driver, value)
+                reply = _pack_done(driver, value)
             except Exception:  # noqa: BLE001 - whatever an author's object raises
-                reply = _done(driver, await _sendable(driver, value))
-        except Exception as error:  # noqa: BLE001 - told to the trainer, who raises it
-            reply = failed(error)
-        _reply(writer, call.number, reply)
+                reply = _pack_done(driver, await _sendable(driver, value))
+        except Exception as error:  # noqa: BLE001 - sent to the parent, which raises it
+            reply = pack_failure(error)
+        self._connection.send([number, reply])
 
 
-def _done(driver: AsyncDriver, value: Any) -> bytes:
+def _pack_done(driver: AsyncDriver, value: Any) -> bytes:
     return pack_reply(("done", WorkerReply(value, driver.agents, driver.session.position)))
 
 
 async def _sendable(driver: AsyncDriver, value: Any) -> Any:
-    """Return what a call returned with failures in place of what cannot be sent."""
+    """Return what a call returned, with failures in place of what cannot be pickled."""
     session = driver.session
     if isinstance(value, ResetResult):
         failure = fail_start(session, value)
@@ -163,9 +175,4 @@ async def _sendable(driver: AsyncDriver, value: Any) -> Any:
             return with_autoreset(result, fail_start(session, await driver.reset()))
         except ResetFailedError as error:
             return with_autoreset(result, error)
-    raise StateFailedError(f"The state cannot be sent to another process: {refused(value)}")
-
-
-def _reply(writer: asyncio.StreamWriter, number: int, reply: bytes) -> None:
-    packed = pickle.dumps((number, reply))
-    writer.write(LENGTH.pack(len(packed)) + packed)
+    raise StateFailedError(f"The state cannot be sent to another process: {pickle_error(value)}")

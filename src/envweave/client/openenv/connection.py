@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Mapping
 from typing import Any, final
@@ -18,6 +17,7 @@ from envweave.client.address import Address
 from envweave.client.async_socket import AsyncSocket, dial_apart
 from envweave.client.socket import BlockingSocket
 from envweave.errors import AccessError, ConnectionLostError, EnvWeaveError, WireError
+from envweave.lifetime import OwnerProcess
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.websocket import Message
 
@@ -29,15 +29,15 @@ class LoopSupervisor:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects the rest
         self._held = 0
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def hold(self) -> asyncio.AbstractEventLoop:
         """Return the loop; `release` must follow, once."""
         with self._lock:
-            if self._owner != os.getpid():  # threads do not survive a fork
-                self._owner, self._held, self._loop = os.getpid(), 0, None
+            if not self._owner.is_current:  # threads do not survive a fork
+                self._owner, self._held, self._loop = OwnerProcess(), 0, None
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
@@ -50,7 +50,7 @@ class LoopSupervisor:
     def release(self) -> None:
         """Let go of the loop; the last to do so ends the thread."""
         with self._lock:
-            if self._owner != os.getpid():
+            if not self._owner.is_current:
                 return
             self._held -= 1
             if self._held:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import time
-import warnings
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -31,6 +28,7 @@ from envweave.errors import (
     ToolCallOpenError,
     WireError,
 )
+from envweave.lifetime import CloseGuard
 from envweave.session.agents import AgentStates
 from envweave.session.episodes import Position
 from envweave.session.events import EventQueue
@@ -382,9 +380,12 @@ class RemoteSessions:
         except BaseException:
             self._ending.end()
             raise
-        self._unclosed = weakref.finalize(self, _dropped, self._ending, num_envs)
-        self._unclosed.atexit = False
-        atexit.register(self._ending.end)
+        self._unclosed = CloseGuard(
+            self,
+            self._ending.end,
+            f"A vector of {num_envs} environments at a server was dropped without close(). Use it "
+            "in a `with` block, or close it.",
+        )
 
     @property
     def are_plain(self) -> bool:
@@ -581,9 +582,8 @@ class RemoteSessions:
 
     def close(self) -> None:
         """Close every session and hang up, once. What is lost closes itself."""
-        if self._unclosed.detach() is None:
+        if not self._unclosed.disarm():
             return
-        atexit.unregister(self._ending.end)
         calls = self.calls
         try:
             if calls.steps:  # a session can be closed when its last call is over
@@ -607,14 +607,3 @@ class _RowEnd:
                 seat.loss = "it was closed"
                 closing.append(seat.caller.call("close", {}))
         self._connection.end(closing)
-
-
-def _dropped(ending: _RowEnd, num_envs: int) -> None:
-    atexit.unregister(ending.end)
-    ending.end()
-    warnings.warn(
-        f"A vector of {num_envs} environments at a server was dropped without close(). Use it in a "
-        "`with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )

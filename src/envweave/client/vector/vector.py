@@ -23,12 +23,12 @@ from envweave.errors import (
     ResetFailedError,
     format_error,
 )
+from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.session.results import refused_row
 from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import Standing, StepBatch
 from envweave.vector.columns import Columns, Layout
-from envweave.vector.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.vector.process.row_state import RowState
 from envweave.wire.messages import Reply, Stepped
 from envweave.wire.protocol import BatchFrame, Key

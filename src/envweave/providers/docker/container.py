@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError, OptionError, StartupError
+from envweave.lifetime import OwnerProcess
 from envweave.providers.cleanup import Owner
 from envweave.providers.docker.engine import (
     Engine,
@@ -67,7 +68,7 @@ class Container:
         self._engine = engine
         self._image = image
         self._options = options
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._folder: Path | None = None
         self._was_reached = False
         self.name = f"envweave-{secrets.token_hex(6)}"
@@ -210,7 +211,7 @@ class Container:
 
     def stop(self) -> None:
         """End it in order if it can be, and remove it. May be called twice."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         try:
             if self._folder is not None:
@@ -227,7 +228,7 @@ class Container:
 
         A forked copy of the process that started it leaves it alone.
         """
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         try:
             self._engine.remove(self.name)

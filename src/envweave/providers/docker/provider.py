@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import warnings
-import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, final
 
 from envweave.errors import CallOrderError, OptionError
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.providers.base import WatchedProvider
 from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
@@ -33,26 +33,26 @@ class ContainerLease:
         self.container = container
         self.token = token
         self._then = then
-        self._unstopped = weakref.finalize(self, _dropped, container, then)
+        self._unstopped = CloseGuard(
+            self,
+            partial(_remove, container, then),
+            f"The container {container.name} was dropped without stop_container(). Close what it "
+            "was started for.",
+            at_exit=AtExit.WARN,
+        )
 
     def stop(self) -> None:
         """End the container in order if it can be, and remove it."""
         try:
             self.container.stop()
         finally:
-            self._unstopped.detach()
+            self._unstopped.disarm()
             self._then()
 
 
-def _dropped(container: Container, then: Callable[[], None]) -> None:
+def _remove(container: Container, then: Callable[[], None]) -> None:
     container.remove()
     then()
-    warnings.warn(
-        f"The container {container.name} was dropped without stop_container(). Close what it was "
-        "started for.",
-        ResourceWarning,
-        stacklevel=1,
-    )
 
 
 TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable

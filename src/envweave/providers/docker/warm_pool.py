@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import threading
 import time
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from envweave.errors import CallOrderError, ClosedError, EnvWeaveError, OptionError, StartupError
+from envweave.lifetime import OwnerProcess
 from envweave.providers.base import WatchedProvider
 from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
@@ -148,7 +148,7 @@ class _ImageStock:
         self._image = image
         self._options = options
         self._env_vars = dict(env_vars)
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._failure: Exception | None = None
         self._taken_s = -_REST_S  # when one was handed out last
         self.size = size
@@ -161,7 +161,7 @@ class _ImageStock:
         return self.is_closed or self._failure is not None or len(self.waiting) >= self.size
 
     def refuse_closed(self) -> None:
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             raise CallOrderError(
                 f"The warm pool of {self._image!r} was made before this process was forked, and "
                 "belongs to its parent. Make one in this process."

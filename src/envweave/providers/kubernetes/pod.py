@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from enum import Enum
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError, StartupError
+from envweave.lifetime import OwnerProcess
 from envweave.providers.docker.options import shown, size_of
 from envweave.providers.health import LINES_READ, answers_health, error_in, told
 from envweave.providers.kubernetes.cleanup import delete_later
@@ -221,7 +221,7 @@ class Pod:
         self._cluster = cluster
         self._image = image
         self._options = options
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._forward: PortForward | None = None
         self._was_reached = False
         self._silence = Silence()
@@ -416,7 +416,7 @@ class Pod:
 
     def stop(self) -> None:
         """End it in order if it can be, and delete it. May be called twice."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         try:
             grace_s = round(self._options.stop_timeout_s)
@@ -439,7 +439,7 @@ class Pod:
 
         A forked copy of the process that started it leaves it alone.
         """
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         forward, self._forward = self._forward, None
         if forward is not None:

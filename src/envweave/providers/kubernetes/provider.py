@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import warnings
-import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, final
 
 from envweave.errors import CallOrderError, OptionError
+from envweave.lifetime import AtExit, CloseGuard
 from envweave.providers.base import WatchedProvider
 from envweave.providers.docker.options import CONFIG, variables
 from envweave.providers.kubernetes.cleanup import sweep
@@ -58,7 +58,7 @@ class KubernetesProvider(WatchedProvider):
         self._options = KubernetesOptions(**known(options))
         self._cluster: Cluster | None = None
         self._pod: Pod | None = None
-        self._unstopped: weakref.finalize[Any, Any] | None = None
+        self._unstopped: CloseGuard | None = None
         self._token: str | None = None
 
     @property
@@ -125,7 +125,13 @@ class KubernetesProvider(WatchedProvider):
             cluster.close()
             raise
         self._cluster, self._pod, self._token = cluster, pod, given[TOKEN] or None
-        self._unstopped = weakref.finalize(self, _dropped, pod, cluster)
+        self._unstopped = CloseGuard(
+            self,
+            partial(_remove, pod, cluster),
+            f"The pod {pod.name} was dropped without stop_container(). Close what it was started "
+            "for.",
+            at_exit=AtExit.WARN,
+        )
         return pod.base_url
 
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
@@ -161,15 +167,10 @@ class KubernetesProvider(WatchedProvider):
             pod.stop()
         finally:
             if self._unstopped is not None:
-                self._unstopped.detach()
+                self._unstopped.disarm()
             cluster.close()
 
 
-def _dropped(pod: Pod, cluster: Cluster) -> None:
+def _remove(pod: Pod, cluster: Cluster) -> None:
     pod.remove()
     cluster.close()
-    warnings.warn(
-        f"The pod {pod.name} was dropped without stop_container(). Close what it was started for.",
-        ResourceWarning,
-        stacklevel=1,
-    )

@@ -22,6 +22,7 @@ from envweave.errors import (
     SandboxError,
     SessionLostError,
 )
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.config import SandboxConfig, make_plan, packages_of
 from envweave.sandbox.doctor.probe import NAMES_LISTED, Tier, missing_of
 from envweave.sandbox.processes.process import SessionProcess
@@ -59,7 +60,7 @@ class SessionFactory:
         # Protects `_warm`, `_refilling`, `_bodies` and `_closed`. A finalizer may close this while
         # the thread that refills it holds it.
         self._lock = threading.RLock()
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._closed = False
         self._warm: deque[SessionProcess] = deque()
         self._refilling: threading.Thread | None = None
@@ -131,7 +132,7 @@ class SessionFactory:
     @property
     def is_own(self) -> bool:
         """Whether this process made it, and not one of which this is a forked copy."""
-        return self._owner == os.getpid()
+        return self._owner.is_current
 
     def _check_open(self) -> None:
         if not self.is_own:

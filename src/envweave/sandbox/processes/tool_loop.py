@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -12,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, final
 
 from envweave.errors import DeadlineError
+from envweave.lifetime import OwnerProcess
 
 _CLOSE_S = 5.0
 
@@ -24,7 +24,7 @@ class ToolLoop:
         self._lock = threading.Lock()  # protects the making and the ending of the thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._owner = 0
+        self._owner = OwnerProcess()
 
     def run(self, name: str, make: Callable[[], Awaitable[Any]], left_s: float) -> Any:
         """Run what `make` returns, on the loop's thread; return its result.
@@ -48,9 +48,9 @@ class ToolLoop:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._owner != os.getpid():  # threads do not survive a fork
+            if self._loop is None or not self._owner.is_current:  # threads do not survive a fork
                 self._loop = asyncio.new_event_loop()
-                self._owner = os.getpid()
+                self._owner = OwnerProcess()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="envweave-tools", daemon=True
                 )
@@ -62,7 +62,7 @@ class ToolLoop:
         with self._lock:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
-        if loop is None or thread is None or self._owner != os.getpid():
+        if loop is None or thread is None or not self._owner.is_current:
             return
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(loop.stop)

@@ -37,9 +37,9 @@ from envweave.server.runtime.thread_pool import (
     WorkerThread,
 )
 from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
+from envweave.session.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd, StepResult
-from envweave.vector.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
 from envweave.wire.results import encode_result
 
 logger = logging.getLogger("envweave.server")

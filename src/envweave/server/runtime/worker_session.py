@@ -16,16 +16,13 @@ from envweave.errors import (
     WireError,
 )
 from envweave.server.runtime.base import SessionOptions
-from envweave.server.runtime.worker_process import (
-    ServerWorkerProcess,
-    ServerWorkerReply,
-    WorkerGoneError,
-)
+from envweave.server.runtime.worker_connection import ServerWorker, ServerWorkerReply
 from envweave.session import Phase, Position
+from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
-from envweave.vector.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.wire.results import AS_IT_IS, Wired, decode_result, encode_result, result_of
+from envweave.workers.launch import WorkerLostError
 
 logger = logging.getLogger("envweave.server")
 
@@ -33,14 +30,14 @@ logger = logging.getLogger("envweave.server")
 class Workers(Protocol):
     """What a session needs of all the workers."""
 
-    async def choose(self) -> ServerWorkerProcess:
+    async def choose(self) -> ServerWorker:
         """Return a worker process for a session, which is counted there from now on."""
         ...
 
-    def release(self, worker: ServerWorkerProcess) -> None:
+    def release(self, worker: ServerWorker) -> None:
         """Count a session no more."""
 
-    def discard(self, worker: ServerWorkerProcess, number: int) -> None:
+    def discard(self, worker: ServerWorker, number: int) -> None:
         """Close a session that nobody waits for, and count it no more."""
 
 
@@ -59,8 +56,8 @@ class WorkerRunner:
         self._workers = workers
         self._several = several
         self._trail = EpisodeTracker(several_agents=several)
-        self._worker: ServerWorkerProcess | None = None
-        self._loss = WorkerGoneError("it has no worker process")
+        self._worker: ServerWorker | None = None
+        self._loss = WorkerLostError("it has no worker process")
         self._sent: Wired | WireError | None = None  # the last result
         self._is_closed = False
 
@@ -74,14 +71,14 @@ class WorkerRunner:
         """Let no episode begin by itself any more."""
         self._autoreset = False
         if self._worker is not None:
-            self._worker.tell("stop_resetting", self._number)
+            self._worker.notify("stop_resetting", self._number)
 
     async def open(self) -> None:
         """Make an environment, in some worker.
 
         Raises:
             EnvWeaveError: It could not be made.
-            WorkerGoneError: The worker was lost over it.
+            WorkerLostError: The worker was lost over it.
         """
         worker = await self._workers.choose()
         wishes = {"autoreset": self._autoreset, "position": self._position}
@@ -113,7 +110,7 @@ class WorkerRunner:
             if method == "check_reset":
                 await self._ready()
             return (await self._ask(method, params, timeout_s)).value()
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {loss}") from None
             raise EnvironmentLostError(f"{self._name} cannot be reset: {loss}") from None
@@ -122,19 +119,19 @@ class WorkerRunner:
         try:
             await self._ready()
             return self._taken(await self._ask("reset", params, timeout_s))
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             self._trail.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
     async def _step(self, params: Mapping[str, Any], timeout_s: float | None) -> Any:
         try:
             return self._taken(await self._ask("step", params, timeout_s))
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             if not self._trail.is_live:
                 raise refusal(Phase.ENDED, self._name, str(loss), autoreset=False) from None
             return await self._lost(loss, timeout_s)
 
-    async def _lost(self, loss: WorkerGoneError, timeout_s: float | None) -> Wired:
+    async def _lost(self, loss: WorkerLostError, timeout_s: float | None) -> Wired:
         """End the episode; begin the next one in the same result, if it is to be so."""
         logger.warning("an episode of %s ended: %s", self._name, loss)
         result = self._trail.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
@@ -156,7 +153,7 @@ class WorkerRunner:
         try:
             await self.open()
         except EnvWeaveError as error:
-            raise WorkerGoneError(f"another could not take over: {error}") from error
+            raise WorkerLostError(f"another could not take over: {error}") from error
 
     async def _ask(
         self, method: str, params: Mapping[str, Any], timeout_s: float | None
@@ -168,7 +165,7 @@ class WorkerRunner:
             return await worker.call(
                 method, self._number, params, timeout_s, partial(self._heard, method)
             )
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             self._loss, self._worker = loss, None
             raise
 
@@ -206,7 +203,7 @@ class WorkerRunner:
             return
         try:
             await worker.close_session(self._number)
-        except WorkerGoneError:
+        except WorkerLostError:
             pass  # and with it the environment
         finally:
             self._workers.release(worker)

@@ -22,10 +22,11 @@ from envweave.errors import (
 from envweave.registry import EnvSpec, MakeOptions, ReadyMade
 from envweave.server.options import ServerOptions
 from envweave.server.runtime.base import Health, SessionOptions
-from envweave.server.runtime.worker_process import START_S, ServerWorkerProcess, WorkerGoneError
+from envweave.server.runtime.worker_connection import START_S, ServerWorker
 from envweave.server.runtime.worker_session import WorkerRunner
 from envweave.types import Task
 from envweave.wire.description import Description
+from envweave.workers.launch import WorkerLostError
 from envweave.workers.pickling import pack_definition
 
 logger = logging.getLogger("envweave.server")
@@ -56,8 +57,8 @@ class WorkerRuntime:
         self._options = options
         own = dataclasses.replace(options, workers=0, token=None)
         self._definition = pack_definition(spec, kwargs, MakeOptions(), own)
-        self._workers: set[ServerWorkerProcess] = set()  # that have started, and are there
-        self._young: dict[ServerWorkerProcess, float] = {}  # when each of these was started
+        self._workers: set[ServerWorker] = set()  # that have started, and are there
+        self._young: dict[ServerWorker, float] = {}  # when each of these was started
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
@@ -99,7 +100,7 @@ class WorkerRuntime:
 
     async def _start_one(self) -> None:
         try:
-            worker = ServerWorkerProcess(self._changed)
+            worker = ServerWorker(self._changed)
         except OSError as error:  # no more processes, or descriptors, or memory
             raise StartupError(f"A worker process could not start: {error}.") from error
         try:
@@ -127,12 +128,12 @@ class WorkerRuntime:
         runner = WorkerRunner(next(self._numbers), about.name, wishes, self, several=several)
         try:
             await runner.open()
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             # Not once more: what was made may be what ended the worker, and would end the next.
             raise EnvironmentLostError(f"Making {self._spec.id!r} failed: {loss}.") from None
         return runner
 
-    async def choose(self) -> ServerWorkerProcess:
+    async def choose(self) -> ServerWorker:
         """Return the worker with the fewest sessions, with one more.
 
         Raises:
@@ -153,39 +154,39 @@ class WorkerRuntime:
         worker.sessions += 1
         return worker
 
-    def _able(self) -> list[ServerWorkerProcess]:
-        return [one for one in self._workers if one.gone is None and not one.is_leaving]
+    def _able(self) -> list[ServerWorker]:
+        return [one for one in self._workers if one.gone is None and not one.is_draining]
 
-    def release(self, worker: ServerWorkerProcess) -> None:
+    def release(self, worker: ServerWorker) -> None:
         """Count a session no more."""
         worker.sessions -= 1
         self._end_if_empty(worker)
 
-    def discard(self, worker: ServerWorkerProcess, number: int) -> None:
+    def discard(self, worker: ServerWorker, number: int) -> None:
         """Close a session that nobody waits for, and count it no more."""
         self._in_background(self._discard(worker, number))
 
-    async def _discard(self, worker: ServerWorkerProcess, number: int) -> None:
+    async def _discard(self, worker: ServerWorker, number: int) -> None:
         try:
             await worker.close_session(number)
-        except WorkerGoneError:
+        except WorkerLostError:
             pass  # and with it the session
         finally:
             self.release(worker)
 
-    def _end_if_empty(self, worker: ServerWorkerProcess) -> None:
-        if worker.is_leaving and not worker.sessions and worker.gone is None:
+    def _end_if_empty(self, worker: ServerWorker) -> None:
+        if worker.is_draining and not worker.sessions and worker.gone is None:
             self._in_background(worker.close())
 
     # Replacing workers
 
-    def _changed(self, worker: ServerWorkerProcess) -> None:
+    def _changed(self, worker: ServerWorker) -> None:
         """Look after a worker that is gone, or has calls that cannot be stopped."""
         if worker not in self._workers or self._is_closed:
             self._workers.discard(worker)
         elif worker.gone is not None:
             self._workers.remove(worker)
-            if not worker.is_leaving:
+            if not worker.is_draining:
                 logger.warning("a worker process is lost: %s", worker.gone)
                 self._replace(worker)
         elif worker.stuck > self._options.max_stuck:
@@ -193,12 +194,12 @@ class WorkerRuntime:
                 f"its worker process {worker.pid} was ended: {worker.stuck} calls there took "
                 "longer than they may and could not be stopped"
             )
-        elif worker.stuck and not worker.is_leaving:
-            worker.is_leaving = True
+        elif worker.stuck and not worker.is_draining:
+            worker.is_draining = True
             self._replace(worker)
             self._end_if_empty(worker)
 
-    def _replace(self, worker: ServerWorkerProcess) -> None:
+    def _replace(self, worker: ServerWorker) -> None:
         self._replaced += 1
         lived_s = time.monotonic() - self._young.pop(worker)
         self._lengthen_pause(is_needed=lived_s < SHORT_LIFE_S)
@@ -251,7 +252,7 @@ class WorkerRuntime:
         worker = await self.choose()
         try:
             return (await worker.call(method, 0, params, self._options.timeout_s)).value()
-        except WorkerGoneError as loss:
+        except WorkerLostError as loss:
             raise TaskError(f"The tasks cannot be had: {loss}. Ask again.") from None
         finally:
             self.release(worker)

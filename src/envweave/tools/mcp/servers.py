@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import keyword
 import logging
-import os
 import threading
 import unicodedata
 import weakref
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, final
 
 from envweave.errors import EnvWeaveError, OptionError, StartupError, suggest
+from envweave.lifetime import OwnerProcess
 from envweave.tools.mcp.config import (
     AnyConfig,
     CommandServer,
@@ -106,7 +106,7 @@ class McpLoopThread:
     """
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self.owner = OwnerProcess()
         self.loop = asyncio.SelectorEventLoop()
         self._thread = threading.Thread(
             target=_serve, args=(self.loop,), name="envweave-mcp", daemon=True
@@ -134,7 +134,7 @@ class McpLoopThread:
 
     def close(self) -> None:
         """Cancel what is left, and end the thread. Harmless twice."""
-        if self.owner != os.getpid():
+        if not self.owner.is_current:
             self._stop.detach()
             return
         self._stop()
@@ -306,7 +306,7 @@ class _Crew:
     @property
     def is_ours(self) -> bool:
         """Whether this process made it."""
-        return self._thread.owner == os.getpid()
+        return self._thread.owner.is_current
 
     def protocols(self) -> dict[str, str]:
         return {name: one.protocol for name, one in list(self._connections.items())}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from envweave.session.episode_tracker import lost_result
 from envweave.session.results import refused_row
 from envweave.session.snapshot import snapshot
 from envweave.types import (
@@ -22,9 +23,8 @@ from envweave.types import (
 )
 from envweave.vector.batch import Standing, StepBatch, Tick, tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers, replaced
-from envweave.vector.episode_tracker import lost_result
 from envweave.vector.process.lazy_rows import RebuiltRows
-from envweave.vector.process.shared_memory import SharedColumns
+from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.vector_worker import StepExtras
 
 _NOTHING = StepExtras({}, {}, [], {}, {})

@@ -1,18 +1,15 @@
-"""`backend="process"`: a vector's rows in worker processes, and one share in the caller's own.
+"""`backend="process"`: a vector's rows in worker processes, and one shard in the caller's own.
 
     caller ──actions in a shared column, a turn──▶ worker: steps its rows, writes the columns
-           ◀──────────a turn; a message where columns cannot hold it all───────────┘
+           ◀────────a turn, and a message with what columns cannot hold────────┘
 
-While the workers run, the caller's thread steps a share itself, unless there is a deadline to
+While the workers run, the caller's thread steps a shard itself, unless there is a deadline to
 watch, or the caller asked for a number of workers.
 """
 
 from __future__ import annotations
 
-import atexit
 import time
-import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from envweave.codec import AnySpec, Mismatch
 from envweave.codec.scalars import IntSpec
 from envweave.errors import ActionError, EnvWeaveError, ToolCallOpenError
+from envweave.lifetime import CloseGuard
 from envweave.session import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
@@ -36,15 +34,15 @@ from envweave.vector.process.row_state import (
     gather,
     sorted_by_row,
 )
-from envweave.vector.process.shared_memory import SharedColumns, SharedMemory, action_layout
-from envweave.vector.process.vector_worker import WorkerInfo
-from envweave.vector.process.worker_pool import Taken, WorkerPool
-from envweave.workers.deadline_marks import specs_in
-from envweave.workers.pickling import check_actions
-from envweave.workers.worker_process import WorkerLostError
+from envweave.vector.process.shared_columns import SharedColumns, action_layout
+from envweave.vector.process.worker_pool import FinishedStep, WorkerPool
+from envweave.workers.launch import WorkerLostError
+from envweave.workers.main import WorkerInfo
+from envweave.workers.pickling import check_actions, pack, refusing_unpicklable, specs_in
+from envweave.workers.shared_memory import SharedMemory
 
 
-class Share(BatchTransport, Protocol):
+class LocalShard(BatchTransport, Protocol):
     """The rows that the caller's own thread steps: the first ones."""
 
     sessions: Sequence[Session]
@@ -55,117 +53,135 @@ class ProcessTransport:
     """Steps the rows of a vector in worker processes."""
 
     def __init__(
-        self, fleet: WorkerPool, books: RowState, hello: WorkerInfo, own: Share | None, num_own: int
+        self,
+        pool: WorkerPool,
+        rows: RowState,
+        info: WorkerInfo,
+        local: LocalShard | None,
+        num_local: int,
     ) -> None:
-        self.interface = hello.interface
-        self.tasks = hello.tasks
-        self._fleet = fleet
-        self._books = books
-        self._own = own
-        self._num_own = num_own
+        self.interface = info.interface
+        self.tasks = info.tasks
+        self._pool = pool
+        self._rows = rows
+        self._local = local
+        self._num_local = num_local
         self._memory: SharedMemory | None = None
         self._shared: SharedColumns | None = None
         spec = self.interface.action_spec
         self._several = self.interface.possible_agents is not None
-        self._asked: set[int] = set()  # rows whose session must be asked about an action
+        self._open_calls: set[int] = set()  # rows whose session waits for a tool result
         self._read = spec.read
-        self._may_stay = any(isinstance(one, AnySpec) for one in specs_in(spec))
-        # Where any object is an action, an answer that nobody waits for is still none.
+        self._may_be_unpicklable = any(isinstance(one, AnySpec) for one in specs_in(spec))
+        self._packed: tuple[Any, Any] = (None, None)  # admitted actions, and their pickles
+        # Where any object is an action, a tool result that is not waited for still is not one.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
-        self._sent: dict[int, Any] = {}  # the actions of our own rows that wait for their turn
+        self._sent: dict[int, Any] = {}  # the actions of local rows that wait for their turn
         self._passed_over = False  # whether some of these waited while the workers' were enough
-        self._unclosed = weakref.finalize(self, _dropped, fleet)
-        self._unclosed.atexit = False
-        atexit.register(fleet.close)
+        self._unclosed = CloseGuard(
+            self,
+            pool.close,
+            f"A vector in {len(pool.shards)} worker processes was dropped without close(). Use it "
+            "in a `with` block, or close it.",
+        )
 
     # Between steps
 
     @property
     def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
-        return self._books.columns
+        """What to act on next. Must not be written to."""
+        return self._rows.columns
 
     @property
     def owed(self) -> set[int]:
         """The rows whose step was sent for, and can still be received."""
-        return self._fleet.mend() | set(self._sent)
+        return self._pool.recover() | set(self._sent)
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""
-        books = self._books
-        books.fix(layout, observations)
-        if self._memory is not None:  # the last time, it was interrupted
+        rows = self._rows
+        rows.fix(layout, observations)
+        if self._memory is not None:  # it was interrupted the last time
             self._memory.close()
         acts = action_layout(self.interface.action_spec)
-        self._memory = SharedMemory.of(SharedColumns.size(layout, acts, books.num_envs))
-        shared = self._shared = SharedColumns(self._memory, layout, acts, books.num_envs)
-        if self._own is not None:
-            self._own.fix(layout, observations[: self._num_own])
-        for shard in self._fleet.shards:
+        self._memory = SharedMemory.of(SharedColumns.size(layout, acts, rows.num_envs))
+        shared = self._shared = SharedColumns(self._memory, layout, acts, rows.num_envs)
+        if self._local is not None:
+            self._local.fix(layout, observations[: self._num_local])
+        for shard in self._pool.shards:
             try:
-                shard.share(shared, self._memory, books.last)
+                shard.share(shared, self._memory, rows.last)
             except WorkerLostError as loss:
-                self._fleet.lose(shard, loss)
+                self._pool.lose(shard, loss)
 
     def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
         refusals: dict[int, EnvWeaveError] = {}
         for row, keywords in wanted.items():
-            if self._own is not None and row < self._num_own:
+            if self._local is not None and row < self._num_local:
                 try:
-                    self._own.sessions[row].check_reset(**keywords)
+                    self._local.sessions[row].check_reset(**keywords)
                 except EnvWeaveError as error:
                     refusals[row] = error
-        for shard, part in self._fleet.by_shard(wanted):
-            refusals |= self._fleet.ask(shard, "check", part)
+        for shard, part in self._pool.by_shard(wanted):
+            refusals |= self._pool.call(shard, "check", part)
         if refusals:
             row = min(refusals)
             raise type(refusals[row])(f"Environment {row}: {refusals[row]}")
 
     def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
-        self._books.live.difference_update(wanted)
-        outcomes = self._fleet.reset(wanted)
-        mine = {row: one for row, one in wanted.items() if row < self._num_own}
-        if mine and self._own is not None:
-            outcomes |= self._own.reset(mine)
-        began = {row: one for row, one in outcomes.items() if isinstance(one, ResetResult)}
-        self._books.start(began)
-        self._note_asked(began)
+        """Begin an episode in each of these rows; a failure takes the place of its result."""
+        self._rows.live.difference_update(wanted)
+        outcomes = self._pool.reset(wanted)
+        local = {row: kwargs for row, kwargs in wanted.items() if row < self._num_local}
+        if local and self._local is not None:
+            outcomes |= self._local.reset(local)
+        began = {row: start for row, start in outcomes.items() if isinstance(start, ResetResult)}
+        self._rows.start(began)
+        self._note_open_calls(began)
         return {row: outcomes[row] for row in wanted}
 
     def standing(self, ids: Sequence[int]) -> list[Standing]:
-        """Return where these environments stand."""
-        return [self._books.standing(row) for row in ids]
+        """Return the standing of these environments."""
+        return [self._rows.standing(row) for row in ids]
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
-        states: list[State] = [] if self._own is None else self._own.state()
-        for shard in self._fleet.shards:
-            states += self._fleet.state(shard)
+        states: list[State] = [] if self._local is None else self._local.state()
+        for shard in self._pool.shards:
+            states += self._pool.state(shard)
         return states
 
     # Actions
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        admitted = self._admitted(ids, actions)
-        if self._may_stay:
-            check_actions(admitted)
+        admitted = self._admit(ids, actions)
+        if self._may_be_unpicklable:
+            self._pack(admitted)
         return admitted
 
-    def _admitted(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        if not self._asked and not self._several and self._read_all is not None:
+    def _pack(self, actions: list[Any]) -> None:
+        """Refuse actions that cannot be pickled; keep the pickles if these are a step of all."""
+        if len(actions) != self._rows.num_envs:
+            check_actions(actions)
+            return
+        with refusing_unpicklable():
+            pack(actions[: self._num_local])
+            self._packed = actions, self._pool.pack_actions(actions)
+
+    def _admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        if not self._open_calls and not self._several and self._read_all is not None:
             try:
                 return self._read_all(actions)
             except Mismatch:
-                pass  # say it in words, and who it was
+                pass  # found again below, for a message that names the action
         admitted: list[Any] = []
-        asked: dict[int, Any] = {}
+        by_session: dict[int, Any] = {}
         refusals: dict[int, EnvWeaveError] = {}
         for row, action in zip(ids, actions, strict=True):
-            if self._several or row in self._asked:
-                asked[row] = action
+            if self._several or row in self._open_calls:
+                by_session[row] = action
                 admitted.append(action)
                 continue
             try:
@@ -173,21 +189,21 @@ class ProcessTransport:
             except ActionError as error:
                 refusals[row] = error
                 break
-        refusals |= self._refused(asked)
-        for place, row in enumerate(ids):
+        refusals |= self._refusals(by_session)
+        for i, row in enumerate(ids):
             if row in refusals:
-                raise _placed(place, refusals[row])
+                raise _with_index(i, refusals[row])
         return admitted
 
     def admit_array(self, actions: NDArray[Any]) -> Any:
-        """Return whole numbers that every environment takes as they are; else `None`."""
+        """Return integers that every environment takes as they are; else `None`."""
         spec = self.interface.action_spec
         if (
-            self._asked
+            self._open_calls
             or not isinstance(spec, IntSpec)
             or not np.can_cast(actions.dtype, np.int64)
             or actions.dtype.kind == "b"
-            or actions.shape != (self._books.num_envs,)
+            or actions.shape != (self._rows.num_envs,)
             or not spec.contains(int(actions.min()))
             or not spec.contains(int(actions.max()))
         ):
@@ -202,55 +218,59 @@ class ProcessTransport:
         except Mismatch as mismatch:
             raise ActionError(mismatch.describe("action")) from None
 
-    def _refused(self, asked: Mapping[int, Any]) -> dict[int, EnvWeaveError]:
-        """Ask the sessions of these rows which actions they refuse."""
+    def _refusals(self, actions: Mapping[int, Any]) -> dict[int, EnvWeaveError]:
+        """Return which of these actions the sessions of their rows refuse."""
         refusals: dict[int, EnvWeaveError] = {}
-        for row, action in asked.items():
-            if self._own is not None and row < self._num_own:
+        for row, action in actions.items():
+            if self._local is not None and row < self._num_local:
                 try:
-                    self._own.sessions[row].admit(action)
+                    self._local.sessions[row].admit(action)
                 except EnvWeaveError as error:
                     refusals[row] = error
-        for shard, part in self._fleet.by_shard(asked):
+        for shard, part in self._pool.by_shard(actions):
             live = {row: action for row, action in part.items() if row not in shard.ends}
-            if live and shard.settle():
+            if live and shard.await_respawn():
                 try:
-                    refusals |= shard.ask("admit", live)
+                    refusals |= shard.call("admit", live)
                 except WorkerLostError as loss:
-                    self._fleet.lose(shard, loss)  # the step ends their episodes
+                    self._pool.lose(shard, loss)  # the step ends their episodes
         return refusals
 
-    def _note_asked(self, results: Mapping[int, StepResult[Any]]) -> None:
-        """Note whose tool call waits for an answer."""
+    def _note_open_calls(self, results: Mapping[int, StepResult[Any]]) -> None:
+        """Note which rows have an open tool call."""
         for row, result in results.items():
-            (self._asked.add if result.tool_calls else self._asked.discard)(row)
+            (self._open_calls.add if result.tool_calls else self._open_calls.discard)(row)
 
     # Steps
 
     def step(self, actions: Any) -> StepBatch:
         """Step each environment once, with a list or an array of actions."""
-        fleet, own = self._fleet, self._own
-        if self._asked or self._several or not fleet.is_calm:
-            everyone = range(self._books.num_envs)
+        pool, local = self._pool, self._local
+        if self._open_calls or self._several or not pool.is_calm:
+            everyone = range(self._rows.num_envs)
             self.send(everyone, _listed(actions))
-            return self._received(len(everyone), None, in_order=True)
-        is_column = self._write(actions)
-        fleet.step_all(None if is_column else actions)
+            return self._receive(len(everyone), None, in_order=True)
+        if self._write(actions):
+            pool.step_all(None)
+        else:
+            admitted, packed = self._packed
+            self._packed = (None, None)
+            pool.step_all(actions, packed if admitted is actions else None)
         part: MergedRows | None = None
-        if own is not None:
-            batch = own.step(_listed(actions[: self._num_own]))
+        if local is not None:
+            batch = local.step(_listed(actions[: self._num_local]))
             tick = tick_of(batch)
-            is_plain = isinstance(fleet.layout, Arrays) and not (tick.special or tick.infos)
-            if is_plain and fleet.await_all():
+            is_plain = isinstance(pool.layout, Arrays) and not (tick.special or tick.infos)
+            if is_plain and pool.await_all():
                 return self._plain(tick)
             part = from_caller(batch)
-        elif isinstance(fleet.layout, Arrays) and fleet.await_all():
+        elif isinstance(pool.layout, Arrays) and pool.await_all():
             return self._plain(None)
-        return self._received(self._books.num_envs, None, part, in_order=True)
+        return self._receive(self._rows.num_envs, None, part, in_order=True)
 
     def _write(self, actions: Any) -> bool:
-        """Write the workers' actions to their column; return whether they have one."""
-        shared, first = self._shared, self._num_own
+        """Write the workers' actions to their shared column; return whether they have one."""
+        shared, first = self._shared, self._num_local
         if shared is None or not shared.actions:
             return False
         try:
@@ -262,93 +282,92 @@ class ProcessTransport:
         shared.actions[0][first:] = column
         return True
 
-    def _plain(self, own: Tick | None) -> StepBatch:
-        """Return a step that columns hold all of."""
+    def _plain(self, local: Tick | None) -> StepBatch:
+        """Return a step that the columns hold completely."""
         assert self._shared is not None
-        first, shared = self._num_own, self._shared
+        first, shared = self._num_local, self._shared
         rewards, columns = shared.rewards.copy(), shared.leaves[0].copy()
-        if own is not None:
-            rewards[:first], columns[:first] = own.rewards, own.successor
+        if local is not None:
+            rewards[:first], columns[:first] = local.rewards, local.successor
         columns.flags.writeable = False
-        self._fleet.strike_all()
-        return self._books.plain_batch(columns, rewards)
+        self._pool.ack_all()
+        return self._rows.plain_batch(columns, rewards)
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
-        """Let these environments take a step each."""
+        """Have these environments take a step each."""
         sent = dict(zip(ids, actions, strict=True))
-        self._fleet.send({row: one for row, one in sent.items() if row >= self._num_own})
-        self._sent |= {row: one for row, one in sent.items() if row < self._num_own}
+        self._pool.send({row: action for row, action in sent.items() if row >= self._num_local})
+        self._sent |= {row: action for row, action in sent.items() if row < self._num_local}
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
         """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
-        return self._received(min_ready, timeout_s)
+        return self._receive(min_ready, timeout_s)
 
-    def _received(
+    def _receive(
         self,
         min_ready: int,
         timeout_s: float | None,
-        own: MergedRows | None = None,
+        local: MergedRows | None = None,
         *,
         in_order: bool = False,
     ) -> StepBatch:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        parts = [] if own is None else [own]
-        fleet = self._fleet
-        fleet.dispatch()
+        parts = [] if local is None else [local]
+        pool = self._pool
+        pool.dispatch()
         if in_order and self._sent:
-            parts.append(self._step_own(list(self._sent)))
-        taken: list[Taken] = []
+            parts.append(self._step_local(list(self._sent)))
+        collected: list[FinishedStep] = []
         count = sum(len(part.rows) for part in parts)
         while True:
-            for one in fleet.collect(taken):
-                taken.append(one)
-                count += len(one.part.rows)
+            for step in pool.collect(collected):
+                collected.append(step)
+                count += len(step.part.rows)
             left = None if deadline is None else deadline - time.monotonic()
             is_enough = count >= min_ready and not (self._passed_over and self._sent)
             if is_enough or (left is not None and left <= 0):
                 break
             if self._sent:
-                # One by one: a slow row of ours holds up the workers' rows once, not for all.
-                parts.append(self._step_own([next(iter(self._sent))]))
+                # One by one: a slow local row delays the workers' rows once, not for all.
+                parts.append(self._step_local([next(iter(self._sent))]))
                 count += 1
                 continue
-            done = [one.shard for one in taken]
-            fleet.wait([one for one in fleet.shards if one.running and one not in done], left)
+            done = [step.shard for step in collected]
+            pool.wait([shard for shard in pool.shards if shard.running and shard not in done], left)
         self._passed_over = bool(self._sent)
-        parts += [one.part for one in taken] or ([] if parts else [from_results({}, fleet.layout)])
-        step = gather(fleet.layout, parts)
+        parts += [step.part for step in collected]
+        merged = gather(pool.layout, parts or [from_results({}, pool.layout)])
         if in_order:
-            step = sorted_by_row(step)
-        # From here on nobody can receive them again: who is interrupted must reset.
-        for one in taken:
-            fleet.strike(one)
-        self._note_asked(step.special)
-        return self._books.batch(*step)
+            merged = sorted_by_row(merged)
+        # From here on they cannot be received again: after an interrupt, rows must be reset.
+        for step in collected:
+            pool.ack(step)
+        self._note_open_calls(merged.special)
+        return self._rows.batch(*merged)
 
-    def _step_own(self, rows: list[int]) -> MergedRows:
-        """Step some rows of ours that were sent for."""
-        assert self._own is not None
-        self._own.send(rows, [self._sent.pop(row) for row in rows])
-        return from_caller(self._own.recv(len(rows), None))
+    def _step_local(self, rows: list[int]) -> MergedRows:
+        """Step some local rows that were sent for."""
+        assert self._local is not None
+        self._local.send(rows, [self._sent.pop(row) for row in rows])
+        return from_caller(self._local.recv(len(rows), None))
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
-        if not self._unclosed.alive:
+        if not self._unclosed.is_armed:
             return
         failures: list[BaseException] = []
         try:
-            if self._own is not None:
-                self._own.close()
+            if self._local is not None:
+                self._local.close()
         except Exception as error:  # noqa: BLE001 - the others must be closed too
             failures.append(error)
         finally:
-            failures += self._fleet.close()
+            failures += self._pool.close()
             self._shared = None
             if self._memory is not None:
                 self._memory.close()
-        # Only now: who interrupts this may call it again.
-        self._unclosed.detach()
-        atexit.unregister(self._fleet.close)
+        # Only now, so that it can be called again after an interrupt.
+        self._unclosed.disarm()
         if failures:
             raise failures[0]
 
@@ -358,19 +377,8 @@ def _listed(actions: Any) -> list[Any]:
     return rows
 
 
-def _placed(place: int, error: EnvWeaveError) -> EnvWeaveError:
+def _with_index(index: int, error: EnvWeaveError) -> EnvWeaveError:
     """Return a refusal that says which of the actions it is about."""
     if isinstance(error, ToolCallOpenError):
-        return ToolCallOpenError(f"actions[{place}]: {error}")
-    return type(error)(f"actions[{place}]{str(error).removeprefix('action')}")
-
-
-def _dropped(fleet: WorkerPool) -> None:
-    atexit.unregister(fleet.close)
-    fleet.close()
-    warnings.warn(
-        f"A vector in {len(fleet.shards)} worker processes was dropped without close(). Use it "
-        "in a `with` block, or close it.",
-        ResourceWarning,
-        stacklevel=1,
-    )
+        return ToolCallOpenError(f"actions[{index}]: {error}")
+    return type(error)(f"actions[{index}]{str(error).removeprefix('action')}")

@@ -1,44 +1,45 @@
-"""A worker's share of a vector: some of its environments, stepped in this process."""
+"""The worker's side of a process vector: some of its rows, stepped in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.environment import Interface
 from envweave.errors import EnvWeaveError, StateFailedError
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import Session
-from envweave.types import ResetResult, State, StepResult, Tasks
+from envweave.session.episode_tracker import with_autoreset
+from envweave.types import ResetResult, State, StepResult
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import Wanted
 from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Layout
-from envweave.vector.episode_tracker import with_autoreset
 from envweave.vector.process.lazy_rows import is_rebuildable, is_rebuilt
-from envweave.vector.process.shared_memory import SharedColumns, SharedMemory, TurnSlot, TurnTable
-from envweave.workers.channel import Channel
-from envweave.workers.deadline_marks import Marked, bind_main_classes
-from envweave.workers.pickling import fail_start, fail_step, refused
+from envweave.vector.process.shared_columns import SharedColumns
+from envweave.vector.process.turns import TurnChannels, serve_turns
+from envweave.workers.channel import Channel, PeerGoneError
+from envweave.workers.deadlines import ClockedEnvironment, CodeClock
+from envweave.workers.main import WorkerInfo, make_host
+from envweave.workers.pickling import (
+    bind_main_classes,
+    fail_start,
+    fail_step,
+    load_definition,
+    pickle_error,
+)
+from envweave.workers.shared_memory import SharedMemory
 
 MAKE = "envweave.backends.inproc:connect_vector"
-"""What makes the environments here; it stands above this layer, so it is named, not imported."""
+"""What makes the environments here; it is in a layer above, so it is named, not imported."""
 
 
-class WorkerInfo(NamedTuple):
-    """What a worker says of its environments, once they are made."""
-
-    interface: Interface
-    tasks: Tasks | None
-
-
-class Started(NamedTuple):
-    """What came of a reset, by row of the vector.
+class ResetOutcomes(NamedTuple):
+    """The outcomes of a reset, by row of the vector.
 
     Attributes:
         outcomes: A result, or what was raised instead.
-        positions: Where each row's stream of episodes stands.
+        positions: The position of each row's stream of episodes.
     """
 
     outcomes: dict[int, ResetResult[Any] | Exception]
@@ -49,11 +50,11 @@ class StepExtras(NamedTuple):
     """What columns cannot hold of a step, by row of the vector.
 
     Attributes:
-        special: The result of each row whose step was no ordinary one.
+        special: The result of each row whose step was not an ordinary one.
         infos: The info of each ordinary row that has one.
-        lists: The columns that are lists, one item a row.
-        whole: Observations that the columns do not hold all of.
-        positions: Where the stream of episodes stands in each row that began one.
+        lists: The columns that are lists, one item per row.
+        whole: Observations that the columns hold only in part.
+        positions: The position of the stream of episodes in each row that began one.
     """
 
     special: dict[int, StepResult[Any]]
@@ -63,26 +64,38 @@ class StepExtras(NamedTuple):
     positions: dict[int, Any]
 
 
+def run(channel: Channel, definition: bytearray, *turn_args: Any) -> None:
+    """Step some rows of a vector until the caller sends `close`, or is gone."""
+    turns = TurnChannels.inherited(*turn_args)
+    clock = turns.table.clock(turns.slot)
+    worker = make_host(channel, lambda: VectorWorker(clock, *load_definition(definition)))
+    if worker is None:
+        return
+    try:
+        serve_turns(worker, channel, turns)
+    except PeerGoneError:
+        worker.close()
+
+
 @final
 class VectorWorker:
-    """Runs some rows of a vector. They are named by their number in the whole."""
+    """Runs some rows of a vector; a row is named by its index in the whole vector."""
 
     def __init__(
         self,
+        clock: CodeClock,
         spec: EnvSpec,
         kwargs: Mapping[str, Any],
         options: MakeOptions,
         rows: range,
         num_envs: int,
-        board: TurnTable,
-        turn: TurnSlot,
     ) -> None:
         self._rows = rows
-        marks = None
+        wrap = None
         if options.timeout_s is not None:
-            marks = lambda i, one: Marked(one, board, turn, rows[i])  # noqa: E731
+            wrap = lambda i, env: ClockedEnvironment(env, clock, rows[i])  # noqa: E731
         self._transport: BatchTransport = load_path(MAKE)(
-            spec, kwargs, options, len(rows), wrap=marks, share=(rows.start, num_envs)
+            spec, kwargs, options, len(rows), wrap=wrap, share=(rows.start, num_envs)
         )
         self._sessions: Sequence[Session] = self._transport.sessions
         self._shared: SharedColumns | None = None
@@ -90,14 +103,15 @@ class VectorWorker:
         self._batch: StepBatch | None = None  # the last one
         bind_main_classes(self._transport.interface)
 
-    def hello(self) -> WorkerInfo:
-        """Return what the trainer wants to know first."""
+    @property
+    def info(self) -> WorkerInfo:
+        """What the caller needs to know first."""
         return WorkerInfo(self._transport.interface, self._transport.tasks)
 
     def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
         """Answer a message."""
         if name == "share":
-            args = (*args, SharedMemory(channel.recv_fd()))
+            args = (*args, SharedMemory(channel.receive_fd()))
         return getattr(self, f"_{name}")(*args)
 
     def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:
@@ -113,12 +127,12 @@ class VectorWorker:
         for row, position in positions.items():
             self._session(row).go_on_from(position)
 
-    def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> Started:
+    def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> ResetOutcomes:
         self._go_on_from(positions)
         first = self._rows.start
         came = self._transport.reset({row - first: one for row, one in wanted.items()})
         outcomes = {i + first: outcome for i, outcome in came.items()}
-        return Started(outcomes, {row: self._session(row).position for row in outcomes})
+        return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
 
     def _share(
         self,
@@ -151,19 +165,19 @@ class VectorWorker:
         """Step every row, with the actions in their shared column."""
         rows = slice(self._rows.start, self._rows.stop)
         assert self._shared is not None
-        return self._booked(self._transport.step(self._shared.read_actions(rows)), rows)
+        return self._publish(self._transport.step(self._shared.read_actions(rows)), rows)
 
     def _step(self, actions: Sequence[Any]) -> StepExtras | None:
         rows = slice(self._rows.start, self._rows.stop)
-        return self._booked(self._transport.step(actions), rows)
+        return self._publish(self._transport.step(actions), rows)
 
     def _step_some(self, actions: Mapping[int, Any]) -> StepExtras | None:
         first = self._rows.start
         self._transport.send([row - first for row in actions], list(actions.values()))
         batch = self._transport.recv(len(actions), None)
-        return self._booked(batch, [i + first for i in batch.ids.tolist()])
+        return self._publish(batch, [i + first for i in batch.ids.tolist()])
 
-    def _booked(self, batch: StepBatch, rows: slice | list[int]) -> StepExtras | None:
+    def _publish(self, batch: StepBatch, rows: slice | list[int]) -> StepExtras | None:
         """Write a batch to the shared columns; return what they cannot hold."""
         self._batch = batch
         assert self._shared is not None
@@ -196,16 +210,18 @@ class VectorWorker:
     def _state(self) -> list[State]:
         return self._transport.state()
 
-    def sendable(self, answer: Any) -> Any:
-        """Return an answer that could not be sent, with failures in place of what could not be."""
-        if isinstance(answer, Started):
+    def sendable(self, reply: Any) -> Any:
+        """Return a reply that could not be pickled, with failures for what could not be."""
+        if isinstance(reply, ResetOutcomes):
             outcomes = {
-                row: fail_start(self._session(row), one) for row, one in answer.outcomes.items()
+                row: fail_start(self._session(row), one) for row, one in reply.outcomes.items()
             }
-            return answer._replace(outcomes=outcomes)
-        if isinstance(answer, StepExtras) and self._batch is not None:
-            return self._sendable(answer, self._batch)
-        raise StateFailedError(f"The state cannot be sent to another process: {refused(answer)}")
+            return reply._replace(outcomes=outcomes)
+        if isinstance(reply, StepExtras) and self._batch is not None:
+            return self._sendable(reply, self._batch)
+        raise StateFailedError(
+            f"The state cannot be sent to another process: {pickle_error(reply)}"
+        )
 
     def _sendable(self, rest: StepExtras, batch: StepBatch) -> StepExtras:
         special, positions = dict(rest.special), dict(rest.positions)

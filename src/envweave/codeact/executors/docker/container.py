@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import secrets
 import time
-import warnings
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, final, get_args
 
@@ -36,6 +34,7 @@ from envweave.errors import (
     SessionLostError,
     StartupError,
 )
+from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
 from envweave.providers.cleanup import Owner, remove_leftovers
 from envweave.providers.docker.engine import (
     Engine,
@@ -127,7 +126,7 @@ class _ContainerLease:
     def __init__(self, engine: Engine, options: ContainerOptions) -> None:
         self._engine = engine
         self._memory = options.container().memory
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self.name = f"envweave-code-{secrets.token_hex(6)}"
         self.which = f"its container {self.name} of {options.image!r}"
 
@@ -160,7 +159,7 @@ class _ContainerLease:
 
     def remove(self) -> None:
         """Remove it, whatever it does. A forked copy of whoever started it leaves it alone."""
-        if self._owner != os.getpid():
+        if not self._owner.is_current:
             return
         try:
             self._engine.remove(self.name)
@@ -200,7 +199,13 @@ class ExecutorContainer:
         except BaseException:
             engine.close()
             raise
-        self._dropped = weakref.finalize(self, _drop, self._held, self._line)
+        self._unclosed = CloseGuard(
+            self,
+            partial(_end, self._held, self._line),
+            f"The container {self._held.name} was dropped without close(). Close the environment "
+            "that it runs the code of.",
+            at_exit=AtExit.WARN,
+        )
         try:
             self.tier = self._open(options)
         except BaseException:
@@ -234,7 +239,7 @@ class ExecutorContainer:
 
     def close(self) -> None:
         """End it, and leave nothing behind. Harmless twice, and in a forked copy of the host."""
-        if self._dropped.detach() is not None:
+        if self._unclosed.disarm():
             _end(self._held, self._line)
 
     def _open(self, options: ContainerOptions) -> Isolation:
@@ -348,13 +353,3 @@ def _refusal(answer: FromBox) -> EnvWeaveError:
 def _end(held: _ContainerLease, line: StdioMux) -> None:
     line.close()
     held.remove()
-
-
-def _drop(held: _ContainerLease, line: StdioMux) -> None:
-    _end(held, line)
-    warnings.warn(
-        f"The container {held.name} was dropped without close(). Close the environment that it "
-        "runs the code of.",
-        ResourceWarning,
-        stacklevel=1,
-    )

@@ -8,7 +8,6 @@ if the session were at its other end: `AsyncSession` speaks with it as with any 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import secrets
 import select
@@ -34,6 +33,7 @@ from envweave.codeact.executors.docker.messages import (
     ToBox,
 )
 from envweave.errors import BranchError, SessionLostError
+from envweave.lifetime import OwnerProcess
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.processes.watcher import WatcherCalls
 from envweave.sandbox.protocol.framing import Frames
@@ -65,7 +65,7 @@ class ContainerHandle:
         self.far: socket.socket | None = far
         self.beyond: Literal["disk", "memory"] | None = None
         self._say = say
-        self._owner = os.getpid()
+        self._owner = OwnerProcess()
         self._is_killed = False
         self._death = ExitReason("lost", why="its container did not say what became of it")
         self._is_over = threading.Event()
@@ -86,7 +86,7 @@ class ContainerHandle:
 
     def kill(self) -> None:
         """End it; if it is not gone soon, its container is removed."""
-        if not self._is_killed and self._owner == os.getpid():
+        if not self._is_killed and self._owner.is_current:
             self._is_killed = True
             self._say(Kill(self.number))
 

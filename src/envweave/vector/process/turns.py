@@ -1,0 +1,285 @@
+"""Turns: how a vector and its workers wake each other through shared memory.
+
+Each worker has a slot of shared words. The caller starts a turn by counting `go` up, the worker
+finishes it by counting `done` up. Both spin on the other's word for a while before they sleep on
+an event descriptor. A turn may come with a message over the worker's connection, either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import select
+from typing import Any, NamedTuple, Protocol, final
+
+from envweave.errors import format_error
+from envweave.workers.channel import Channel, PeerGoneError
+from envweave.workers.deadlines import CodeClock
+from envweave.workers.pickling import pack_failure, pack_reply
+from envweave.workers.shared_memory import SharedMemory
+
+WIDTH = 16
+"""Words per worker: two cache lines of its own."""
+
+_SPINS = 3000
+"""How often to read a word before sleeping: for about 0.2 ms."""
+
+
+def spin_count(processes: int) -> int:
+    """Return how often each of these processes may read a word before it sleeps.
+
+    With more of them than cores they would keep each other from working. On processors that may
+    show two writes in another order (all but x86), only the kernel's event makes sure of it.
+    """
+    if processes > cores() or platform.machine() not in ("x86_64", "AMD64"):
+        return 0
+    return _SPINS
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@final
+class EventFd:
+    """A descriptor that one process sleeps on and another one notifies."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.fds: tuple[int, ...] = (read_fd, write_fd)
+        self._write_fd = write_fd
+        self._is_event = read_fd == write_fd
+
+    @classmethod
+    def new(cls) -> EventFd:
+        """Make one."""
+        if hasattr(os, "eventfd"):
+            fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            return cls(fd, fd)
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        return cls(read_fd, write_fd)
+
+    def fileno(self) -> int:
+        """Return what to poll: it can be read after a notification."""
+        return self.fds[0]
+
+    def notify(self) -> None:
+        """Wake the process that sleeps on it."""
+        try:
+            if self._is_event:
+                os.eventfd_write(self._write_fd, 1)
+            else:
+                os.write(self._write_fd, b"\0")
+        except BlockingIOError:
+            pass  # its counter is full, so nothing sleeps on it
+
+    def clear(self) -> None:
+        """Forget past notifications."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fds[0], 8 if self._is_event else 4096)
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+        for fd in set(self.fds):
+            os.close(fd)
+        self.fds = ()
+        self._write_fd = -1  # the number may be another file's by now
+
+
+class TurnSlot(NamedTuple):
+    """The words of one worker in a `TurnTable`, as indices.
+
+    Attributes:
+        go: How many turns the caller has started.
+        done: How many of them the worker has finished.
+        kind: What the turn is about.
+        more: Whether a message from the worker goes with what was done.
+        clock: The first word of the worker's `CodeClock`.
+    """
+
+    go: int
+    done: int
+    kind: int
+    more: int
+    clock: int
+
+    @classmethod
+    def of(cls, index: int) -> TurnSlot:
+        """Return the slot of one worker."""
+        return cls(*range(index * WIDTH, index * WIDTH + 5))
+
+    @property
+    def worker_index(self) -> int:
+        """Which worker's it is."""
+        return self.go // WIDTH
+
+
+MESSAGE, STEP_ALL = range(2)
+"""Kinds of turns: a message says it; every environment's action is in its shared column."""
+
+
+@final
+class TurnTable:
+    """The slots of all workers, in shared memory."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self.memory = memory
+        self.words = memory.words()
+
+    @classmethod
+    def of(cls, workers: int) -> TurnTable:
+        """Make one for so many workers."""
+        return cls(SharedMemory.of(workers * WIDTH * 8))
+
+    def clear(self, slot: TurnSlot) -> None:
+        """Forget what a worker that is gone has written."""
+        for index in range(slot.go, slot.clock + CodeClock.SIZE):
+            self.words[index] = 0
+
+    def clock(self, slot: TurnSlot) -> CodeClock:
+        """Return the clock of one worker."""
+        return CodeClock(self.words, slot.clock)
+
+    def close(self) -> None:
+        """Release the memory. May be called twice."""
+        self.words.release()
+        self.memory.close()
+
+
+class TurnChannels(NamedTuple):
+    """What a worker shares with its caller for their turns.
+
+    Attributes:
+        table: The turns of all workers.
+        slot: This worker's slot in it.
+        event: Wakes this worker.
+        caller_event: Wakes the caller.
+        spins: How often to read a word before sleeping.
+    """
+
+    table: TurnTable
+    slot: TurnSlot
+    event: EventFd
+    caller_event: EventFd
+    spins: int
+
+    @property
+    def fds(self) -> set[int]:
+        """The descriptors that the worker inherits."""
+        return {self.table.memory.fd, *self.event.fds, *self.caller_event.fds}
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What `inherited` makes the same of in the worker."""
+        slot, event, caller_event = self.slot.worker_index, self.event.fds, self.caller_event.fds
+        return self.table.memory.fd, slot, event, caller_event, self.spins
+
+    @classmethod
+    def inherited(
+        cls,
+        table: int,
+        slot: int,
+        event: tuple[int, int],
+        caller_event: tuple[int, int],
+        spins: int,
+    ) -> TurnChannels:
+        """Return those that this worker has inherited."""
+        for fd in {table, *event, *caller_event}:
+            os.set_inheritable(fd, False)  # noqa: FBT003 - by position only
+        return cls(
+            TurnTable(SharedMemory(table)),
+            TurnSlot.of(slot),
+            EventFd(*event),
+            EventFd(*caller_event),
+            spins,
+        )
+
+
+class TurnHost(Protocol):
+    """What a worker does in its turns."""
+
+    def step_all(self) -> Any:
+        """Step every environment, by the shared columns; return what they cannot hold."""
+
+    def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
+        """Answer a message."""
+
+    def sendable(self, reply: Any) -> Any:
+        """Return a reply that could not be pickled, with failures for what could not be."""
+
+    def close(self) -> None:
+        """Close every environment."""
+
+
+def serve_turns(host: TurnHost, channel: Channel, turns: TurnChannels) -> None:
+    """Take turns until the caller sends `close`.
+
+    Raises:
+        PeerGoneError: The caller is gone.
+    """
+    words, spins, slot = turns.table.words, turns.spins, turns.slot
+    event, caller_event = turns.event, turns.caller_event
+    poll = select.poll()
+    poll.register(event.fileno(), select.POLLIN)
+    poll.register(channel.fileno(), 0)  # reports only that the other end is closed
+    go, done, kind, more = slot.go, slot.done, slot.kind, slot.more
+    count = 0
+    while True:
+        count += 1
+        for _ in range(spins):
+            if words[go] == count:
+                break
+        else:
+            while words[go] != count:
+                if any(fd == channel.fileno() for fd, _ in poll.poll()):
+                    raise PeerGoneError
+                event.clear()
+        reply: bytes | None
+        is_last = False
+        if words[kind] == MESSAGE:
+            reply, is_last = _answer(host, channel)
+        else:
+            extras = host.step_all()
+            reply = None if extras is None else _pack_done(host, extras)
+        words[more] = reply is not None
+        words[done] = count
+        caller_event.notify()
+        if reply is not None:
+            # After the turn: the caller receives what is larger than the connection's buffer.
+            channel.send(reply)
+        if is_last:
+            return
+
+
+def _answer(host: TurnHost, channel: Channel) -> tuple[bytes, bool]:
+    """Return the reply to the next message, and whether it was the last one."""
+    packed = channel.receive()
+    try:
+        name, *args = pickle.loads(packed)  # noqa: S301 - from our own parent
+    except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
+        return pack_reply(("unreadable", format_error(error))), False
+    try:
+        if name == "close":
+            host.close()
+            return pack_reply(("done", None)), True
+        return _pack_done(host, host.call(name, tuple(args), channel)), False
+    except PeerGoneError:
+        raise
+    except Exception as error:  # noqa: BLE001 - sent to the caller, which raises it
+        return pack_failure(error), name == "close"
+
+
+def _pack_done(host: TurnHost, reply: Any) -> bytes:
+    try:
+        return pack_reply(("done", reply))
+    except Exception:  # noqa: BLE001 - whatever an author's object raises
+        try:
+            return pack_reply(("done", host.sendable(reply)))
+        except Exception as error:  # noqa: BLE001 - sent to the caller
+            return pack_failure(error)

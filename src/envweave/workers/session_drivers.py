@@ -1,0 +1,266 @@
+"""Drivers of sessions in worker processes, for `make`, `make_async` and pools.
+
+A worker that is lost ends the episodes of its sessions; another one is started for the next.
+`_WorkerEpisode` decides what a call means for the episode, the two drivers make the calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, final
+
+from envweave.errors import (
+    BusyError,
+    ClosedError,
+    EnvironmentLostError,
+    EnvWeaveError,
+    StateFailedError,
+)
+from envweave.lifetime import AtExit, CloseGuard
+from envweave.session.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.session import Phase, refusal
+from envweave.types import AGENT, ResetResult, State, StepResult
+from envweave.workers.channel import decode_message
+from envweave.workers.launch import CLOSE_S, WorkerLostError
+from envweave.workers.main import WorkerInfo
+from envweave.workers.session_client import AsyncWorkerConnection, WorkerSlot
+from envweave.workers.session_worker import WorkerReply
+
+logger = logging.getLogger("envweave.session")
+
+INTERRUPTED = WorkerLostError("the last call was interrupted")
+
+_WARNING = "{} in a worker process was dropped without close(). Use it in {} block, or close it."
+
+
+class _WorkerEpisode:
+    """What both drivers know of their session, and decide about it. Makes no calls itself."""
+
+    def __init__(self, info: WorkerInfo, index: int, *, autoreset: bool) -> None:
+        self.interface = info.interface
+        self.tasks = info.tasks
+        several = info.interface.possible_agents is not None
+        self.agents: list[str] = [] if several else [AGENT]
+        self._index = index
+        self._autoreset = autoreset
+        self._tracker = EpisodeTracker(several_agents=several)
+        self._position: Any = None
+        self._is_closed = False
+
+    def _check_open(self, call: str, hint: str = "") -> None:
+        if self._is_closed:
+            raise ClosedError(f"{call}() on {self.interface.name}, which is closed.{hint}")
+
+    def _step_when_closed(self) -> EnvWeaveError:
+        return refusal(Phase.CLOSED, self.interface.name, None, autoreset=self._autoreset)
+
+    def _take(self, reply: WorkerReply) -> Any:
+        self.agents, self._position = reply.agents, reply.position
+        return reply.value
+
+    def _lost_in_reset(self, loss: WorkerLostError, kwargs: dict[str, Any]) -> EnvWeaveError:
+        """Record that a reset lost its worker; return what to raise."""
+        self._tracker.is_live = False
+        if loss.offender == self._index and self._position is not None:
+            self._position = advance_seed(self._position, kwargs.get("seed"))
+        return EnvironmentLostError(f"{self.interface.name}.reset() failed: {loss}")
+
+    def _lost_in_step(self, loss: WorkerLostError) -> StepResult[Any]:
+        """Return the last result of an episode that lost its worker.
+
+        Raises:
+            ResetNeededError: The episode was over before.
+        """
+        name = self.interface.name
+        if not self._tracker.is_live or loss is INTERRUPTED:
+            self._tracker.is_live = False
+            raise refusal(Phase.ENDED, name, str(loss), autoreset=False) from None
+        logger.warning("an episode of %s ended: %s", name, loss)
+        return self._tracker.lost(loss.end_of(self._index))
+
+    def _lost_in_state(self, loss: WorkerLostError) -> EnvWeaveError:
+        return StateFailedError(f"{self.interface.name}.state failed: {loss}")
+
+
+@final
+class ProcessDriver(_WorkerEpisode):
+    """Carries a sync caller's calls to a session in a worker process of its own."""
+
+    def __init__(self, slot: WorkerSlot, info: WorkerInfo, *, autoreset: bool) -> None:
+        super().__init__(info, 0, autoreset=autoreset)
+        self._slot = slot
+        warning = _WARNING.format(self.interface.name, "a `with`")
+        self._unclosed = CloseGuard(self, slot.end, warning)
+
+    def reset(self, **kwargs: Any) -> ResetResult[Any]:
+        """Begin an episode. See `Env.reset`."""
+        self._check_open("reset", " Make a new environment.")
+        try:
+            position = self._ready()
+            result: ResetResult[Any] = self._call("reset", keywords=kwargs, position=position)
+        except WorkerLostError as loss:
+            raise self._lost_in_reset(loss, kwargs) from None
+        self._tracker.follow(result)
+        return result
+
+    def step(self, action: Any) -> StepResult[Any]:
+        """Take one step. See `Env.step`."""
+        if self._is_closed:
+            raise self._step_when_closed()
+        try:
+            result: StepResult[Any] = self._call("step", action)
+        except WorkerLostError as loss:
+            result = self._lost_in_step(loss)
+            if not self._autoreset:
+                return result
+            try:
+                return with_autoreset(result, self.reset())
+            except EnvWeaveError as error:
+                return with_autoreset(result, error)
+        self._tracker.follow(result)
+        return result
+
+    def state(self) -> State:
+        """Return the environment's state."""
+        self._check_open("state")
+        try:
+            state: State = self._call("state")
+        except WorkerLostError as loss:
+            raise self._lost_in_state(loss) from None
+        return state
+
+    def _ready(self) -> Any:
+        """Start another worker if the last was lost; return the position it must start from."""
+        worker = self._slot.worker
+        if worker is not None:
+            if not worker.is_gone:
+                return None
+            self._slot.lose(worker.lost())
+        self._slot.restart()
+        return self._position
+
+    def _call(self, method: str, *args: Any, **params: Any) -> Any:
+        slot = self._slot
+        worker = slot.worker
+        if worker is None:
+            raise slot.loss
+        try:
+            reply: WorkerReply | None = None
+            while reply is None:
+                worker.send(slot.encode_call(0, method, *args, **params)[1])
+                reply = slot.decode_reply(decode_message(worker.receive(slot.timeout_s))[1])
+        except WorkerLostError as loss:
+            slot.lose(loss)
+            raise
+        except Exception:  # what the call itself raised
+            raise
+        except BaseException:
+            slot.lose(INTERRUPTED)  # how far the call got is unknown
+            raise
+        return self._take(reply)
+
+    def close(self) -> None:
+        """Close the environment and end its worker, once."""
+        self._is_closed = True
+        if not self._unclosed.disarm():
+            return
+        slot = self._slot
+        try:
+            if slot.worker is not None:
+                with contextlib.suppress(WorkerLostError):
+                    slot.worker.send(slot.encode_call(0, "close")[1])
+                    if slot.worker.has_message(CLOSE_S):
+                        slot.decode_reply(decode_message(slot.worker.receive())[1])
+        finally:
+            slot.end()
+
+
+@final
+class AsyncProcessDriver(_WorkerEpisode):
+    """Carries an async caller's calls to one of the sessions in a worker process."""
+
+    def __init__(
+        self, connection: AsyncWorkerConnection, index: int, info: WorkerInfo, *, autoreset: bool
+    ) -> None:
+        super().__init__(info, index, autoreset=autoreset)
+        self._connection = connection
+        self._generation = connection.generation
+        self._running: str | None = None
+        warning = _WARNING.format(self.interface.name, "an `async with`")
+        self._unclosed = CloseGuard(self, connection.drop_one, warning, at_exit=AtExit.NOTHING)
+
+    @contextlib.contextmanager
+    def _exclusive(self, call: str) -> Iterator[None]:
+        if self._running is not None:
+            raise BusyError(
+                f"{call}() while {self._running}() is still under way on the same environment. "
+                "Await it first, or make one environment for each task."
+            )
+        self._running = call
+        try:
+            yield
+        finally:
+            self._running = None
+
+    async def reset(self, **kwargs: Any) -> ResetResult[Any]:
+        """Begin an episode. See `AsyncEnv.reset`."""
+        self._check_open("reset", " Make a new environment.")
+        with self._exclusive("reset"):
+            return await self._reset(kwargs)
+
+    async def _reset(self, kwargs: dict[str, Any]) -> ResetResult[Any]:
+        try:
+            position = await self._ready()
+            result: ResetResult[Any] = await self._call("reset", keywords=kwargs, position=position)
+        except WorkerLostError as loss:
+            raise self._lost_in_reset(loss, kwargs) from None
+        self._tracker.follow(result)
+        return result
+
+    async def step(self, action: Any) -> StepResult[Any]:
+        """Take one step. See `AsyncEnv.step`."""
+        if self._is_closed:
+            raise self._step_when_closed()
+        with self._exclusive("step"):
+            try:
+                result: StepResult[Any] = await self._call("step", action)
+            except WorkerLostError as loss:
+                result = self._lost_in_step(loss)
+                if not self._autoreset:
+                    return result
+                try:
+                    return with_autoreset(result, await self._reset({}))
+                except EnvWeaveError as error:
+                    return with_autoreset(result, error)
+        self._tracker.follow(result)
+        return result
+
+    async def state(self) -> State:
+        """Return the environment's state."""
+        self._check_open("state")
+        try:
+            state: State = await self._call("state")
+        except WorkerLostError as loss:
+            raise self._lost_in_state(loss) from None
+        return state
+
+    async def _ready(self) -> Any:
+        """Start another worker if the last was lost; return the position it must start from."""
+        await self._connection.ready()
+        is_same = self._generation == self._connection.generation
+        self._generation = self._connection.generation
+        return None if is_same else self._position
+
+    async def _call(self, method: str, *args: Any, **params: Any) -> Any:
+        if self._generation != self._connection.generation:
+            raise self._connection.slot.loss
+        return self._take(await self._connection.call(self._index, method, *args, **params))
+
+    async def close(self) -> None:
+        """Close the environment, once; with the last of a worker, end that."""
+        self._is_closed = True
+        if self._unclosed.disarm():
+            is_current = self._generation == self._connection.generation
+            await self._connection.close_one(self._index, is_current=is_current)
