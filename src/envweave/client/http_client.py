@@ -109,11 +109,11 @@ def fill(result: StepResult[Any], payload: Mapping[str, Any], rebuild: Rebuild) 
         result.end = given.end
     if not result.info:
         result.info = given.info
-    has_said = result._asked is not None or result.events or result.ready is not None  # noqa: SLF001
+    has_said = result._needs is not None or result.events or result.ready is not None  # noqa: SLF001
     if agrees and not has_said and "requests" in payload:
         result.ready = given.ready
-        result._asked = given._asked  # noqa: SLF001 - a result's carrier
-        result._events, result._later = given._events, given._later  # noqa: SLF001
+        result._needs = given._needs  # noqa: SLF001 - a result's carrier
+        result._events, result._ready_events = given._events, given._ready_events  # noqa: SLF001
     for name in ("episode_id", "task_id"):
         if getattr(result, name) is None and isinstance(payload.get(name), str):
             setattr(result, name, payload[name])

@@ -132,7 +132,7 @@ class SessionWorker:
         driver = self._drivers[call.env_index]
         session = driver.session
         if call.position is not None:
-            session.go_on_from(call.position)
+            session.resume_from(call.position)
         try:
             value = await getattr(driver, call.method)(*call.args, **call.keywords)
             try:

@@ -143,7 +143,7 @@ class WorkerShard:
         self.launch()
         self.greet()
         self._untold.clear()  # they went with the last worker
-        self.ask("go_on_from", self._positions)
+        self.ask("resume_from", self._positions)
         outcomes = self._reset(wanted) if wanted else {}
         if self._shared is not None:
             begun = {row for row, one in outcomes.items() if isinstance(one, ResetResult)}
