@@ -32,6 +32,7 @@ from envweave.errors import (
 )
 from envweave.providers import ContainerProvider
 from envweave.providers.base import WatchedProvider, bind_wait_for_ready
+from envweave.registry.spec import read_wait_s
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -242,7 +243,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         wait_s: float | None = None,
     ) -> None:
         self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
-        self._wait_s = _waiting_time(wait_s)
+        self._wait_s = read_wait_s(wait_s)
         self._default_headers = dict(default_headers or {})
         self._token = token
         self._provider = provider
@@ -585,16 +586,6 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             raise WireError(f"{self.base_url} opened a session, and did not say which.")
         self._session = name
         return name
-
-
-def _waiting_time(value: Any) -> float:
-    """Return how long to wait for a session, or refuse it."""
-    if value is None:
-        return 0.0
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
-        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
-    return float(value)
 
 
 def _seconds(name: str, value: Any) -> float:
