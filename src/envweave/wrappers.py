@@ -54,7 +54,7 @@ class Wrapper(Environment):
                 f"{name} wraps an Environment, got {given!r}. Make it afterwards: "
                 f"ew.make({name}(MyEnvironment()))."
             )
-        self.environment = environment = environment.take_apart()
+        self.environment = environment = environment.unwrap()
         self.deterministic = environment.deterministic
         self.tasks = environment.tasks
         self._interface = environment.describe()

@@ -266,7 +266,7 @@ def test_an_alias_is_what_it_stands_for():
 
     assert refusal(count, "a") == "action: 'a' is not an int"
     assert refusal(names["Many"][int], ["a"]) == "action[0]: 'a' is not an int"
-    assert "Integer(0, 1)" in repr(spec_from_hint(Annotated[count | None, Bounds(0, 1)]))
+    assert "IntSpec(0, 1)" in repr(spec_from_hint(Annotated[count | None, Bounds(0, 1)]))
     assert spec_from_hint(names["Json"]).check({"a": {"b": 1}}) == {"a": {"b": 1}}
 
 
@@ -325,7 +325,7 @@ def test_marks_of_several_makers_narrow_each_other():
 
     hint = Annotated[int, Bounds(0, 9), Ge(3), Field([Ge(4)]), msgspec.Meta(le=20), "a note"]
 
-    assert repr(spec_from_hint(hint)) == "Integer(4, 9)"
+    assert repr(spec_from_hint(hint)) == "IntSpec(4, 9)"
 
 
 def test_bounds_around_a_union_are_those_of_its_numbers():
@@ -335,8 +335,8 @@ def test_bounds_around_a_union_are_those_of_its_numbers():
 
 
 def test_bounds_within_a_new_type_count():
-    assert repr(spec_from_hint(Gear)) == "Integer(1, 5)"
-    assert repr(spec_from_hint(Annotated[Gear, Bounds(3, 9)])) == "Integer(3, 5)"
+    assert repr(spec_from_hint(Gear)) == "IntSpec(1, 5)"
+    assert repr(spec_from_hint(Annotated[Gear, Bounds(3, 9)])) == "IntSpec(3, 5)"
 
 
 @pytest.mark.parametrize(
@@ -370,10 +370,10 @@ def test_an_array_hint_says_dtype_shape_and_bounds():
         Annotated[npt.NDArray[np.int8], Bounds(0.5, 2, shape=(3,)), msgspec.Meta(lt=2)]
     )
 
-    assert repr(plain) == "Array(None, None, None, None)"
-    assert repr(typed) == "Array(None, float32, None, None)"
-    assert repr(family) == "Array(None, None, None, None)"
-    assert repr(bounded) == "Array((3,), int8, 1, 1)"
+    assert repr(plain) == "ArraySpec(None, None, None, None)"
+    assert repr(typed) == "ArraySpec(None, float32, None, None)"
+    assert repr(family) == "ArraySpec(None, None, None, None)"
+    assert repr(bounded) == "ArraySpec((3,), int8, 1, 1)"
 
 
 def test_an_array_above_zero_excludes_zero_in_its_own_dtype():

@@ -380,5 +380,7 @@ def test_hints_that_cannot_be_evaluated_are_refused_with_what_to_do():
 def test_specs_say_what_they_are():
     spec = spec_from_hint(Inner)
 
-    assert repr(spec).startswith("Record(Inner, {'delta': Integer(None, None), 'colour': Choice(")
-    assert repr(spec_from_hint(Chain)).count("Recursion(Chain)") == 2
+    assert repr(spec).startswith(
+        "DataclassSpec(Inner, {'delta': IntSpec(None, None), 'colour': EnumSpec("
+    )
+    assert repr(spec_from_hint(Chain)).count("RecursiveSpec(Chain)") == 2

@@ -9,7 +9,7 @@ import pytest
 import envweave as ew
 from envweave.examples import train_codefix_pg, train_gsm8k_tinker_rl, train_lineworld_pg
 from envweave.examples.run_log import RunLog, open_run_dir, read_run_log, replace_file
-from envweave.examples.training import show_progress
+from envweave.examples.training import training_progress
 
 SETTINGS = {"seed": 1, "episodes": 10, "backend": "inproc"}
 
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_a_bar_with_the_live_figures():
     terminal = Terminal()
 
-    with show_progress(10, terminal) as show:
+    with training_progress(10, terminal) as show:
         show(10, 0.875, 1.0)
 
     said = terminal.getvalue()
@@ -35,7 +35,7 @@ def test_without_rich_a_terminal_gets_a_line_now_and_then(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     terminal = Terminal()
 
-    with show_progress(20, terminal) as show:
+    with training_progress(20, terminal) as show:
         for finished in range(1, 21):
             show(finished, 0.5, 0.25)
 

@@ -199,7 +199,7 @@ def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder
     tasks = importlib.import_module("acme_tasks").TASKS[kind]
     tasks.get("train-0" if kind == "endless" else "a")  # as another environment may have done
     if road == "function":
-        environment = create_codeact_env(packages="all", tasks=tasks).take_apart()
+        environment = create_codeact_env(packages="all", tasks=tasks).unwrap()
     else:
         executor = SandboxExecutor(SandboxOptions(packages="all"))
         environment = CodeActEnvironment(executor, tasks=tasks)
@@ -219,7 +219,7 @@ def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder
 def test_an_environment_never_shows_the_distribution_that_defines_it(isolation, folder, road):
     acme_env = importlib.import_module("acme_env")
     if road == "function":
-        environment = acme_env.make(packages="all", isolation=isolation).take_apart()
+        environment = acme_env.make(packages="all", isolation=isolation).unwrap()
     else:
         options = SandboxOptions(packages="all", isolation=isolation)
         environment = acme_env.AcmeEnvironment(SandboxExecutor(options))

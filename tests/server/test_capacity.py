@@ -155,8 +155,8 @@ def test_vectors_pools_and_typed_clients_can_wait_too() -> None:
             client.reset()
 
 
-@pytest.mark.parametrize("wait_s", [-1, "5", True, float("nan"), float("inf")])
-def test_a_wait_that_is_no_time_is_refused(wait_s: Any) -> None:
+@pytest.mark.parametrize("wait_s", [-1, "5", True, float("nan"), float("inf"), 1e9])
+def test_an_invalid_wait_s_is_refused(wait_s: Any) -> None:
     with pytest.raises(OptionError, match="wait_s must be"):
         ew.make("http://127.0.0.1:1", wait_s=wait_s)
     with pytest.raises(OptionError, match="wait_s must be"):

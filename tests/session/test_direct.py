@@ -238,7 +238,7 @@ def test_one_inside_another_is_one() -> None:
         outer.reset()
         reward = outer.step(Told()).reward
 
-    assert outer.take_apart() is inner.take_apart()
+    assert outer.unwrap() is inner.unwrap()
     assert reward == 2.0
 
 

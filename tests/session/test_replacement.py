@@ -354,10 +354,10 @@ def test_another_session_goes_on_from_where_one_stood() -> None:
 
     whole, before, after = Session(Frail()), Session(Frail()), Session(Frail())
     SyncDriver(whole).reset(seed=7)
-    before.go_on_from(whole.position)
+    before.resume_from(whole.position)
     play(before, 2)
 
-    after.go_on_from(pickle.loads(pickle.dumps(before.position)))
+    after.resume_from(pickle.loads(pickle.dumps(before.position)))
 
     assert told(play(after, 3)) == told(play(whole, 5))[2:]
 

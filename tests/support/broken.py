@@ -175,7 +175,7 @@ class ResetsBehindYourBack(Spoilt):
 class ForgetsWhoActs(Spoilt):
     def step(self, action: Any) -> Any:
         result = self.inner.step(action)
-        result._asked = ()
+        result._needs = ()
         return result
 
 
@@ -212,7 +212,7 @@ class ResetsOneStepLate(Spoilt):
     def step(self, action: Any) -> Any:
         result = self.inner.step(action)
         if result.ready is not None:
-            result.ready, result._asked = None, ()
+            result.ready, result._needs = None, ()
         return result
 
 
@@ -319,7 +319,7 @@ class ClosesOnce(Spoilt):
 
 class LetsAnybodyAct(Spoilt):
     def step(self, action: Any) -> Any:
-        asked = self.inner.session._ledger.asked
+        asked = self.inner.session._agent_states.acting
         spare = next(iter(action.values()), {})
         return self.inner.step({agent: action.get(agent, spare) for agent in asked})
 
@@ -329,7 +329,7 @@ class LosesWhatWasEarnedWaiting(Spoilt):
 
     def step(self, action: Any) -> Any:
         result = self.inner.step(action)
-        result._asked = tuple(
+        result._needs = tuple(
             NeedAction(n.observation, n.action_mask, result.reward.get(n.agent_id), n.agent_id)
             for n in result.needs
         )
@@ -367,7 +367,7 @@ class RetriesReset(Spoilt):
         try:
             return self.inner.reset(**keywords)
         except ew.errors.ResetFailedError:
-            self.inner.session.seat.renew = None
+            self.inner.session.slot.factory = None
             self.inner.session.environment._fail_seeds = frozenset()
             self.inner.reset(**keywords)
             raise
@@ -375,7 +375,7 @@ class RetriesReset(Spoilt):
 
 class KeepsWhatFailed(Spoilt):
     def step(self, action: Any) -> Any:
-        self.inner.session.seat.renew = None
+        self.inner.session.slot.factory = None
         return self.inner.step(action)
 
 

@@ -33,7 +33,7 @@ def messages() -> list[Any]:
     result = StepResult({"a": np.arange(3), "b": [1.5]}, 1.0, info={"mask": np.ones(2, bool)})
     result.end = EpisodeEnd("error", "environment", "boom", {"x": 1.0})
     result.ready = AutoResetReady({"at": 0}, {"seed": 3}, "e-1", "t")
-    result._asked = (NeedAction({"at": 0}, agent_id="x"),)
+    result._needs = (NeedAction({"at": 0}, agent_id="x"),)
     result._events = (LogEvent("hello"),)
     sent = encode_result(result, ["x", "o"], Position(1, 2, 3, "p"))
     interface = Interface(

@@ -103,9 +103,9 @@ def results(draw: st.DrawFn) -> StepResult[Any]:
     result.ready = draw(st.none() | _ready)
     result.episode_id, result.task_id = draw(_names), draw(_names)
     result.step_index = draw(st.integers(0, 2**40))
-    result._asked = draw(st.none() | st.lists(_needs, max_size=2).map(tuple))
+    result._needs = draw(st.none() | st.lists(_needs, max_size=2).map(tuple))
     result._events = draw(st.lists(_events, max_size=2).map(tuple))
-    result._later = draw(st.lists(_events, max_size=2).map(tuple))
+    result._ready_events = draw(st.lists(_events, max_size=2).map(tuple))
     return result
 
 

@@ -51,7 +51,7 @@ def play_both(venv: Any, case: int, n: int, *, autoreset: bool) -> None:
     rows: list[Any] = [env.reset(seed=case + i) for i, env in enumerate(singles)]
     # Single environments know no columns; from here on both refuse what does not fit them.
     for env in singles:
-        env._transport.session.fits = venv._layout.check
+        env._transport.session.check_observation = venv._layout.check
     books = [Expected(AGENTS) for _ in range(n)]
     for i in range(n):
         assert same(first[i].observation, rows[i].observation)

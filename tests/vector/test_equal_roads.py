@@ -213,7 +213,7 @@ def play_on(venv: ew.VectorEnv, case: int, n: int, form: str, autoreset: bool) -
     rows: list[Any] = [env.reset(seed=case + i) for i, env in enumerate(singles)]
     # Single environments know no columns; from here on both refuse what does not fit them.
     for env in singles:
-        env._transport.session.fits = venv._layout.check
+        env._transport.session.check_observation = venv._layout.check
     for i in range(n):
         assert same(first[i].observation, rows[i].observation)
         assert first[i].info == rows[i].info

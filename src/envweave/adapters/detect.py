@@ -21,7 +21,7 @@ def adopt(candidate: Any) -> Environment:
         DefinitionError: It is none of these.
     """
     if isinstance(candidate, Environment):
-        return candidate.take_apart()
+        return candidate.unwrap()
     if isinstance(candidate, type):
         raise DefinitionError(f"{candidate.__name__} is a class; an instance of it is needed.")
     # An object of a library exists only where that library was imported.

@@ -18,7 +18,6 @@ from envweave.api.options import (
     recipe,
     refuse_one_object,
     seconds,
-    waiting_time,
     whole_number,
     with_registered_place,
 )
@@ -26,6 +25,7 @@ from envweave.api.packages import prepare_packages
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec, MakeOptions, Registry, Remote
 from envweave.registry.plugins import load_path
+from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ def make(
     """
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, wait_s=read_wait_s(wait_s) or None
+    )
     remote = with_registered_place(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
@@ -227,7 +229,9 @@ def make_async(
     """
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
-    remote = Remote(base_url, token, encoding, provider, docker_image, wait_s=waiting_time(wait_s))
+    remote = Remote(
+        base_url, token, encoding, provider, docker_image, wait_s=read_wait_s(wait_s) or None
+    )
     remote = with_registered_place(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
@@ -324,7 +328,7 @@ def make_vector(
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
-        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+        base_url, token, encoding, provider, docker_image, isolation, read_wait_s(wait_s) or None
     )
     remote = with_registered_place(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)

@@ -301,23 +301,6 @@ def seconds(name: str, value: Any) -> float | None:
     return length
 
 
-def waiting_time(value: Any) -> float | None:
-    """Return how long to wait for a session at a full server, or refuse it; `None` for no time.
-
-    Raises:
-        OptionError: It is no number of seconds.
-    """
-    if value is None:
-        return None
-    try:
-        length = math.nan if isinstance(value, bool | str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        length = math.nan
-    if not 0 <= length < math.inf:
-        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
-    return length or None
-
-
 def backend_module(name: Any) -> Any:
     """Return the module of a backend.
 

@@ -61,7 +61,7 @@ class EnvFactory:
                 discard(environment, self._options.timeout_s)
             raise
         if not is_given:
-            session.seat.renew = partial(self._make_again, index, session.interface)
+            session.slot.factory = partial(self._make_again, index, session.interface)
         return session
 
     def forget(self, index: int) -> None:

@@ -32,6 +32,7 @@ from envweave.errors import (
 )
 from envweave.providers import ContainerProvider
 from envweave.providers.base import WatchedProvider, bind_wait_for_ready
+from envweave.registry.spec import read_wait_s
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -109,11 +110,11 @@ def fill(result: StepResult[Any], payload: Mapping[str, Any], rebuild: Rebuild) 
         result.end = given.end
     if not result.info:
         result.info = given.info
-    has_said = result._asked is not None or result.events or result.ready is not None  # noqa: SLF001
+    has_said = result._needs is not None or result.events or result.ready is not None  # noqa: SLF001
     if agrees and not has_said and "requests" in payload:
         result.ready = given.ready
-        result._asked = given._asked  # noqa: SLF001 - a result's carrier
-        result._events, result._later = given._events, given._later  # noqa: SLF001
+        result._needs = given._needs  # noqa: SLF001 - a result's carrier
+        result._events, result._ready_events = given._events, given._ready_events  # noqa: SLF001
     for name in ("episode_id", "task_id"):
         if getattr(result, name) is None and isinstance(payload.get(name), str):
             setattr(result, name, payload[name])
@@ -242,7 +243,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         wait_s: float | None = None,
     ) -> None:
         self._request_timeout_s = _seconds("request_timeout_s", request_timeout_s)
-        self._wait_s = _waiting_time(wait_s)
+        self._wait_s = read_wait_s(wait_s)
         self._default_headers = dict(default_headers or {})
         self._token = token
         self._provider = provider
@@ -585,16 +586,6 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             raise WireError(f"{self.base_url} opened a session, and did not say which.")
         self._session = name
         return name
-
-
-def _waiting_time(value: Any) -> float:
-    """Return how long to wait for a session, or refuse it."""
-    if value is None:
-        return 0.0
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
-        raise OptionError(f"wait_s must be a number of seconds of 0 or more, got {value!r}.")
-    return float(value)
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -142,7 +142,8 @@ class ArraySpec(Spec):
         return item
 
     def __repr__(self) -> str:
-        return f"Array({self.shape}, {self.dtype}, {short_repr(self.low)}, {short_repr(self.high)})"
+        low, high = short_repr(self.low), short_repr(self.high)
+        return f"ArraySpec({self.shape}, {self.dtype}, {low}, {high})"
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:

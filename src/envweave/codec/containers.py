@@ -85,7 +85,7 @@ class ListSpec(Spec):
 
     def __repr__(self) -> str:
         length = "" if self.length.is_open else f", length={self.length}"
-        return f"Listing({self.item!r}, kind={self.kind.__name__}{length})"
+        return f"ListSpec({self.item!r}, kind={self.kind.__name__}{length})"
 
 
 @final
@@ -151,7 +151,7 @@ class TupleSpec(Spec):
         )
 
     def __repr__(self) -> str:
-        return f"Fixed({self.items!r})"
+        return f"TupleSpec({self.items!r})"
 
 
 @final
@@ -281,7 +281,7 @@ class DictSpec(Spec):
         return {"$ref": reference, "$defs": {self._definition: described_object, **others}}
 
     def __repr__(self) -> str:
-        return f"Dictionary({self.item!r}, fields={self.fields!r})"
+        return f"DictSpec({self.item!r}, fields={self.fields!r})"
 
 
 @final
@@ -332,7 +332,7 @@ class UnionSpec(Spec):
         return gathered({"anyOf": [described(option) for option in self.options]})
 
     def __repr__(self) -> str:
-        return f"Either({self.options!r})"
+        return f"UnionSpec({self.options!r})"
 
 
 def _sequence(value: Any) -> Sequence[Any] | None:

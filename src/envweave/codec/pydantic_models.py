@@ -168,7 +168,7 @@ class PydanticSpec(Spec):
         )
 
     def __repr__(self) -> str:
-        return f"Model({self.cls.__name__}, {self.fields!r})"
+        return f"PydanticSpec({self.cls.__name__}, {self.fields!r})"
 
 
 def _json_schema(cls: Any) -> dict[str, Any] | None:

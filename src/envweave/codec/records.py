@@ -190,7 +190,7 @@ class DataclassSpec(Spec):
         return {"$ref": f"#/$defs/{name}", "$defs": {name: schema, **definitions}}
 
     def __repr__(self) -> str:
-        return f"Record({self.cls.__name__}, {self.fields!r})"
+        return f"DataclassSpec({self.cls.__name__}, {self.fields!r})"
 
 
 @final
@@ -224,7 +224,7 @@ class RecursiveSpec(Spec):
         return {"$ref": f"#/$defs/{definition(self.cls)}"}
 
     def __repr__(self) -> str:
-        return f"Recursion({self.cls.__name__})"
+        return f"RecursiveSpec({self.cls.__name__})"
 
 
 def definition(cls: type) -> str:
@@ -388,4 +388,4 @@ class StructSpec(Spec):
         return {"$ref": f"#/$defs/{name}", "$defs": {name: schema, **others}}
 
     def __repr__(self) -> str:
-        return f"Struct({self.cls.__name__}, {self.fields!r})"
+        return f"StructSpec({self.cls.__name__}, {self.fields!r})"

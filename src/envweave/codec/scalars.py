@@ -113,7 +113,7 @@ class IntSpec(Spec):
 
     def __repr__(self) -> str:
         unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
-        return f"Integer({self.low}, {self.high}{unit})"
+        return f"IntSpec({self.low}, {self.high}{unit})"
 
 
 @final
@@ -181,7 +181,7 @@ class FloatSpec(Spec):
 
     def __repr__(self) -> str:
         unit = "" if self.multiple_of is None else f", multiple_of={self.multiple_of}"
-        return f"Real({self.low}, {self.high}{unit})"
+        return f"FloatSpec({self.low}, {self.high}{unit})"
 
 
 @final
@@ -206,7 +206,7 @@ class BoolSpec(Spec):
         return {"type": "boolean"}
 
     def __repr__(self) -> str:
-        return "Boolean()"
+        return "BoolSpec()"
 
 
 @final
@@ -316,7 +316,7 @@ class StrSpec(Spec):
         length = "" if self.length.is_open else f", length={self.length}"
         pattern = "" if self.pattern is None else f", pattern={self.pattern.text!r}"
         form = "" if self.format is None else f", format={self.format!r}"
-        return f"Text(binary={self.binary}{length}{pattern}{form})"
+        return f"StrSpec(binary={self.binary}{length}{pattern}{form})"
 
 
 @final
@@ -375,7 +375,7 @@ class EnumSpec(Spec):
         return {"enum": [to_plain(value) for value in self.values]}
 
     def __repr__(self) -> str:
-        return f"Choice({self.values!r})"
+        return f"EnumSpec({self.values!r})"
 
 
 @final
@@ -411,7 +411,7 @@ class InstanceSpec(Spec):
         return {"title": self.cls.__name__}
 
     def __repr__(self) -> str:
-        return f"Instance({self.cls.__name__})"
+        return f"InstanceSpec({self.cls.__name__})"
 
 
 def is_text(spec: Spec) -> bool:

@@ -125,7 +125,7 @@ class Environment(ABC):
         """Send what is emitted from now on to `outbox`. Called by the session."""
         self._outbox = outbox
 
-    def take_apart(self) -> Environment:
+    def unwrap(self) -> Environment:
         """Return the environment that goes under a session: this one.
 
         One that has a session inside, for callers who use it without `make`, returns what that

@@ -8,7 +8,6 @@ chance.
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 from collections import deque
@@ -28,11 +27,10 @@ from envweave.examples.training import (
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
-    add_training_options,
-    option_adder,
     positive_float,
     positive_int,
     run_program,
+    training_parser,
 )
 
 if TYPE_CHECKING:
@@ -65,31 +63,29 @@ class CodeFixConfig(TrainingConfig):
 
 
 def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
-    """Train as the options say, and return the exit code.
+    """Run the command and return its exit code.
 
     Args:
-        argv: The options, as on a command line; those of this process by default.
-        prog: How the command is called, for its help.
+        argv: The options; by default those of this process.
+        prog: The name of the command in its help.
 
     Raises:
-        SystemExit: An option is wrong (2), or help was asked for (0).
+        SystemExit: An option is wrong (2), or help was requested (0).
     """
-    parser = argparse.ArgumentParser(
-        prog=prog or "python -m envweave.examples.train_codefix_pg",
-        description="Train a tiny transformer on CodeFix from scratch, and show the curve.",
+    parser, add = training_parser(
+        prog or "python -m envweave.examples.train_codefix_pg",
+        "Train a tiny transformer on CodeFix from scratch, and show the curve.",
+        CodeFixConfig(),
+        ENV_ID,
+        can_resume=True,
     )
-    default = CodeFixConfig()
-    add_training_options(parser, default, ENV_ID, can_resume=True)
-    add = option_adder(parser, default)
     add("--learning-rate", type=positive_float, metavar="X", help="of AdamW")
     add("--reward-sign", type=int, choices=(1, -1),
         help="-1 flips the reward: a sanity check, success must fall below chance")  # fmt: skip
     add("--evaluation-episodes", type=positive_int, metavar="N",
         help="held-out prompts that measure a policy")  # fmt: skip
     add("--checkpoint-every", type=positive_int, metavar="N", help="updates between checkpoints")
-    options = vars(parser.parse_args(argv))
-    as_json = options.pop("json")
-    return run_program(CodeFixConfig(**options), train, as_json=as_json)
+    return run_program(parser, argv, CodeFixConfig, train)
 
 
 def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:

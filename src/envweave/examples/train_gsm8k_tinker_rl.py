@@ -31,12 +31,11 @@ from envweave.examples.tinker_policy import (
 from envweave.examples.training import (
     ShowProgress,
     TrainingInterrupted,
-    add_training_options,
     fraction,
-    option_adder,
     positive_float,
     positive_int,
     run_program,
+    training_parser,
 )
 
 __all__ = ["GSM8KConfig", "main", "train"]
@@ -91,23 +90,23 @@ class GSM8KConfig(TinkerConfig):
 
 
 def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
-    """Train as the options say, and return the exit code.
+    """Run the command and return its exit code.
 
     Args:
-        argv: The options, as on a command line; those of this process by default.
-        prog: How the command is called, for its help.
+        argv: The options; by default those of this process.
+        prog: The name of the command in its help.
 
     Raises:
-        SystemExit: An option is wrong (2), or help was asked for (0).
+        SystemExit: An option is wrong (2), or help was requested (0).
     """
-    parser = argparse.ArgumentParser(
-        prog=prog or "python -m envweave.examples.train_gsm8k_tinker_rl",
-        description="Train a language model on GSM8K by group-relative policy gradient, through "
+    parser, add = training_parser(
+        prog or "python -m envweave.examples.train_gsm8k_tinker_rl",
+        "Train a language model on GSM8K by group-relative policy gradient, through "
         "Tinker. Needs $TINKER_API_KEY.",
+        GSM8KConfig(),
+        ENV_IDS[0],
+        can_resume=True,
     )
-    default = GSM8KConfig()
-    add_training_options(parser, default, ENV_IDS[0], can_resume=True)
-    add = option_adder(parser, default)
     add("--env", choices=ENV_IDS, help="a number as the answer, or one of four choices")
     add("--data", metavar="DIR",
         help="folder with train.jsonl and test.jsonl, where the environments run")  # fmt: skip
@@ -134,9 +133,7 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
         help="makes the tokenizer; the model's own, which is downloaded, if left out")  # fmt: skip
     add("--service-timeout-s", type=positive_float, metavar="S",
         help="seconds one call to Tinker may go without a result")  # fmt: skip
-    options = vars(parser.parse_args(argv))
-    as_json = options.pop("json")
-    return run_program(GSM8KConfig(**options), train, as_json=as_json)
+    return run_program(parser, argv, GSM8KConfig, train)
 
 
 def _group_size(text: str) -> int:

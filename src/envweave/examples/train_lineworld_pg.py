@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from envweave.examples.training import (
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
-    add_training_options,
     fraction,
-    option_adder,
     positive_float,
     positive_int,
     run_program,
+    training_parser,
 )
 
 __all__ = ["LineWorldConfig", "main", "train"]
@@ -61,31 +59,29 @@ class LineWorldConfig(TrainingConfig):
 
 
 def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
-    """Train as the options say, and return the exit code.
+    """Run the command and return its exit code.
 
     Args:
-        argv: The options, as on a command line; those of this process by default.
-        prog: How the command is called, for its help.
+        argv: The options; by default those of this process.
+        prog: The name of the command in its help.
 
     Raises:
-        SystemExit: An option is wrong (2), or help was asked for (0).
+        SystemExit: An option is wrong (2), or help was requested (0).
     """
-    parser = argparse.ArgumentParser(
-        prog=prog or "python -m envweave.examples.train_lineworld_pg",
-        description="Train LineWorld by policy gradient, and show the curve.",
+    parser, add = training_parser(
+        prog or "python -m envweave.examples.train_lineworld_pg",
+        "Train LineWorld by policy gradient, and show the curve.",
+        LineWorldConfig(),
+        ENV_ID,
+        can_resume=False,
     )
-    default = LineWorldConfig()
-    add_training_options(parser, default, ENV_ID, can_resume=False)
-    add = option_adder(parser, default)
     add("--learning-rate", type=positive_float, metavar="X", help="of Adam")
     add("--gamma", type=fraction, metavar="X", help="discount of a step")
     add("--reward-sign", type=int, choices=(1, -1),
         help="-1 flips the reward: a sanity check, success must then fall to about 0")  # fmt: skip
     add("--evaluation-episodes", type=positive_int, metavar="N",
         help="fresh episodes that measure the random and the trained policy")  # fmt: skip
-    options = vars(parser.parse_args(argv))
-    as_json = options.pop("json")
-    return run_program(LineWorldConfig(**options), train, as_json=as_json)
+    return run_program(parser, argv, LineWorldConfig, train)
 
 
 def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:

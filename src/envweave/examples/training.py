@@ -1,4 +1,4 @@
-"""What the training programs share: their options, progress bar, exit codes and summary."""
+"""Shared by the training programs: settings, command line, progress, exit codes, summary."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import envweave as ew
 from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
 from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
 from envweave.providers.docker.options import image_of
+from envweave.rollouts.progress import show_progress
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
@@ -99,11 +100,21 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.can_resume = can_resume
 
 
-def add_training_options(
-    parser: argparse.ArgumentParser, default: TrainingConfig, env_id: str, *, can_resume: bool
-) -> None:
-    """Give a parser the options that every training program has, and `--json`."""
-    add = option_adder(parser, default)
+AddOption: TypeAlias = Callable[..., None]
+"""`ArgumentParser.add_argument`, with the default taken from the settings and shown in the help."""
+
+
+def training_parser(
+    program: str, description: str, default: TrainingConfig, env_id: str, *, can_resume: bool
+) -> tuple[argparse.ArgumentParser, AddOption]:
+    """Return a parser with the options that every program has, and a function to add others."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+
+    def add(name: str, *flags: str, help: str, **how: Any) -> None:  # noqa: A002 - argparse's word
+        value = getattr(default, name.removeprefix("--").replace("-", "_"))
+        shown = "" if value is None else " (default: %(default)s)"
+        parser.add_argument(name, *flags, default=value, help=help + shown, **how)
+
     add(
         "--backend",
         metavar="NAME",
@@ -112,7 +123,7 @@ def add_training_options(
     add("--num-envs", type=positive_int, metavar="N", help="environments stepped together")
     image = (image_of(env_id) or "").removesuffix(":latest")
     add("--docker-image", metavar="TAG", help=f"image for docker_http (default: {image})")
-    add("--episodes", type=positive_int, metavar="N", help="episodes to learn from")
+    add("--episodes", type=positive_int, metavar="N", help="episodes to train on")
     add("--seed", type=seed_number, metavar="N", help="same seed, same run")
     where = "a new or empty directory (default: a fresh one under runs/)"
     add("--run-dir", type=Path, metavar="DIR", help=where)
@@ -123,29 +134,30 @@ def add_training_options(
             help="continue the run in --run-dir from its last checkpoint",
         )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-
-
-def option_adder(parser: argparse.ArgumentParser, default: TrainingConfig) -> Callable[..., None]:
-    """Return `add_argument` with defaults from the settings, which the help shows."""
-
-    def add(name: str, *flags: str, help: str, **how: Any) -> None:  # noqa: A002 - argparse's word
-        value = getattr(default, name.removeprefix("--").replace("-", "_"))
-        shown = "" if value is None else " (default: %(default)s)"
-        parser.add_argument(name, *flags, default=value, help=help + shown, **how)
-
-    return add
+    return parser, add
 
 
 def run_program(
-    config: ConfigT, train: Callable[[ConfigT, ShowProgress], Path], *, as_json: bool
+    parser: argparse.ArgumentParser,
+    argv: list[str] | None,
+    make_config: Callable[..., ConfigT],
+    train: Callable[[ConfigT, ShowProgress], Path],
 ) -> int:
-    """Train with a progress bar, draw and summarize the run, and return the exit code.
+    """Parse the options, train with a progress bar, draw and summarize the run.
 
-    `train` returns the run's directory. The exit code is 130 after Ctrl-C, 2 for a refusal, 1
-    when the run could not be written.
+    `train` returns the run's directory.
+
+    Returns:
+        The exit code: 130 after Ctrl-C, 2 for an error of ours, 1 if the run could not be written.
+
+    Raises:
+        SystemExit: An option is wrong (2), or help was requested (0).
     """
+    options = vars(parser.parse_args(argv))
+    as_json = options.pop("json")
+    config = make_config(**options)
     try:
-        with show_progress(config.episodes, sys.stderr) as show:
+        with training_progress(config.episodes, sys.stderr) as show:
             run_dir = train(config, show)
         picture, missing = _draw(run_dir)
     except TrainingInterrupted as interruption:
@@ -223,63 +235,13 @@ def summary_text(run: RunHistory, blocks: str) -> str:
 
 
 @contextmanager
-def show_progress(total: int, stream: TextIO) -> Iterator[ShowProgress]:
-    """Show how far a run of `total` episodes is, and how well it does.
-
-    A terminal gets a live bar if rich is installed. Anything else gets a line now and then.
-    """
-    try:
-        import rich  # noqa: F401 - only whether it is there
-    except ImportError:
-        has_rich = False
-    else:
-        has_rich = True
-    if has_rich and stream.isatty():
-        with _bar(total, stream) as show:
-            yield show
-    else:
-        yield _progress_lines(total, stream)
-
-
-@contextmanager
-def _bar(total: int, stream: TextIO) -> Iterator[ShowProgress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("episodes  return [bold]{task.fields[earned]}[/]"),
-        TextColumn("success [bold]{task.fields[success]}[/]"),
-        TimeElapsedColumn(),
-        console=Console(file=stream),
-    ) as progress:
-        bar = progress.add_task("training", total=total, earned="  -  ", success="  - ")
-
-        def show(finished: int, mean_return: float, success: float) -> None:
-            progress.update(
-                bar, completed=finished, earned=f"{mean_return:+.2f}", success=f"{success:4.0%}"
-            )
-
-        yield show
-
-
-def _progress_lines(total: int, stream: TextIO) -> ShowProgress:
+def training_progress(total: int, stream: TextIO) -> Iterator[ShowProgress]:
+    """Show how far a run of `total` episodes is, and its recent return and success rate."""
     every = max(1, total // 10)
-    due = every
-
-    def show(finished: int, mean_return: float, success: float) -> None:
-        nonlocal due
-        if finished >= due:
-            due = finished - finished % every + every
-            stream.write(
-                f"{finished:>6}/{total} episodes  return {mean_return:+.2f}  "
-                f"success {success:4.0%}\n"
-            )
-            stream.flush()
-
-    return show
+    with show_progress("training", total, stream, lines=True, every=every) as show:
+        yield lambda finished, mean_return, success: show(
+            finished, f"return {mean_return:+.2f}  success {success:4.0%}"
+        )
 
 
 def _draw(run_dir: Path) -> tuple[Path | None, str]:

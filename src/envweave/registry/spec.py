@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envweave.codec.spec import short_repr
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error, suggest
 from envweave.registry.plugins import ENVS, load_path, load_plugin, plugin_target
 from envweave.types import Observation
@@ -143,6 +145,29 @@ class MadeElsewhere:
             f"{self.env_id!r} was registered without a factory, so only the server or the image "
             "that it was registered with can run it. Leave backend out, or register a factory too."
         )
+
+
+MAX_S = 1e8
+"""The longest timeout or wait that a server accepts, in seconds: three years."""
+
+
+def read_wait_s(value: Any) -> float:
+    """Return how many seconds to wait for a session at a full server; `None` means 0.
+
+    Raises:
+        OptionError: It is not a number from 0 to `MAX_S`.
+    """
+    if value is None:
+        return 0.0
+    try:
+        wait_s = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        wait_s = math.nan
+    if not 0 <= wait_s <= MAX_S:
+        raise OptionError(
+            f"wait_s must be a number of seconds from 0 to {MAX_S:g}, got {short_repr(value)}."
+        )
+    return wait_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from envweave.api.options import (
     recipe,
     refuse_one_object,
     seconds,
-    waiting_time,
     whole_number,
     with_registered_place,
 )
@@ -41,6 +40,7 @@ from envweave.errors import (
 )
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.registry import MakeOptions, Registry, Remote
+from envweave.registry.spec import read_wait_s
 from envweave.session import PrivateLoop
 from envweave.types import ResetResult, StepResult, Tasks
 from envweave.vector.transport import AsyncTransport
@@ -370,7 +370,7 @@ def pool(
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
-        base_url, token, encoding, provider, docker_image, isolation, waiting_time(wait_s)
+        base_url, token, encoding, provider, docker_image, isolation, read_wait_s(wait_s) or None
     )
     remote = with_registered_place(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)

@@ -1,9 +1,8 @@
-"""The progress of a rollout on a terminal: a bar with rich, plain lines without it."""
+"""The progress of rollouts and training runs: a bar on a terminal with rich, else plain lines."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,18 +16,16 @@ LINE_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class RolloutProgress:
-    """How far a rollout is, and how well it does.
+    """The running figures of a rollout.
 
     Attributes:
-        total: How many episodes there will be, if that is known.
-        finished: How many are over.
-        faults: How many failed, and not by the agent.
-        scored: How many were scored.
-        earned: What those earned together; with several agents, the mean over them.
         began_s: When it began.
+        finished: How many episodes have ended.
+        faults: How many failed through no fault of the agent.
+        scored: How many were scored.
+        earned: The sum of their rewards; with several agents, of the mean over the agents.
     """
 
-    total: int | None
     began_s: float
     finished: int = 0
     faults: int = 0
@@ -43,85 +40,83 @@ class RolloutProgress:
             self.scored += 1
             self.earned += reward
 
-    @property
-    def mean_reward(self) -> str:
-        """The mean reward of the episodes so far, to be shown."""
-        return f"{self.earned / self.scored:+.3f}" if self.scored else "-"
-
-    @property
-    def per_second(self) -> str:
-        """How many episodes finish in a second, to be shown."""
+    def __str__(self) -> str:
+        reward = f"{self.earned / self.scored:+.3f}" if self.scored else "-"
         passed_s = time.perf_counter() - self.began_s
-        return f"{self.finished / passed_s:.1f}" if passed_s > 0 else "-"
+        per_second = f"{self.finished / passed_s:.1f}" if passed_s > 0 else "-"
+        return f"reward {reward}  faults {self.faults}  {per_second}/s"
 
 
-Show: TypeAlias = Callable[[RolloutProgress], None]
+Show: TypeAlias = Callable[[int, object], None]
+"""Takes the number of finished episodes and the figures to print after it, formatted by `str`."""
 
 
 @contextmanager
-def show_progress(total: int | None, *, wanted: bool | None) -> Iterator[Show]:
-    """Show how far a rollout is, on the standard error stream.
+def show_progress(
+    label: str,
+    total: int | None,
+    stream: TextIO | None,
+    *,
+    lines: bool,
+    every: int | None = None,
+) -> Iterator[Show]:
+    """Show the progress of many episodes on a stream.
 
-    A terminal gets a live bar if rich is installed. If progress is wanted by name, anything
-    else gets a line now and then.
+    A terminal gets a live bar if rich is installed. Anything else gets plain lines, or nothing.
+
+    Args:
+        label: What is running, such as `"rollout"`.
+        total: How many episodes there will be, if that is known.
+        stream: Where to write.
+        lines: Whether to print lines where there is no bar.
+        every: How many episodes apart the lines are; by default `LINE_EVERY_S` seconds.
     """
-    stream = sys.stderr
-    if wanted is False or stream is None:
-        yield _nothing
-    elif stream.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(total, stream) as show:
+    if stream is not None and stream.isatty() and importlib.util.find_spec("rich") is not None:
+        with _bar(label, total, stream) as show:
             yield show
     else:
-        yield _lines(stream) if wanted else _nothing
+        yield _lines(total, stream, every) if lines and stream is not None else _show_nothing
 
 
-def _nothing(figures: RolloutProgress) -> None:
+def _show_nothing(finished: int, figures: object) -> None:
     pass
 
 
 @contextmanager
-def _bar(total: int | None, stream: TextIO) -> Iterator[Show]:
+def _bar(label: str, total: int | None, stream: TextIO) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
-        TextColumn("rollout"),
+        TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("episodes  reward [bold]{task.fields[reward]}[/]"),
-        TextColumn("faults [bold]{task.fields[faults]}[/]"),
-        TextColumn("{task.fields[per_second]}/s"),
+        TextColumn("episodes  {task.fields[figures]}"),
         TimeElapsedColumn(),
         console=Console(file=stream),
     ) as progress:
-        bar = progress.add_task("rollout", total=total, reward="-", faults=0, per_second="-")
-
-        def show(figures: RolloutProgress) -> None:
-            progress.update(
-                bar,
-                completed=figures.finished,
-                reward=figures.mean_reward,
-                faults=figures.faults,
-                per_second=figures.per_second,
-            )
-
-        yield show
-
-
-def _lines(stream: TextIO) -> Show:
-    due_s = 0.0
-
-    def show(figures: RolloutProgress) -> None:
-        nonlocal due_s
-        now_s = time.perf_counter()
-        if now_s < due_s and figures.finished != figures.total:
-            return
-        due_s = now_s + LINE_EVERY_S
-        of = "" if figures.total is None else f"/{figures.total}"
-        stream.write(
-            f"{figures.finished:>6}{of} episodes  reward {figures.mean_reward}  "
-            f"faults {figures.faults}  {figures.per_second}/s\n"
+        bar = progress.add_task(label, total=total, figures="")
+        yield lambda finished, figures: progress.update(
+            bar, completed=finished, figures=str(figures)
         )
+
+
+def _lines(total: int | None, stream: TextIO, every: int | None) -> Show:
+    of = "" if total is None else f"/{total}"
+    due: float = every or 0
+
+    def show(finished: int, figures: object) -> None:
+        nonlocal due
+        if every is not None:
+            if finished < due:
+                return
+            due = finished - finished % every + every
+        else:
+            now_s = time.perf_counter()
+            if now_s < due and finished != total:
+                return
+            due = now_s + LINE_EVERY_S
+        stream.write(f"{finished:>6}{of} episodes  {figures}\n")
         stream.flush()
 
     return show

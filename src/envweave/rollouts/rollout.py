@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 import time
 import warnings
 import weakref
@@ -126,7 +127,9 @@ class Rollout:
     async def _episodes(self) -> AsyncGenerator[Episode, None]:
         self._begin()
         if not self._is_over:
-            with show_progress(self.total, wanted=self._manner.progress) as show:
+            wanted = self._manner.progress
+            stream = None if wanted is False else sys.stderr
+            with show_progress("rollout", self.total, stream, lines=bool(wanted)) as show:
                 self._conductor = asyncio.create_task(self._conduct(show))
                 self._conductor.add_done_callback(lambda _: self._news.set())
                 try:
@@ -207,7 +210,7 @@ class Rollout:
 
     async def _conduct(self, show: Show) -> None:
         """Let the workers play until all is played, or one of them raises. It raises nothing."""
-        figures = RolloutProgress(self.total, time.perf_counter())
+        figures = RolloutProgress(time.perf_counter())
         count = self._manner.concurrency
         if self.total is not None:
             count = min(count, self.total)
@@ -251,7 +254,7 @@ class Rollout:
                 self._news.set()
                 figures.add(episode)
             figures.faults = self._book.counts.total()
-            show(figures)
+            show(figures.finished, figures)
 
     def _next(self, line: WaitQueue) -> _Again | None:
         """Return what to play over this line; what failed over another one comes first."""

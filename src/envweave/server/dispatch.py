@@ -196,7 +196,7 @@ def take_step(driver: PlainDriver, action: Any) -> Any:
     """
     try:
         result = driver.step(action)
-        if result.end is None and result._asked is None and not result._events:  # noqa: SLF001
+        if result.end is None and result._needs is None and not result._events:  # noqa: SLF001
             return result
         return _performed(driver.session, result)
     except EnvWeaveError as error:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from envweave.codec.spec import short_repr
 from envweave.errors import BusyError, CallOrderError, OptionError, SessionGoneError
+from envweave.registry.spec import MAX_S
 from envweave.server.runtime.base import SessionOptions, SessionRuntime
 from envweave.session import Position
 from envweave.types import StepResult
@@ -130,10 +131,6 @@ class ServedSession:
         return self.last_number + 1
 
 
-MAX_S = 1e8
-"""How many seconds a caller may ask for at most: three years."""
-
-
 def read_wishes(params: dict[str, Any], limit_s: float | None) -> SessionOptions:
     """Return what the caller of `open` wants.
 
@@ -167,21 +164,6 @@ def read_seconds(value: Any) -> float | None:
 
 CANNOT_WAIT: Mapping[str, Any] = {"wait_s": None}
 """What opens a session for a caller that has no way to ask for `wait_s`, nor is advised to."""
-
-
-def read_wait(value: Any) -> float:
-    """Return how long a caller wants to wait for a session where none is free.
-
-    Raises:
-        OptionError: It is no number of seconds.
-    """
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_S:
-        raise OptionError(
-            f"wait_s must be a number of seconds of 0 or more, got {short_repr(value)}."
-        )
-    return float(value)
 
 
 def _read_position(value: Any) -> Position | None:

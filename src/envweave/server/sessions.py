@@ -22,9 +22,10 @@ from envweave.errors import (
     OptionError,
     SessionGoneError,
 )
+from envweave.registry.spec import read_wait_s
 from envweave.server.options import ServerOptions
 from envweave.server.runtime.base import Runtime
-from envweave.server.session import ServedSession, read_seconds, read_wait, read_wishes
+from envweave.server.session import ServedSession, read_seconds, read_wishes
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import Call, Reply, WireFault
 
@@ -203,7 +204,7 @@ class SessionTable:
         try:
             wishes = read_wishes(params, self._options.timeout_s)
             can_wait = params.get("wait_s", 0) is not None
-            wait_s = read_wait(params.get("wait_s"))
+            wait_s = read_wait_s(params.get("wait_s"))
             await self._take_place(session, wait_s, can_wait=can_wait)
         except BaseException:
             self._sessions.pop(session.id, None)

@@ -25,7 +25,7 @@ class Deadline:
 
     Without `timeout_s` they run in the caller's own task, and take as long as they take. With
     it each runs in a task of its own. One that is late is cancelled; if it does not end even
-    then, it is left to itself: what comes of it is dropped, and `has_strays` says that it runs.
+    then, it is left to itself: what comes of it is dropped, and `has_orphans` says that it runs.
 
     The clock starts with the author's first line. While the loop stands still (`idle_s` counts
     those seconds) so does the clock, for the author's code stands still too.
@@ -38,18 +38,18 @@ class Deadline:
         self,
         timeout_s: float | None,
         idle_s: Callable[[], float] = lambda: 0.0,
-        all_strays: set[asyncio.Task[Any]] | None = None,
+        all_orphans: set[asyncio.Task[Any]] | None = None,
     ) -> None:
         self.timeout_s = timeout_s
-        self._all_strays = all_strays
+        self._all_orphans = all_orphans
         self._idle_s = idle_s
         self.missed: DeadlineError | None = None
-        self._strays: set[asyncio.Task[Any]] = set()
+        self._orphans: set[asyncio.Task[Any]] = set()
 
     @property
-    def has_strays(self) -> bool:
+    def has_orphans(self) -> bool:
         """Whether a call that was cancelled is still running."""
-        return bool(self._strays)
+        return bool(self._orphans)
 
     async def run(self, name: str, start: Callable[[], Awaitable[Any]]) -> Any:
         """Run one call to its end, or to its deadline.
@@ -58,7 +58,7 @@ class Deadline:
             DeadlineError: It took too long. Whatever the call itself raises passes as it is.
         """
         if self.timeout_s is None:
-            return await own(start())
+            return await await_call(start())
         clock = _Clock(self.timeout_s, self._idle_s)
         task = clock.loop.create_task(_outcome(start, clock))
         task.add_done_callback(clock.stop)
@@ -84,7 +84,7 @@ class Deadline:
         finally:
             if not task.done():
                 logger.warning("%s() was cancelled and goes on; nobody waits for it", name)
-                for known in (self._strays, self._all_strays):
+                for known in (self._orphans, self._all_orphans):
                     if known is not None:
                         known.add(task)
                         task.add_done_callback(known.discard)
@@ -103,15 +103,15 @@ class _Clock:
 
     def start(self) -> None:
         self._ends_s = self._now_s() + self._allowed_s
-        self._look()
+        self._check()
 
     def _now_s(self) -> float:
         return self.loop.time() - self._idle_s()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         left_s = self._ends_s - self._now_s()
         if left_s > 0:
-            self._timer = self.loop.call_later(left_s, self._look)
+            self._timer = self.loop.call_later(left_s, self._check)
         else:
             self.stop()
 
@@ -128,12 +128,12 @@ async def _outcome(
     """Run a call and return what came of it, so that nothing is raised out of its task."""
     clock.start()
     try:
-        return await own(start()), None
+        return await await_call(start()), None
     except BaseException as error:  # noqa: BLE001 - raised again where the call was made
         return None, error
 
 
-async def own(call: Awaitable[Any]) -> Any:
+async def await_call(call: Awaitable[Any]) -> Any:
     """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
     try:
         return await call
@@ -257,15 +257,15 @@ class PrivateLoop:
         """
         self.refuse_misuse()
         try:
-            self.run(self._wind_up())
+            self.run(self._shut_down())
             if self._workers is not None:
-                _dismiss(self._workers)
+                _join_briefly(self._workers)
         finally:
             if self._thread is not None:
                 self._thread.shutdown(wait=True)
             self._loop.close()
 
-    async def _wind_up(self) -> None:
+    async def _shut_down(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -292,7 +292,7 @@ def _is_loop_running() -> bool:
     return True
 
 
-def _dismiss(workers: ThreadPoolExecutor) -> None:
+def _join_briefly(workers: ThreadPoolExecutor) -> None:
     """Wait a moment for threads to end. A thread cannot be interrupted."""
     waiting = threading.Thread(target=workers.shutdown, daemon=True)
     waiting.start()

@@ -44,7 +44,7 @@ class DirectEnvironment(Environment):
     """
 
     def __init__(self, environment: Environment, *, reset_on_first_step: bool = False) -> None:
-        self.environment = environment.take_apart()
+        self.environment = environment.unwrap()
         self.deterministic = self.environment.deterministic
         self.tasks = self.environment.tasks
         self._session = Session(self.environment)
@@ -70,7 +70,7 @@ class DirectEnvironment(Environment):
         if transform is not None and not callable(transform):
             raise OptionError(f"transform={transform!r} cannot be called with an observation.")
         self.environment.transform = transform
-        self._session.reread_transform()
+        self._session.update_transform()
 
     def reset(
         self,
@@ -128,11 +128,11 @@ class DirectEnvironment(Environment):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def take_apart(self) -> Environment:
+    def unwrap(self) -> Environment:
         """Return the environment inside, for another session."""
         made, self._made, self._is_apart = self._made, None, True
         if isinstance(made, LoopDriver):
-            made.leave()
+            made.detach()
         return self.environment
 
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:

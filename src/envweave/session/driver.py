@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, final
 
 from envweave.errors import ActionError, BusyError, DeadlineError
-from envweave.session.asyncio_support import Deadline, PrivateLoop, own
-from envweave.session.session import Session, looking
+from envweave.session.asyncio_support import Deadline, PrivateLoop, await_call
+from envweave.session.session import Session, reading_state
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 
 logger = logging.getLogger("envweave.session")
@@ -62,15 +62,15 @@ class SyncDriver(Driver):
 
     def _start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
-        seat = self.session.seat
-        if seat.renew is not None and seat.is_spent:
-            old = seat.vacate()
+        slot = self.session.slot
+        if slot.factory is not None and slot.failed:
+            old = slot.release()
             if old is not None:
                 try:
                     old.close()
                 except Exception as error:  # noqa: BLE001 - it failed before, and is not used again
                     _log_failed_close(self.session, error)
-            seat.take(seat.renew())
+            slot.install(slot.factory())
             self._bind()
         return self._reset(**keywords)
 
@@ -87,14 +87,14 @@ class SyncDriver(Driver):
                 raise
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 result = session.fail(error)
-            return self.go_on(result) if session.reset_due else result
+            return self.autoreset_if_due(result) if session.reset_due else result
         except ActionError as error:
             raise session.refuse(error) from error
         except BaseException:
             session.abandon()
             raise
 
-    def go_on(self, result: StepResult[Any]) -> StepResult[Any]:
+    def autoreset_if_due(self, result: StepResult[Any]) -> StepResult[Any]:
         """Begin the next episode, if an autoreset is due, and put it into the result."""
         session = self.session
         if not session.reset_due:
@@ -111,7 +111,7 @@ class SyncDriver(Driver):
 
     def close(self) -> None:
         """Close the environment, once."""
-        if self.session.close() and not self.session.seat.is_empty:
+        if self.session.close() and not self.session.slot.empty:
             self.session.environment.close()
 
 
@@ -123,7 +123,7 @@ class AsyncDriver(Driver):
         session: The rules it runs under.
         timeout_s: How long each call of the author's may take.
         idle_s: How long the loop has stood still between two runs, if it ever does.
-        strays: Where calls are listed that were cancelled and still run.
+        orphans: Where calls are listed that were cancelled and still run.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class AsyncDriver(Driver):
         session: Session,
         timeout_s: float | None = None,
         idle_s: Callable[[], float] = lambda: 0.0,
-        strays: set[asyncio.Task[Any]] | None = None,
+        orphans: set[asyncio.Task[Any]] | None = None,
     ) -> None:
         super().__init__(session)
         self._idle_s = idle_s
-        self._all_strays = set() if strays is None else strays
+        self._all_orphans = set() if orphans is None else orphans
         self._bind(timeout_s)
         self._running: str | None = None
         self._rest: asyncio.Event | None = None  # set when the call that runs is over
@@ -143,7 +143,7 @@ class AsyncDriver(Driver):
     def _bind(self, timeout_s: float | None) -> None:
         methods = self.interface.async_methods
         environment = self.session.environment
-        self._deadline = Deadline(timeout_s, self._idle_s, self._all_strays)
+        self._deadline = Deadline(timeout_s, self._idle_s, self._all_orphans)
         self._reset = _awaitable(environment.reset, is_async="reset" in methods)
         self._step = _awaitable(environment.step, is_async="step" in methods)
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
@@ -192,17 +192,17 @@ class AsyncDriver(Driver):
 
     async def _start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
-        seat = self.session.seat
-        if seat.renew is not None and (seat.is_spent or self._deadline.has_strays):
-            if seat.vacate() is not None:
+        slot = self.session.slot
+        if slot.factory is not None and (slot.failed or self._deadline.has_orphans):
+            if slot.release() is not None:
                 try:
                     await self._deadline.run("close", self._close)
                 except Exception as error:  # noqa: BLE001 - it failed before, and is not used again
                     _log_failed_close(self.session, error)
-            made = seat.renew()
-            seat.take(await made if isinstance(made, Awaitable) else made)
+            made = slot.factory()
+            slot.install(await made if isinstance(made, Awaitable) else made)
             self._bind(self._deadline.timeout_s)
-        elif self._deadline.has_strays:
+        elif self._deadline.has_orphans:
             raise DeadlineError(
                 "an earlier call was cancelled and still runs. Pass make() the class or a "
                 "function that makes one, so that it can be replaced"
@@ -219,7 +219,7 @@ class AsyncDriver(Driver):
                 if type(action) is ToolResult:
                     outcome = await deadline.run("answer", partial(self._answer, action))
                 elif deadline.timeout_s is None:
-                    outcome = await own(self._step(action))
+                    outcome = await await_call(self._step(action))
                 else:
                     outcome = await deadline.run("step", partial(self._step, action))
             except ActionError as error:
@@ -247,7 +247,7 @@ class AsyncDriver(Driver):
     async def state(self) -> State:
         """Return the environment's state."""
         if "state" in self.interface.async_methods:
-            with looking(self.session):
+            with reading_state(self.session):
                 return self.session.read_state(
                     await self._deadline.run("state", lambda: self.session.environment.state)
                 )
@@ -263,7 +263,7 @@ class AsyncDriver(Driver):
             if self._running is not None:
                 self._rest = asyncio.Event()
                 await self._rest.wait()
-            if not self.session.seat.is_empty:
+            if not self.session.slot.empty:
                 await self._deadline.run("close", self._close)
 
 
@@ -294,7 +294,7 @@ class LoopDriver(Driver):
             return self._loop.run(self._driver.state())
         return self.session.state()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Close the loop, and leave the environment to somebody else."""
         if not self._loop.is_closed and not self._loop.is_inherited:
             self._loop.close()

@@ -14,16 +14,16 @@ class EnvSlot:
     """Holds one environment at a time.
 
     One that failed is not trusted with another episode. Before its next `reset` a driver takes
-    it out (`vacate`), closes it, and puts another in (`take`), so that two never hold the same
-    port or file. Where nobody can make another, it keeps its seat.
+    it out (`release`), closes it, and puts another in (`install`), so that two never hold the same
+    port or file. Where nobody can make another, it keeps its slot.
 
     Attributes:
         environment: Who sits here, or did last.
         tasks: What its episodes can be about.
-        renew: Makes another; set by whoever can, so `None` for an environment given ready-made.
+        factory: Makes another; set by whoever can, so `None` for an environment given ready-made.
             Where a driver can await it, it may be a coroutine function.
-        is_spent: Whether it failed.
-        is_empty: Whether it was taken out already, and no other came yet.
+        failed: Whether it failed.
+        empty: Whether it was taken out already, and no other came yet.
     """
 
     def __init__(
@@ -33,25 +33,25 @@ class EnvSlot:
     ) -> None:
         self.environment = environment
         self.tasks = environment.tasks
-        self.renew: Callable[[], Any] | None = None
-        self.is_spent = False
-        self.is_empty = False
-        self._outbox = outbox
+        self.factory: Callable[[], Any] | None = None
+        self.failed = False
+        self.empty = False
+        self._queue = outbox
         environment.connect(outbox)
 
-    def vacate(self) -> Environment | None:
+    def release(self) -> Environment | None:
         """Take out the environment that failed; return it to be closed, unless it was before."""
-        if self.is_empty:
+        if self.empty:
             return None
-        self.is_empty = self.is_spent = True
+        self.empty = self.failed = True
         self.environment.connect([])  # whatever of it still runs has nobody to talk to
         return self.environment
 
-    def take(self, environment: Environment) -> None:
+    def install(self, environment: Environment) -> None:
         """Let another sit here, and listen to it."""
         self.environment, self.tasks = environment, environment.tasks
-        self.is_spent = self.is_empty = False
-        environment.connect(self._outbox)
+        self.failed = self.empty = False
+        environment.connect(self._queue)
 
     def to_act(self) -> Any:
         """Ask who may act now, where there are several agents."""

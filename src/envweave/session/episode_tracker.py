@@ -31,7 +31,7 @@ def with_autoreset(
     """Put the start of the next episode into the last result of a lost one, if there is one."""
     if isinstance(fresh, ResetResult):
         ready = AutoResetReady(fresh.observation, fresh.info, fresh.episode_id, fresh.task_id)
-        return join_start(result, ready, fresh._asked, tuple(fresh.events))  # noqa: SLF001
+        return join_start(result, ready, fresh._needs, tuple(fresh.events))  # noqa: SLF001
     if fresh is not None:
         result.info = {**result.info, "reset_error": str(fresh)}
     return result

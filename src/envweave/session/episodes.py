@@ -78,11 +78,11 @@ class EpisodePlan:
     with one drawn from the system.
     """
 
-    def __init__(self, seat: EnvSlot, interface: Interface) -> None:
+    def __init__(self, slot: EnvSlot, interface: Interface) -> None:
         self._name = interface.name
-        self._seat = seat
+        self._slot = slot
         self._takes = interface.reset_takes
-        if seat.tasks is not None and "task" not in self._takes:
+        if slot.tasks is not None and "task" not in self._takes:
             raise DefinitionError(f"{self._name} offers tasks, so its reset() must take `task`.")
         self._prefix = secrets.token_hex(6)
         self._base: int | None = None
@@ -97,7 +97,7 @@ class EpisodePlan:
         """How far the stream has come."""
         return Position(self._base, self._k, self._begun, self._prefix)
 
-    def go_on_from(self, position: Position) -> None:
+    def resume_from(self, position: Position) -> None:
         """Go on where another plan stood: the next episode's seed and id are what its were."""
         self._base, self._k, self._begun, self._prefix = position
 
@@ -128,11 +128,11 @@ class EpisodePlan:
         if "task" not in self._takes:
             raise TaskError(f"{self._name}.reset() takes no task, but was given {task!r}.")
         if isinstance(task, str):
-            if self._seat.tasks is None:
+            if self._slot.tasks is None:
                 raise TaskError(
                     f"{self._name} lists no tasks, so {task!r} cannot be found. Pass a Task."
                 )
-            return self._get(task, self._seat.tasks)
+            return self._get(task, self._slot.tasks)
         if not isinstance(task, Task):
             raise TaskError(f"{task!r} is neither a Task nor the id of one.")
         return self._with_private(task)
@@ -151,9 +151,9 @@ class EpisodePlan:
         if task.private and not is_withheld:
             return task
         own = None
-        if self._seat.tasks is not None:
+        if self._slot.tasks is not None:
             with contextlib.suppress(TaskError):
-                own = self._get(task.id, self._seat.tasks)
+                own = self._get(task.id, self._slot.tasks)
         if own is None and is_withheld:
             raise TaskError(
                 f"Task {task.id!r} has a private part that did not come with it, and {self._name} "
@@ -199,10 +199,10 @@ class EpisodePlan:
         return {name: values[name] for name in self._takes}
 
     def _draw(self, seed: int | None) -> Task | None:
-        if self._seat.tasks is None:
+        if self._slot.tasks is None:
             return None
         try:
-            return self._seat.tasks.draw(seed)
+            return self._slot.tasks.draw(seed)
         except TaskError:
             raise
         except Exception as error:

@@ -33,13 +33,13 @@ class EventQueue:
     """
 
     def __init__(self) -> None:
-        self.said: list[LogEvent | ToolCallRequest | EpisodeEnd] = []
+        self.events: list[LogEvent | ToolCallRequest | EpisodeEnd] = []
         self.open_calls: dict[str, ToolCallRequest] = {}
         self.answering: str | None = None
 
     def clear(self) -> None:
         """Forget everything: an episode is over, or a new one begins."""
-        self.said.clear()
+        self.events.clear()
         self.open_calls.clear()
         self.answering = None
 
@@ -51,10 +51,10 @@ class EventQueue:
         Raises:
             BadReturnError: Something was emitted that no environment may emit.
         """
-        if not self.said and not self.open_calls:
+        if not self.events and not self.open_calls:
             return None, ()
-        emitted: list[Any] = list(self.said)
-        self.said.clear()
+        emitted: list[Any] = list(self.events)
+        self.events.clear()
         still_open = {i: call for i, call in self.open_calls.items() if i != self.answering}
         end = None
         events: list[Event] = []
@@ -91,24 +91,24 @@ class EventQueue:
             )
         return events
 
-    def overhear(self, outcome: StepResult[Any]) -> None:
+    def extend(self, outcome: StepResult[Any]) -> None:
         """Take what an author put into a result of their own as emitted."""
         if outcome.end is not None:
-            self.said.append(outcome.end)
-        self.said.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
+            self.events.append(outcome.end)
+        self.events.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def logs(self) -> tuple[Event, ...]:
         """Empty the box of a call that failed: what it logged is still worth knowing."""
-        logged: tuple[Event, ...] = tuple(one for one in self.said if isinstance(one, LogEvent))
-        self.said.clear()
+        logged: tuple[Event, ...] = tuple(one for one in self.events if isinstance(one, LogEvent))
+        self.events.clear()
         return logged
 
-    def take_back(self) -> None:
+    def rollback(self) -> None:
         """Forget what a call emitted that refused its action, but for what it logged.
 
         A tool call whose answer was refused waits on.
         """
-        self.said[:] = [said for said in self.said if isinstance(said, LogEvent)]
+        self.events[:] = [said for said in self.events if isinstance(said, LogEvent)]
         self.answering = None
 
     def admit(self, answer: Any, name: str) -> ToolResult:

@@ -27,9 +27,9 @@ from envweave.types import (
 Parts: TypeAlias = tuple[Any, Any, Any, Any, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
 
-Asked: TypeAlias = tuple[NeedAction[Any], ...] | None
+Needs: TypeAlias = tuple[NeedAction[Any], ...] | None
 
-Start: TypeAlias = tuple[AutoResetReady[Any], Asked, tuple[Event, ...]]
+Start: TypeAlias = tuple[AutoResetReady[Any], Needs, tuple[Event, ...]]
 """What an episode begins with: its first observation, who is asked to act, what was said."""
 
 
@@ -45,13 +45,13 @@ def make_result(
     parts: Parts,
     end: EpisodeEnd | None,
     events: tuple[Event, ...],
-    asked: Asked,
+    asked: Needs,
     about: EpisodeState,
 ) -> StepResult[Any]:
     """Make the result of a step."""
     result: StepResult[Any] = StepResult(*parts, end=end, step_index=about.step_index)
     result.episode_id, result.task_id = about.episode_id, about.task_id
-    result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._events = asked, events  # noqa: SLF001 - the session makes results
     return result
 
 
@@ -84,21 +84,21 @@ def refused_row(
 
 
 def make_start(
-    ready: AutoResetReady[Any], asked: Asked, events: tuple[Event, ...]
+    ready: AutoResetReady[Any], asked: Needs, events: tuple[Event, ...]
 ) -> ResetResult[Any]:
     """Make the result of a reset."""
     result: ResetResult[Any] = ResetResult(ready.initial_obs, ready.initial_info)
     result.episode_id, result.task_id = ready.episode_id, ready.task_id
-    result._asked, result._events = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._events = asked, events  # noqa: SLF001 - the session makes results
     return result
 
 
 def join_start(
-    result: StepResult[Any], ready: AutoResetReady[Any], asked: Asked, events: tuple[Event, ...]
+    result: StepResult[Any], ready: AutoResetReady[Any], asked: Needs, events: tuple[Event, ...]
 ) -> StepResult[Any]:
     """Put the start of the next episode into the result that ended the last one."""
     result.ready = ready
-    result._asked, result._later = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._ready_events = asked, events  # noqa: SLF001 - the session makes results
     return result
 
 
@@ -119,7 +119,7 @@ def settle_end(
     return end, terminated, truncated or (end.reason != "terminated" and not terminated)
 
 
-def cut_short(agents: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def truncate_all(agents: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the rewards and flags of agents whose episode failed."""
     return dict.fromkeys(agents), dict.fromkeys(agents, False), dict.fromkeys(agents, True)
 
@@ -130,7 +130,7 @@ def total(*earned: float | None) -> float | None:
     return math.fsum(scored) if scored else None
 
 
-def unpaid(parts: Parts, end: EpisodeEnd) -> tuple[Parts, EpisodeEnd]:
+def nan_rewards(parts: Parts, end: EpisodeEnd) -> tuple[Parts, EpisodeEnd]:
     """Take every reward out of a failure: it is none, of 0 or of anything."""
     observation, reward, terminated, truncated, info = parts
     nothing = dict.fromkeys(reward, math.nan) if isinstance(reward, dict) else math.nan
@@ -323,19 +323,19 @@ def _metadata(observation: Any) -> dict[str, Any]:
     return observation.metadata if isinstance(observation, Observation) else {}
 
 
-Transforming = Callable[[Observation], Observation] | None
-Fitting = Callable[[Any], None] | None
+TransformCall = Callable[[Observation], Observation] | None
+ObservationCheck = Callable[[Any], None] | None
 """Raises `BadReturnError` for what a vector's columns cannot take."""
 
 
-def compose(first: Transforming, second: Transforming) -> Transforming:
+def compose(first: TransformCall, second: TransformCall) -> TransformCall:
     """Return one transform for two: the environment's own comes first."""
     if first is None or second is None:
         return first or second
     return CompositeTransform([first, second])
 
 
-def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, Any]]:
+def read_start(outcome: Any, transform: TransformCall) -> tuple[Any, dict[str, Any]]:
     """Return the observation and the info of a `reset`.
 
     Raises:
@@ -358,7 +358,7 @@ def read_start(outcome: Any, transform: Transforming) -> tuple[Any, dict[str, An
 
 
 def read_agents_start(
-    outcome: Any, transform: Transforming, fits: Fitting
+    outcome: Any, transform: TransformCall, fits: ObservationCheck
 ) -> ResetResult[dict[str, Any]]:
     """Return the outcome of a `reset` for several agents, every part keyed by agent."""
     read = read_agents_reset(outcome)
@@ -372,7 +372,7 @@ def read_agents_start(
 
 
 def read_parts(
-    outcome: Any, transform: Transforming
+    outcome: Any, transform: TransformCall
 ) -> tuple[Any, float | None, bool, bool, dict[str, Any]]:
     """Return the five parts of a step's outcome, checked."""
     read = read_step(outcome)
@@ -380,7 +380,7 @@ def read_parts(
     terminated, truncated = read.terminated, read.truncated
     if transform is not None:
         if isinstance(observation, Observation):
-            observation = _told(observation, reward, terminated, truncated, info)
+            observation = _with_outcome(observation, reward, terminated, truncated, info)
         observation = apply_transform(transform, observation)
         reward, info = observation.reward, observation.metadata
         terminated, truncated = observation.done, observation.truncated
@@ -391,7 +391,9 @@ def read_parts(
     return observation, reward, terminated, truncated, info
 
 
-def read_agents(outcome: Any, transform: Transforming, fits: Fitting) -> StepResult[dict[str, Any]]:
+def read_agents(
+    outcome: Any, transform: TransformCall, fits: ObservationCheck
+) -> StepResult[dict[str, Any]]:
     """Return one step of several agents, every part keyed by agent."""
     read = read_agents_step(outcome)
     if transform is not None:
@@ -410,7 +412,7 @@ def _transform_each(
         told = one
         if isinstance(one, Observation):
             flags = read.terminated.get(agent, False), read.truncated.get(agent, False)
-            told = _told(one, read.reward.get(agent), *flags, read.info.get(agent) or {})
+            told = _with_outcome(one, read.reward.get(agent), *flags, read.info.get(agent) or {})
         shown = apply_transform(transform, told)
         read.observation[agent], read.reward[agent] = shown, shown.reward
         read.info[agent] = shown.metadata
@@ -425,7 +427,7 @@ def _dict(info: Any) -> dict[str, Any]:
     return info
 
 
-def _told(
+def _with_outcome(
     observation: Observation, reward: Any, terminated: Any, truncated: Any, info: Any
 ) -> Observation:
     """Return a copy that knows what a wrapper or a result says besides it."""

@@ -3,7 +3,7 @@
 A driver asks the session for leave, runs the author's code, and tells the session how it went:
 
     begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
-                  (by another environment in its `seat`, if this one has failed)
+                  (by another environment in its `slot`, if this one has failed)
     admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
                   (or `refuse(error)`, if the author's step raised an `ActionError`)
 
@@ -54,11 +54,11 @@ from envweave.session.results import (
     read_start,
 )
 from envweave.session.snapshot import (
-    HELD_ALONE,
+    UNSHARED_REFCOUNT,
     is_shallow_immutable,
-    keep_state,
     snapshot,
     snapshot_info,
+    snapshot_state,
 )
 from envweave.types import (
     AGENT,
@@ -112,7 +112,7 @@ def refusal(phase: Phase, name: str, broken: str | None, *, autoreset: bool) -> 
 
 
 @contextmanager
-def looking(session: Session) -> Iterator[None]:
+def reading_state(session: Session) -> Iterator[None]:
     """Read an author's state; what the environment says meanwhile has no result to be said in.
 
     Raises:
@@ -122,13 +122,13 @@ def looking(session: Session) -> Iterator[None]:
     name = session.interface.name
     if session.phase is Phase.CLOSED:
         raise ClosedError(f"state() on {name}, which is closed.")
-    before = len(session.said)
+    before = len(session.events)
     try:
         yield
     except Exception as error:
         raise StateFailedError(f"{name}.state failed: {format_error(error)}") from error
     finally:
-        del session.said[before:]
+        del session.events[before:]
 
 
 logger = logging.getLogger("envweave.session")
@@ -150,7 +150,7 @@ class Session:
             last one, since an ordinary step has no time for it.
         said: What the environment emits goes here.
         fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
-        seat: Who is under these rules, and whether it is still trusted.
+        slot: Who is under these rules, and whether it is still trusted.
     """
 
     def __init__(
@@ -168,24 +168,26 @@ class Session:
         self.episode_id: str | None = None
         self.task_id: str | None = None
         self.last: Any = None
-        self.fits: Callable[[Any], None] | None = None
+        self.check_observation: Callable[[Any], None] | None = None
         self.transform = self._callers_transform = transform
         self._read_action = interface.action_spec.read
         self._name = interface.name
-        self._outbox = EventQueue()
-        self.said = self._outbox.said
-        self.seat = EnvSlot(environment, self.said)
-        self._plan = EpisodePlan(self.seat, interface)
+        self._queue = EventQueue()
+        self.events = self._queue.events
+        self.slot = EnvSlot(environment, self.events)
+        self._plan = EpisodePlan(self.slot, interface)
         self.info: dict[str, Any] = {}
-        self._owed: float | None = None  # earned since the agent acted, while tools were called
+        self._pending_reward: float | None = (
+            None  # earned since the agent acted, while tools were called
+        )
         self._broken: str | None = None  # why no episode is running
         agents = interface.possible_agents
-        self._ledger = None if agents is None else AgentStates(agents, interface.action_spec)
+        self._agent_states = None if agents is None else AgentStates(agents, interface.action_spec)
 
     @property
     def environment(self) -> Environment:
         """The author's side; another one after a replacement."""
-        return self.seat.environment
+        return self.slot.environment
 
     @property
     def tasks(self) -> Tasks | None:
@@ -221,9 +223,9 @@ class Session:
     def _clear(self, keywords: dict[str, Any]) -> dict[str, Any]:
         self._move(_ENDED)  # if reset fails there is no episode to step
         self.reset_due = False
-        self._broken = self._owed = None
+        self._broken = self._pending_reward = None
         self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
-        self._outbox.clear()
+        self._queue.clear()
         return keywords
 
     def started(self, outcome: Any) -> ResetResult[Any]:
@@ -233,28 +235,28 @@ class Session:
     def _start(self, outcome: Any) -> Start:
         if self.phase is _CLOSED:
             raise ClosedError(f"{self._name} was closed while its reset() ran.")
-        self.reread_transform()
-        if self._ledger is None:
+        self.update_transform()
+        if self._agent_states is None:
             shown, info = read_start(outcome, self.transform)
-            if self.fits is not None:
-                self.fits(shown)
+            if self.check_observation is not None:
+                self.check_observation(shown)
             observation = self.last = snapshot(shown)
         else:
-            read = read_agents_start(outcome, self.transform, self.fits)
-            self._ledger.clear()
+            read = read_agents_start(outcome, self.transform, self.check_observation)
+            self._agent_states.clear()
             info = read.info
-            observation = self._ledger.observe(read.observation, info)
-            self.last = self._ledger.seen
+            observation = self._agent_states.observe(read.observation, info)
+            self.last = self._agent_states.seen
         if isinstance(outcome, StepResult):
-            self._outbox.overhear(outcome)
-        events = self._outbox.read_start()
+            self._queue.extend(outcome)
+        events = self._queue.read_start()
         asked: tuple[NeedAction[Any], ...] | None = None
-        if self._outbox.open_calls:
+        if self._queue.open_calls:
             asked = ()
-        elif self._ledger is not None:
-            asked = self._ledger.ask(self.seat.to_act())
+        elif self._agent_states is not None:
+            asked = self._agent_states.request_actions(self.slot.to_act())
         self.step_index = 0
-        self.phase = _TOOL if self._outbox.open_calls else _LIVE
+        self.phase = _TOOL if self._queue.open_calls else _LIVE
         info = self.info = snapshot_info(info)
         if self._plan.seed is not None:
             info["seed"] = self._plan.seed
@@ -263,7 +265,7 @@ class Session:
     def reset_failed(self, error: Exception) -> Exception:
         """Return what to raise for an author's `reset` that failed."""
         self._move(_ENDED)
-        self.seat.is_spent = True
+        self.slot.failed = True
         self._broken = f"its last reset() failed: {format_error(error)}"
         kind = EnvironmentLostError if isinstance(error, EnvironmentLostError) else ResetFailedError
         return kind(f"{self._name}.reset() failed: {format_error(error)}")
@@ -279,7 +281,7 @@ class Session:
         """Tell in the result that the new episode could not begin; a reset is needed."""
         self._move(_ENDED)
         if self.episode_id != result.episode_id:  # else no task was found, and no reset ran
-            self.seat.is_spent = True
+            self.slot.failed = True
         self._broken = f"its last reset() failed: {format_error(error)}"
         logger.warning("the autoreset of %s failed", self._name, exc_info=error)
         result.info = {**result.info, "reset_error": format_error(error)}
@@ -291,12 +293,12 @@ class Session:
         """Return the action as the author's `step` wants it, or refuse; nothing changes."""
         if self.phase is not _LIVE:
             if self.phase is _TOOL:
-                return self._outbox.admit(action, self._name)
+                return self._queue.admit(action, self._name)
             raise refusal(self.phase, self._name, self._broken, autoreset=self.autoreset)
         if type(action) is ToolResult:
             raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
-        if self._ledger is not None:
-            return self._ledger.read_actions(action)
+        if self._agent_states is not None:
+            return self._agent_states.read_actions(action)
         try:
             return self._read_action(action)
         except Mismatch as mismatch:
@@ -305,8 +307,8 @@ class Session:
     def conclude(self, outcome: Any) -> StepResult[Any]:
         """Take the outcome of the author's `step`."""
         try:
-            if self._ledger is not None:
-                return self._conclude_agents(self._ledger, outcome)
+            if self._agent_states is not None:
+                return self._conclude_agents(self._agent_states, outcome)
             if self.transform is not None:
                 return self._conclude_rare(outcome)
             if type(outcome) is tuple:
@@ -324,13 +326,13 @@ class Session:
                 or reward != reward  # NaN, in the cheapest way
                 or (terminated is not False and terminated is not True)
                 or (truncated is not False and truncated is not True)
-                or self.said
+                or self.events
                 or self.phase is _TOOL
                 or (info and (type(info) is not dict or "reward_parts" in info))
             ):
                 return self._conclude_rare(outcome)
-            if self.fits is not None:
-                self.fits(observation)
+            if self.check_observation is not None:
+                self.check_observation(observation)
             # What an author may go on writing to is handed out as a copy. To find out whether
             # that can be takes as long as to copy an array, but not as long as a dataclass.
             kind, is_bare = type(observation), observation is outcome  # in no tuple of an author's
@@ -339,7 +341,7 @@ class Session:
             elif (
                 not is_bare
                 or info
-                or getrefcount(observation) > HELD_ALONE
+                or getrefcount(observation) > UNSHARED_REFCOUNT
                 or not is_shallow_immutable(kind)
             ):
                 observation = snapshot(observation)
@@ -360,55 +362,55 @@ class Session:
         result.episode_id = self.episode_id
         result.step_index = index
         result.task_id = self.task_id
-        result._asked = None  # noqa: SLF001 - the session makes results
-        result._events = result._later = ()  # noqa: SLF001
+        result._needs = None  # noqa: SLF001 - the session makes results
+        result._events = result._ready_events = ()  # noqa: SLF001
         if terminated or truncated:
             result.end = end_of(terminated)
             self._end()
         return result
 
     def _end(self) -> None:
-        self._owed = None
+        self._pending_reward = None
         self._move(_ENDED)
         self.reset_due = self.autoreset and self.phase is not _CLOSED
 
     def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
         """Conclude a step that says more, or says it in another form."""
         if isinstance(outcome, StepResult):
-            self._outbox.overhear(outcome)
+            self._queue.extend(outcome)
         observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
-        if self.fits is not None:
-            self.fits(observation)
+        if self.check_observation is not None:
+            self.check_observation(observation)
         kept = snapshot(observation)
-        answers = self._outbox.answering is not None
-        end, events = self._outbox.read()
+        answers = self._queue.answering is not None
+        end, events = self._queue.read()
         end, terminated, truncated = results.settle_end(end, terminated, truncated)
         self.last = kept
         self.step_index += not answers
         if not answers:
-            self._owed = None
+            self._pending_reward = None
         asked = None
         if end is None:
-            self._owed = results.total(self._owed, reward)
-            if answers and not self._outbox.open_calls:
-                asked = (NeedAction(kept, info.get("action_mask"), self._owed),)
+            self._pending_reward = results.total(self._pending_reward, reward)
+            if answers and not self._queue.open_calls:
+                asked = (NeedAction(kept, info.get("action_mask"), self._pending_reward),)
         parts = (kept, reward, terminated, truncated, snapshot_info(info))
         return self._result(parts, end, events, asked)
 
-    def _conclude_agents(self, ledger: AgentStates, outcome: Any) -> StepResult[Any]:
-        read = read_agents(outcome, self.transform, self.fits)
-        self._outbox.overhear(read)
-        answers = self._outbox.answering is not None
-        declared, events = self._outbox.read()
-        settled = ledger.settle(read, declared)
+    def _conclude_agents(self, states: AgentStates, outcome: Any) -> StepResult[Any]:
+        read = read_agents(outcome, self.transform, self.check_observation)
+        self._queue.extend(read)
+        answers = self._queue.answering is not None
+        declared, events = self._queue.read()
+        applied = states.apply(read, declared)
         asked: tuple[NeedAction[Any], ...] = ()
-        if settled.end is None and not self._outbox.open_calls:
-            asked = ledger.ask(self.seat.to_act())
-        self.last = settled.parts[0] if settled.end is not None else ledger.seen
+        if applied.end is None and not self._queue.open_calls:
+            asked = states.request_actions(self.slot.to_act())
+        self.last = applied.parts[0] if applied.end is not None else states.seen
         self.step_index += not answers
-        events = (*events, *settled.agent_ends)
+        events = (*events, *applied.agent_ends)
         info = {agent: snapshot_info(one) if one else {} for agent, one in read.info.items()}
-        return self._result((*settled.parts, info), settled.end, events, asked)
+        return self._result((*applied.parts, info), applied.end, events, asked)
 
     def _result(
         self,
@@ -420,13 +422,13 @@ class Session:
         """Make the result of a step that was not an ordinary one, and move on."""
         if end is not None:
             if not end.valid:
-                parts, end = results.unpaid(parts, end)
-                self.seat.is_spent = True
+                parts, end = results.nan_rewards(parts, end)
+                self.slot.failed = True
             events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
-            self._outbox.clear()
+            self._queue.clear()
             self._end()
         else:
-            waiting = self._outbox.open_calls
+            waiting = self._queue.open_calls
             events += tuple(call for call in waiting.values() if call not in events)
             asked = () if waiting else asked
             self._move(_TOOL if waiting else _LIVE)
@@ -437,31 +439,31 @@ class Session:
     ) -> StepResult[Any]:
         """End the episode by a failure: no reward, the last good observation, an owner."""
         logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
-        self.step_index += self._outbox.answering is None
+        self.step_index += self._queue.answering is None
         end = EpisodeEnd(reason, blame, format_error(error))
-        last, events = snapshot(self.last), self._outbox.logs()
-        if self._ledger is None:
+        last, events = snapshot(self.last), self._queue.logs()
+        if self._agent_states is None:
             return self._result((last, None, False, True, {}), end, events)
-        self._ledger.clear()
-        return self._result((last, *results.cut_short(last), {}), end, events, ())
+        self._agent_states.clear()
+        return self._result((last, *results.truncate_all(last), {}), end, events, ())
 
     def refuse(self, error: ActionError) -> ActionError:
         """Return what to raise for an action that the author's `step` refused.
 
         The episode stands where it stood before: the same agents are asked, and no step was taken.
         """
-        self._outbox.take_back()
+        self._queue.rollback()
         # Not the author's own error: elsewhere its class may be unknown, and all raise the same.
         return ActionError(str(error) or f"action: {self._name} refuses it")
 
     def refused(self, error: ActionError) -> StepResult[Any]:
         """Return a refused action as the row of a batch, whose other rows were stepped."""
-        last, waiting = snapshot(self.last), tuple(self._outbox.open_calls.values())
-        if self._ledger is not None:
-            asked = self._ledger.ask_again()
+        last, waiting = snapshot(self.last), tuple(self._queue.open_calls.values())
+        if self._agent_states is not None:
+            asked = self._agent_states.repeat_needs()
         else:
             asked = (NeedAction(last, snapshot(self.info.get("action_mask"))),)
-        several = self._ledger is not None
+        several = self._agent_states is not None
         return results.refused_row(error, last, asked, waiting, self, several_agents=several)
 
     def abandon(self) -> None:
@@ -473,18 +475,18 @@ class Session:
     @property
     def agents(self) -> list[str]:
         """Who takes part now."""
-        return [AGENT] if self._ledger is None else self._ledger.living
+        return [AGENT] if self._agent_states is None else self._agent_states.living
 
     def state(self) -> State:
         """Return a copy of the author's state, with what it leaves open filled in."""
-        with looking(self):
+        with reading_state(self):
             return self.read_state(self.environment.state)
 
     def read_state(self, state: Any) -> State:
         """Return a copy of what an author's `state` gave."""
-        return keep_state(state, self.episode_id, self.step_index)
+        return snapshot_state(state, self.episode_id, self.step_index)
 
-    def reread_transform(self) -> None:
+    def update_transform(self) -> None:
         """Apply the environment's `transform` as it is now, from the next observation on."""
         self.transform = compose(self.environment.transform, self._callers_transform)
 
@@ -493,9 +495,9 @@ class Session:
         """How far the stream of episodes has come, for another session to go on with it."""
         return self._plan.position
 
-    def go_on_from(self, position: Position) -> None:
+    def resume_from(self, position: Position) -> None:
         """Go on with the seeds and episode ids of a session that stood there."""
-        self._plan.go_on_from(position)
+        self._plan.resume_from(position)
 
     def close(self) -> bool:
         """Close; return whether the author's `close` is still to be run."""

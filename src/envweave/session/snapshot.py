@@ -32,31 +32,31 @@ def snapshot(value: Any) -> Any:
         BadReturnError: It holds something that cannot be copied.
     """
     try:
-        return _keep(value)
+        return _copy(value)
     except RecursionError:
         raise BadReturnError(
             f"An observation of type {type(value).__name__} holds itself, or is nested too deep."
         ) from None
 
 
-def _keep(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     kind = type(value)
     if kind in IMMUTABLE:
         return value
     if kind is np.ndarray:
         return value.copy()
     if kind is dict:
-        return {key: _keep(one) for key, one in value.items()}
+        return {key: _copy(one) for key, one in value.items()}
     if kind is list:
-        return [_keep(one) for one in value]
+        return [_copy(one) for one in value]
     if kind is tuple:
-        return tuple([_keep(one) for one in value])
+        return tuple([_copy(one) for one in value])
     if dataclasses.is_dataclass(value):
-        twin = _twin(value, kind)
+        twin = _shallow_copy(value, kind)
         for name in _field_names(kind):
             one = getattr(value, name, None)
             if type(one) not in IMMUTABLE:
-                object.__setattr__(twin, name, _keep(one))  # also into a frozen one
+                object.__setattr__(twin, name, _copy(one))  # also into a frozen one
         return twin
     try:
         return copy.deepcopy(value)
@@ -69,7 +69,7 @@ def _keep(value: Any) -> Any:
         ) from error
 
 
-def _twin(value: Any, cls: Any) -> Any:
+def _shallow_copy(value: Any, cls: Any) -> Any:
     """Return what `copy.copy` returns, in a third of the time where the class says nothing."""
     plain = _PLAIN.get(cls)
     if plain is None:
@@ -101,7 +101,7 @@ def snapshot_info(info: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def keep_state(state: Any, episode_id: str | None, step_count: int) -> State:
+def snapshot_state(state: Any, episode_id: str | None, step_count: int) -> State:
     """Return a copy of an author's state, with what it leaves open filled in."""
     kept: State = snapshot(state)
     if isinstance(kept, State) and kept.episode_id is None:
@@ -115,7 +115,7 @@ def _references(outcome: Any) -> int:
     return sys.getrefcount(observation)
 
 
-HELD_ALONE = _references(object())
+UNSHARED_REFCOUNT = _references(object())
 """How often an object is referred to under two names of a function that it was passed to, while
 nobody else holds it: then nobody else can write to it."""
 
@@ -127,11 +127,11 @@ def is_shallow_immutable(cls: Any) -> bool:
     """
     known = _FLAT.get(cls)
     if known is None:
-        known = _FLAT[cls] = _look(cls)
+        known = _FLAT[cls] = _has_immutable_fields(cls)
     return known
 
 
-def _look(cls: Any) -> bool:
+def _has_immutable_fields(cls: Any) -> bool:
     if not dataclasses.is_dataclass(cls):
         return False
     try:

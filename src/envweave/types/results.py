@@ -82,9 +82,9 @@ class StepResult(Generic[ObsT]):
     """
 
     __slots__ = (
-        "_asked",
         "_events",
-        "_later",
+        "_needs",
+        "_ready_events",
         "end",
         "episode_id",
         "info",
@@ -107,9 +107,9 @@ class StepResult(Generic[ObsT]):
     episode_id: str | None
     step_index: int
     task_id: str | None
-    _asked: tuple[NeedAction[Any], ...] | None
+    _needs: tuple[NeedAction[Any], ...] | None
     _events: tuple[Event, ...]
-    _later: tuple[Event, ...]
+    _ready_events: tuple[Event, ...]
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class StepResult(Generic[ObsT]):
         self.episode_id = episode_id
         self.step_index = step_index
         self.task_id = task_id
-        self._asked = None
+        self._needs = None
         self._events = ()
-        self._later = ()
+        self._ready_events = ()
         if reward_parts is not None:
             self.info = {**self.info, "reward_parts": dict(reward_parts)}
         if requests is not None:
@@ -168,7 +168,7 @@ class StepResult(Generic[ObsT]):
             self.end = EpisodeEnd("terminated" if _any(terminated) else "truncated")
 
     def _take(self, requests: tuple[Request, ...]) -> None:
-        self._asked = tuple(r for r in requests if isinstance(r, NeedAction))
+        self._needs = tuple(r for r in requests if isinstance(r, NeedAction))
         for request in requests:
             if isinstance(request, EpisodeEnd):
                 self.end = request
@@ -178,7 +178,7 @@ class StepResult(Generic[ObsT]):
                 if self.ready is None:
                     self._events += (request,)
                 else:
-                    self._later += (request,)
+                    self._ready_events += (request,)
             elif not isinstance(request, NeedAction):
                 raise SpecError(f"requests: {request!r} is no request.")
 
@@ -222,8 +222,8 @@ class StepResult(Generic[ObsT]):
     @property
     def needs(self) -> list[NeedAction[Any]]:
         """Who may act now, in the order the environment names them."""
-        if self._asked is not None:
-            return list(self._asked)
+        if self._needs is not None:
+            return list(self._needs)
         if self.ready is not None:
             mask = self.ready.initial_info.get("action_mask")
             return [NeedAction(self.ready.initial_obs, mask)]
@@ -237,7 +237,7 @@ class StepResult(Generic[ObsT]):
 
         After an autoreset, what the new episode's start said comes last.
         """
-        return [*self._events, *self._later]
+        return [*self._events, *self._ready_events]
 
     @property
     def tool_calls(self) -> list[ToolCallRequest]:
@@ -256,7 +256,7 @@ class StepResult(Generic[ObsT]):
             said.append(self.end)
         if self.ready is not None:
             said.append(self.ready)
-        return [*said, *self._later, *self.needs]
+        return [*said, *self._ready_events, *self.needs]
 
     @property
     def reward_parts(self) -> dict[str, float]:

@@ -97,7 +97,7 @@ class ConcurrentTransport:
         self._layout = layout
         self.columns = layout.gather(observations)
         for session in self.sessions:
-            session.fits = layout.check
+            session.check_observation = layout.check
 
     def check_reset(self, wanted: Wanted) -> None:
         """Refuse what `reset` would refuse; nothing changes."""

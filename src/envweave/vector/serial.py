@@ -44,7 +44,7 @@ class SessionRows:
         count = len(self.sessions)
         self._ids = range(count)
         self._steps = [session.environment.step for session in self.sessions]
-        self._boxes = [session.said for session in self.sessions]
+        self._boxes = [session.events for session in self.sessions]
         spec = self.sessions[0].interface.action_spec
         # Where any object is an action, an answer that nobody waits for is still none.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
@@ -74,7 +74,7 @@ class SessionRows:
         if isinstance(layout, Arrays) and math.prod(layout.shape) > 1:
             self._refills = layout
         for session in self.sessions:
-            session.fits = layout.check
+            session.check_observation = layout.check
 
     @property
     def columns(self) -> Columns:
@@ -218,7 +218,7 @@ class SessionRows:
             return session.refused(session.refuse(error))
         result = session.conclude(outcome) if error is None else session.fail(error)
         session.info = result.info
-        return self.drivers[i].go_on(result)
+        return self.drivers[i].autoreset_if_due(result)
 
     def _caught_up(self, i: int) -> Session:
         """Return a row's session, told of the ordinary steps that it did not see."""

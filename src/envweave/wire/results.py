@@ -75,7 +75,7 @@ def encode_result(
     result: StepResult[Any], agents: list[str] | None, position: Position | None
 ) -> Wired:
     """Return a result as it travels between our own two ends."""
-    asked = result._asked  # noqa: SLF001 - a result's carrier
+    asked = result._needs  # noqa: SLF001 - a result's carrier
     if (
         result.end is None
         and asked is None
@@ -106,7 +106,7 @@ def encode_result(
         is_reset=isinstance(result, ResetResult),
         asked=None if asked is None else list(asked),
         events=list(result._events),  # noqa: SLF001
-        later=list(result._later),  # noqa: SLF001
+        later=list(result._ready_events),  # noqa: SLF001
         agents=agents,
         position=position,
     )
@@ -138,8 +138,8 @@ def read_ordinary(plain: Any, rebuild: Rebuild) -> StepResult[Any] | None:
     result.info = {} if info is None else info
     result.end = result.ready = None
     result.episode_id, result.step_index, result.task_id = episode, index, task
-    result._asked = None  # noqa: SLF001 - a result's carrier
-    result._events = result._later = ()  # noqa: SLF001
+    result._needs = None  # noqa: SLF001 - a result's carrier
+    result._events = result._ready_events = ()  # noqa: SLF001
     return result
 
 
@@ -179,13 +179,13 @@ def result_of(sent: Wired, rebuild: Rebuild) -> StepResult[Any]:
     result.episode_id = sent.episode_id
     result.step_index = sent.step_index
     result.task_id = sent.task_id
-    result._asked = None  # noqa: SLF001 - a result's carrier
+    result._needs = None  # noqa: SLF001 - a result's carrier
     if sent.asked is not None:
         for need in sent.asked:
             need.observation = rebuild.one(need.agent_id, need.observation)
-        result._asked = tuple(sent.asked)  # noqa: SLF001
+        result._needs = tuple(sent.asked)  # noqa: SLF001
     result._events = tuple(_seen(one, rebuild) for one in sent.events)  # noqa: SLF001
-    result._later = tuple(_seen(one, rebuild) for one in sent.later)  # noqa: SLF001
+    result._ready_events = tuple(_seen(one, rebuild) for one in sent.later)  # noqa: SLF001
     return result
 
 

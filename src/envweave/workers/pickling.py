@@ -318,7 +318,7 @@ def fail_step(session: Session, result: StepResult[Any]) -> StepResult[Any]:
     several = session.interface.possible_agents is not None
     failed = lost_result(result.observation, end, result, several_agents=several)
     if result.ready is not None and pickle_error(result.ready) is None:
-        return join_start(failed, result.ready, result._asked, result._later)  # noqa: SLF001
+        return join_start(failed, result.ready, result._needs, result._ready_events)  # noqa: SLF001
     session.abandon()
-    session.seat.is_spent = True
+    session.slot.failed = True
     return failed

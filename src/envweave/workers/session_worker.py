@@ -144,7 +144,7 @@ class SessionWorker:
         if previous is not None and not previous.done():
             await asyncio.wait([previous])
         if params.position is not None:
-            driver.session.go_on_from(params.position)
+            driver.session.resume_from(params.position)
         try:
             value = await getattr(driver, method)(*params.args, **params.keywords)
             try:

@@ -101,7 +101,7 @@ class RemoteRow:
         else:
             self._gone.update(e.agent_id for e in result.events if isinstance(e, AgentEnd))
         asked = [need.agent_id for need in result.needs]
-        self._ledger.stand(agents or (), self._gone, asked)
+        self._ledger.restore(agents or (), self._gone, asked)
 
 
 FRAME_BYTES = 4 * 2**20

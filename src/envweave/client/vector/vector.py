@@ -316,7 +316,7 @@ class RemoteTransport:
                 layout.check(result.ready.initial_obs)
             except BadReturnError as error:
                 self._sessions.lose(row, error)
-                result.ready, result._asked, result._later = None, None, ()  # noqa: SLF001
+                result.ready, result._needs, result._ready_events = None, None, ()  # noqa: SLF001
                 return with_autoreset(result, BadReturnError(format_error(error)))
         return result
 

@@ -121,7 +121,7 @@ class CodingEnvironment(ew.Environment):
             tasks=tasks,
             fatal_reward=fatal_reward,
             **options,
-        ).take_apart()
+        ).unwrap()
         self.transform = transform
         self.tasks = tasks
 

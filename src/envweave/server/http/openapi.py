@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from envweave.registry.spec import MAX_S
 from envweave.server.http.sessions import OPEN_ID_LENGTH
 from envweave.server.security import OPEN_PATHS
-from envweave.server.session import MAX_S
 from envweave.wire.description import Description
 
 VERSION = "1.0.0"

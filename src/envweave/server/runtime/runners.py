@@ -96,7 +96,7 @@ class ThreadedRunner:
         self._is_closed = False
         self._take(session)
         if wishes.position is not None:
-            session.go_on_from(wishes.position)
+            session.resume_from(wishes.position)
         self._position = session.position
 
     def _take(self, session: Session) -> None:
@@ -251,7 +251,7 @@ class ThreadedRunner:
             raise EnvironmentLossError(f"another could not be made: {error}") from error
         self._pin = pin
         self._take(session)
-        session.go_on_from(self._position)
+        session.resume_from(self._position)
 
     async def _perform(self, asked: ResetRequests, timeout_s: float | None) -> CallOutcome:
         driver, pin = self._driver, self._pin
@@ -387,12 +387,12 @@ class LoopRunner:
         self._session = session
         session.autoreset = wishes.autoreset
         if wishes.position is not None:
-            session.go_on_from(wishes.position)
+            session.resume_from(wishes.position)
         self._timeout_s = wishes.timeout_s
-        self._driver = AsyncDriver(session, wishes.timeout_s, strays=strays)
-        renew = session.seat.renew
+        self._driver = AsyncDriver(session, wishes.timeout_s, orphans=strays)
+        renew = session.slot.factory
         if renew is not None:
-            session.seat.renew = partial(self._renew, renew)
+            session.slot.factory = partial(self._renew, renew)
         self._is_closed = False
 
     @property
@@ -424,7 +424,7 @@ class LoopRunner:
         try:
             performed = await self._perform(asked)
         except ProcessExitAttemptError as error:
-            self._session.seat.is_spent = True
+            self._session.slot.failed = True
             if method == "step":
                 return await self._lost(str(error))
             if method == "state":
@@ -450,7 +450,7 @@ class LoopRunner:
         try:
             fresh = await self._perform(ResetRequests("reset", {}))
         except ProcessExitAttemptError as error:
-            self._session.seat.is_spent = True
+            self._session.slot.failed = True
             return encode_result(
                 with_autoreset(result, EnvironmentLostError(str(error))), agents, None
             )

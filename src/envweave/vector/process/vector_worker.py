@@ -125,7 +125,7 @@ class VectorWorker:
 
     def _go_on_from(self, positions: Mapping[int, Any]) -> None:
         for row, position in positions.items():
-            self._session(row).go_on_from(position)
+            self._session(row).resume_from(position)
 
     def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> ResetOutcomes:
         self._go_on_from(positions)

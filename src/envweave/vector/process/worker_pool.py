@@ -137,7 +137,7 @@ class WorkerShard:
         self.launch()
         self.await_ready()
         self._unreported.clear()  # they were lost with the last worker
-        self.call("go_on_from", self._positions)
+        self.call("resume_from", self._positions)
         outcomes = self._reset(wanted) if wanted else {}
         if self._shared is not None:
             begun = {row for row, start in outcomes.items() if isinstance(start, ResetResult)}
