@@ -444,7 +444,7 @@ def _example_object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: i
     if any(found.get(name) is None for name in required):
         return None
     # An empty default of an optional field, such as `metadata`, tells a reader nothing.
-    empty = ({}, [], "", None)
+    empty: tuple[Any, ...] = ({}, [], "", None)
     return {name: v for name, v in found.items() if name in required or v not in empty}
 
 
