@@ -78,16 +78,16 @@ def doctor_command(json: arguments.Json = False) -> int:
 def _examine() -> dict[str, Any]:
     from envweave import __version__
     from envweave.cli.doctor_sandbox import examine_sandbox
-    from envweave.cli.inspect_plugins import look_at_env, look_at_plugin
+    from envweave.cli.inspect_plugins import inspect_env, inspect_plugin
     from envweave.registry import Registry
     from envweave.registry.plugins import BACKENDS, RESOLVERS, plugin_names
 
     probes = {name: _Probe(check) for name, check in _CHECKS.items()}
     core, extras = _requirements()
     plugins = {
-        "backends": [look_at_plugin(BACKENDS, name) for name in plugin_names(BACKENDS)],
-        "schemes": [look_at_plugin(RESOLVERS, name) for name in plugin_names(RESOLVERS)],
-        "environments": [look_at_env(spec) for spec in Registry().list()],
+        "backends": [inspect_plugin(BACKENDS, name) for name in plugin_names(BACKENDS)],
+        "schemes": [inspect_plugin(RESOLVERS, name) for name in plugin_names(RESOLVERS)],
+        "environments": [inspect_env(spec) for spec in Registry().list()],
     }
     missing = {extra.name: extra.install for extra in extras if not extra.installed}
     unavailable = {

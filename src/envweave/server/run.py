@@ -196,8 +196,8 @@ def _handled(loop: asyncio.AbstractEventLoop, handle: Callable[[], None]) -> Ite
             loop.remove_signal_handler(name)
 
 
-def tell(fd: int, line: bytes) -> None:
-    """Write a line to who waits at the other end of a file descriptor, and close it."""
+def write_line(fd: int, line: bytes) -> None:
+    """Write a line to a file descriptor, and close it."""
     with contextlib.suppress(OSError), os.fdopen(fd, "wb") as file:
         file.write(line + b"\n")
 
