@@ -6,6 +6,10 @@ import json
 
 import pytest
 
+from envweave.bench.report import ALONE, ENVWEAVE, THROUGH, BenchPlan, BenchReport, SoloFigures
+from envweave.bench.solo import Rate, overhead_us
+from envweave.cli.bench import print_solo
+
 WORLDS = '''
 import asyncio
 import time
@@ -135,6 +139,29 @@ def test_one_environment_and_vectors_are_measured(envweave):
     assert vector.pop("bytes_per_env") > 0
     assert vector == {"backend": "inproc", "mode": "serial", "num_envs": 300, "problem": None}
     assert told["machine"]["cores"] >= 1
+    assert told["one"]["mean_episode_length"] > 1
+
+
+@pytest.mark.slow  # measures for a while
+def test_long_episodes_come_without_a_hint(envweave):
+    ran = envweave("bench", "counter-v0", "-a", "done_at=100000", "--num-envs", "2", *TINY, *SERIAL)
+
+    assert "No episode ended while the steps were recorded." in ran.text
+    assert "Hint:" not in ran.text
+
+
+def test_an_overhead_below_zero_is_within_noise(capsys):
+    plan = BenchPlan("counter-v0", {})
+    rates = {ALONE: Rate((1e6, 1e6)), THROUGH: Rate((1.1e6, 0.9e6))}
+    overhead = overhead_us(rates[ALONE], rates[THROUGH])
+    parts = {"step() of the environment": 1.0, ENVWEAVE: 0.0}
+    solo = SoloFigures(rates, {}, overhead, parts, mean_length=50.0)
+
+    print_solo(BenchReport(plan, {}, solo, []))
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "make adds nothing measurable to a step (-0.09 to 0.11 µs)." in text
+    assert "envweave within noise –" in text
 
 
 @pytest.mark.slow  # measures for a while
@@ -147,6 +174,8 @@ def test_the_tables_show_what_was_measured(envweave):
     assert "make adds" in ran.text
     assert "Where the time goes" in ran.text
     assert "2 inproc serial" in ran.text
+    assert "Episodes have" in ran.text
+    assert "Hint: with episodes this short, their ends and resets" in ran.text
 
 
 @pytest.mark.slow  # measures for a while
@@ -201,15 +230,15 @@ def test_an_async_environment_runs_on_an_event_loop(envweave, worlds):
 
 
 @pytest.mark.slow  # measures for a while
-def test_a_vector_that_would_take_too_long_is_left_out_with_the_reason(envweave, worlds):
+def test_a_vector_that_would_take_too_long_is_skipped_with_the_reason(envweave, worlds):
     ran = envweave("bench", f"{worlds}Slow", "--num-envs", "64", *TINY, "--repeats", "1")
 
     assert ran.code == 0
-    assert "64 inproc serial: left out: stepping 64 would take about" in ran.text
+    assert "64 inproc serial: skipped: stepping 64 would take about" in ran.text
 
 
 @pytest.mark.slow  # measures for a while
-def test_an_environment_that_fails_is_told_with_its_cause(envweave, worlds):
+def test_an_environment_that_fails_is_reported_with_its_cause(envweave, worlds):
     ran = envweave("bench", f"{worlds}Broken", *TINY)
 
     assert ran.code == 1
@@ -218,7 +247,7 @@ def test_an_environment_that_fails_is_told_with_its_cause(envweave, worlds):
     assert ran.stdout == ""
 
 
-def test_an_environment_nobody_can_act_in_is_refused(envweave, worlds):
+def test_an_environment_whose_actions_cannot_be_drawn_is_refused(envweave, worlds):
     ran = envweave("bench", f"{worlds}Untyped", *TINY)
 
     assert ran.code == 2
@@ -226,7 +255,7 @@ def test_an_environment_nobody_can_act_in_is_refused(envweave, worlds):
 
 
 @pytest.mark.slow  # measures for a while
-def test_stdout_is_for_the_document_alone(envweave, worlds):
+def test_stdout_has_the_json_document_only(envweave, worlds):
     ran = envweave("bench", f"{worlds}Chatty", "--num-envs", "2", *TINY, *SERIAL, "--json")
 
     assert json.loads(ran.stdout)["id"] == f"{worlds}Chatty"
@@ -247,7 +276,7 @@ def test_stdout_is_for_the_document_alone(envweave, worlds):
         (("--arg", "colour=1"), "'colour' is neither an option of make() nor a keyword"),
     ],
 )
-def test_what_cannot_be_used_is_refused(envweave, options, says):
+def test_invalid_options_are_refused(envweave, options, says):
     ran = envweave("bench", "counter-v0", *options)
 
     assert ran.code == 2

@@ -86,7 +86,7 @@ def test_an_id_of_another_library_goes_with_that_library(envweave: Any) -> None:
     assert planned["installs"] == [f"gymnasium=={gymnasium.__version__}"]
 
 
-def test_a_folder_serves_the_one_environment_that_it_announces(envweave: Any, here: Path) -> None:
+def test_a_folder_serves_the_one_environment_that_it_registers(envweave: Any, here: Path) -> None:
     write_project(here / "game", "game-v0")
 
     planned = plan(envweave, "./game")
@@ -109,7 +109,7 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
     ran = envweave("build", "echo-v0", "--print", "--base", "mine:1")
 
     assert "echo-env:latest" in ran.text
-    assert "nothing: envweave has it" in ran.text
+    assert "nothing: part of envweave" in ran.text
     assert "ARG BASE mine:1" in ran.text
     assert "FROM $BASE" in ran.text
 
@@ -121,20 +121,20 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
         (["ehco-v0"], "No environment is registered as 'ehco-v0'. Did you mean 'echo-v0'?"),
         (["pkg://no_such_module:Env", "-t", "x"], "there is no module 'no_such_module'"),
         (["pkg://envweave.examples:NoSuchEnv", "-t", "x"], "has no attribute 'NoSuchEnv'"),
-        (["pkg://envweave.examples:CounterEnv"], "Say -t NAME:TAG"),
-        (["echo-v0", "-t", "Echo Env"], "-t 'Echo Env' is no image's name"),
-        (["echo-v0", "-t", "echo:"], "-t 'echo:' is no image's name"),
-        (["echo-v0", "--base", "UPPER"], "--base 'UPPER' is no image's name"),
-        (["echo-v0", "--env", "echo-v0"], "'echo-v0' is no folder"),
-        (["docker://echo-env:latest", "-t", "x"], "runs elsewhere already"),
-        (["http://127.0.0.1:8000", "-t", "x"], "runs elsewhere already"),
+        (["pkg://envweave.examples:CounterEnv"], "Pass -t NAME:TAG"),
+        (["echo-v0", "-t", "Echo Env"], "-t 'Echo Env' is not a valid image name"),
+        (["echo-v0", "-t", "echo:"], "-t 'echo:' is not a valid image name"),
+        (["echo-v0", "--base", "UPPER"], "--base 'UPPER' is not a valid image name"),
+        (["echo-v0", "--env", "echo-v0"], "'echo-v0' is not a folder"),
+        (["docker://echo-env:latest", "-t", "x"], "already runs elsewhere"),
+        (["http://127.0.0.1:8000", "-t", "x"], "already runs elsewhere"),
         (["local://nothing-v0"], "No environment is registered as 'local://nothing-v0'"),
         (["./nowhere"], "There is no folder"),
         (["./empty"], "has no pyproject.toml"),
         (["./broken"], "cannot be read"),
-        (["./tools"], "has no table [project]"),
+        (["./tools"], "has no [project] table"),
         (["./silent"], "--env pkg://my_module:MyEnv"),
-        (["./several"], "2 environments: one-v0, two-v0. Say which: --env one-v0"),
+        (["./several"], "2 environments: one-v0, two-v0. Choose one, as in --env one-v0"),
         (["./several", "--env", "tow-v0"], "Did you mean 'two-v0'?"),
     ],
 )
@@ -164,7 +164,7 @@ def test_what_one_process_registered_is_refused(
     ran = envweave("build", "mine-v0")
 
     assert ran.code == 2
-    assert "registered in this process alone" in ran.stderr
+    assert "registered only in this process" in ran.stderr
 
 
 def test_where_no_engine_answers_it_says_how_to_start_one(

@@ -50,11 +50,11 @@ def test_the_token_is_taken_out_of_the_variables() -> None:
     ("variables", "told"),
     [
         ({}, "ENVWEAVE_ENV is not set"),
-        ({"ENVWEAVE_CONFIG": "{"}, "ENVWEAVE_CONFIG is no JSON"),
+        ({"ENVWEAVE_CONFIG": "{"}, "ENVWEAVE_CONFIG is not valid JSON"),
         ({"ENVWEAVE_CONFIG": "[1]"}, "must be a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_refused(variables: dict[str, str], told: str) -> None:
+def test_invalid_variables_are_refused(variables: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         read(variables)
 

@@ -88,11 +88,11 @@ def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["pkg://my_module:MyEnv"], "Which image has 'pkg://my_module:MyEnv'"),
+        (["pkg://my_module:MyEnv"], "No image is known for 'pkg://my_module:MyEnv'"),
         (["echo-v0", "--memory", "lots"], "memory='lots' is no size"),
         (["echo-v0", "--namespace", "A B"], "namespace='A B' is no name"),
-        (["123-v0"], "makes no name for a service"),
-        (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is no name for a service"),
+        (["123-v0"], "No service name can be made"),
+        (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is not a valid service name"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused(arguments: list[str], told: str) -> None:

@@ -60,9 +60,9 @@ def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_tol
 def test_behind_a_filter_without_either_there_is_no_tier_and_no_fault(process):
     ran = process("doctor", code=BEHIND_A_FILTER.format(calls=NAMESPACES + LANDLOCK))
 
-    assert "tier none: code cannot be run behind walls here" in ran.text
-    assert "Not here: the tier namespace." in ran.text
-    assert "Not here: the tier landlock." in ran.text
+    assert "tier none: sandboxed code cannot run here" in ran.text
+    assert "Tier namespace is not available here." in ran.text
+    assert "Tier landlock is not available here." in ran.text
     assert ran.code == 0
 
 
@@ -83,6 +83,8 @@ def test_on_a_mac_the_ways_out_are_told(capsys):
     print_sandbox(report)
 
     told = " ".join(capsys.readouterr().out.split())
-    assert "tier none: code cannot be run behind walls here" in told
+    assert "tier none: sandboxed code cannot run here" in told
     assert "user ids Sessions share the user id. cgroups No cgroups. Try it." in told
-    assert "Not here: the tier namespace. The walls are Linux's. • Use `docker run`." in told
+    assert (
+        "Tier namespace is not available here. The walls are Linux's. • Use `docker run`." in told
+    )

@@ -72,16 +72,18 @@ class Untyped:
 '''
 
 
-def test_an_environment_is_told_in_words(envweave, here):
+def test_an_environment_is_described(envweave, here):
     (here / "road_env.py").write_text(RICH)
 
     ran = envweave("info", "pkg://road_env:RoadEnv", "--arg", "lanes=2")
 
     assert ran.code == 0
-    for told in (
+    for text in (
         "Drive along a road. It is long, and winding.",
         "class road_env:RoadEnv",
-        "keywords lanes: int, rain: bool = False",
+        "keyword type default",
+        "lanes int",
+        "rain bool False",
         "reset takes seed, task",
         "agents one",
         "tasks train (2), test (1)",
@@ -97,7 +99,7 @@ def test_an_environment_is_told_in_words(envweave, here):
         "made with 2",
         "closed",
     ):
-        assert told in ran.text
+        assert text in ran.text
     assert "metadata" not in ran.text
 
 
@@ -131,6 +133,15 @@ def test_the_json_has_the_schemas_and_nothing_else_on_stdout(envweave, here):
     assert "made with 2" in ran.stderr
 
 
+def test_types_are_short_and_the_sections_of_the_docstring_are_omitted(envweave):
+    ran = envweave("info", "coding-v0")
+
+    assert "limits Limits | Mapping[str, Any] | None None" in ran.text
+    assert "profile Literal['python', 'shell'] 'python'" in ran.text
+    assert "collections.abc" not in ran.stdout
+    assert "Args:" not in ran.stdout
+
+
 def test_a_keyword_that_is_missing_is_named(envweave, here):
     (here / "road_env.py").write_text(RICH)
 
@@ -140,14 +151,14 @@ def test_a_keyword_that_is_missing_is_named(envweave, here):
     assert "'lanes'" in ran.stderr
 
 
-def test_a_keyword_that_nobody_takes_is_refused(envweave):
+def test_an_unknown_keyword_is_refused(envweave):
     ran = envweave("info", "counter-v0", "--arg", "done_att=5")
 
     assert ran.code == 2
     assert "Did you mean 'done_at'?" in ran.stderr
 
 
-def test_agents_with_the_same_spec_are_told_once(envweave):
+def test_agents_with_the_same_spec_are_shown_once(envweave):
     ran = envweave("info", "tictactoe-v0")
 
     assert "agents x, o" in ran.text
@@ -172,7 +183,7 @@ def test_an_untyped_environment_takes_anything(envweave, here):
     assert "(itself) anything any" in ran.text
 
 
-def test_a_gymnasium_environment_is_told_by_the_class_inside_its_wrappers(envweave):
+def test_a_gymnasium_environment_is_described_by_the_class_inside_its_wrappers(envweave):
     pytest.importorskip("gymnasium")
 
     ran = envweave("info", "gym://CartPole-v1")
@@ -184,7 +195,7 @@ def test_a_gymnasium_environment_is_told_by_the_class_inside_its_wrappers(envwea
     assert "[0] -4.8 to 4.8, [1] any" in ran.text
 
 
-def test_a_module_that_is_not_there_is_told(envweave):
+def test_a_missing_module_is_named(envweave):
     ran = envweave("info", "pkg://no_such_module:Env")
 
     assert ran.code == 2
@@ -211,7 +222,7 @@ def test_each_member_of_a_union_is_shown_with_its_fields(envweave, world, rows):
         assert row in shown
 
 
-def test_limits_are_shown_in_words(envweave):
+def test_limits_are_described(envweave):
     ran = envweave("info", "pkg://union_worlds:Dataclasses")
 
     assert "a length of between 1 and 40" in ran.text

@@ -10,26 +10,34 @@ import pytest
 from envweave.cli import main
 
 
-def announce(here: Path, entry_points: str) -> None:
-    """Lay out an installed package that announces plug-ins."""
+def register(here: Path, entry_points: str) -> None:
+    """Create an installed package that registers plug-ins."""
     info = here / "thirdparty-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thirdparty\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def test_every_named_environment_is_listed_with_what_it_is_and_where(envweave):
+def test_environments_are_listed_with_their_descriptions(envweave):
     ran = envweave("list")
 
     assert ran.code == 0
     assert "counter-v0 Count up to" in ran.text
+    assert "envweave.examples" not in ran.text
+    assert "pkg://" not in ran.text
+    assert "envweave list --all" in ran.text
+
+
+def test_with_all_schemes_and_backends_are_listed_and_where_each_is_defined(envweave):
+    ran = envweave("list", "--all")
+
     assert "envweave.examples.counter:CounterEnv" in ran.text
-    assert "pkg://" in ran.text
-    assert "inproc" in ran.text
+    assert "https:// https://host[:port]: the environment of a server, over TLS." in ran.text
+    assert "inproc backend=" in ran.text
 
 
 def test_lines_fit_into_80_columns(envweave):
-    ran = envweave("list")
+    ran = envweave("list", "--all")
 
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
@@ -51,8 +59,8 @@ def test_the_json_list_names_environments_schemes_and_backends(envweave):
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_broken_plugin_is_listed_with_its_error_beside_the_sound_ones(process, here):
-    announce(
+def test_a_broken_plugin_is_listed_with_its_error_besides_the_working_ones(process, here):
+    register(
         here,
         "[envweave.envs]\nbroken-v0 = broken_module:Env\nquitting-v0 = quitting_module:Env\n"
         "[envweave.backends]\nfar = far_module\n",
@@ -73,8 +81,8 @@ def test_a_broken_plugin_is_listed_with_its_error_beside_the_sound_ones(process,
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_what_a_plugin_prints_on_import_does_not_reach_the_json(process, here):
-    announce(here, "[envweave.envs]\nloud-v0 = loud_module:Env\n")
+def test_prints_of_a_plugin_on_import_do_not_reach_the_json(process, here):
+    register(here, "[envweave.envs]\nloud-v0 = loud_module:Env\n")
     (here / "loud_module.py").write_text("print('hello')\nclass Env:\n    '''Loud.'''\n")
 
     ran = process("list", "--json", PYTHONPATH=str(here))

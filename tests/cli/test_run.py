@@ -224,7 +224,7 @@ def test_a_failed_episode_shows_its_cause_and_no_traceback(envweave, worlds):
 
     assert ran.code == 1
     assert "error (by environment) RuntimeError: it came apart (worlds_env.py:" in ran.text
-    assert "2, of which 1 not valid (left out of the means)" in ran.text
+    assert "2, of which 1 not valid (excluded from the means)" in ran.text
     assert "Traceback" not in ran.stdout + ran.stderr
 
 

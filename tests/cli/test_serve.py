@@ -130,7 +130,7 @@ def test_every_option_of_a_server_reaches_it_and_has_its_default(
     given: list[dict[str, Any]] = []
     monkeypatch.delenv("ENVWEAVE_TOKEN", raising=False)
     monkeypatch.setattr(
-        "envweave.cli.server_main.serve_as_told", lambda config: given.append(config["options"])
+        "envweave.cli.server_main.serve_config", lambda config: given.append(config["options"])
     )
     monkeypatch.setattr("envweave.server.run.leave", lambda _: 0)
 

@@ -13,6 +13,8 @@ import pytest
 from http_worlds import client_of, error_in
 from worlds_served import process_serving
 
+from envweave.server.http.openapi import example_of
+
 SUPPORT = Path(__file__).parent.parent / "support"
 KEY = "0a1b2c3d-4e5f-6071"
 
@@ -124,3 +126,44 @@ def test_the_document_has_every_method_of_mcp() -> None:
 
     assert mcp.keys() == {"post", "delete"}
     assert {str(status) for status in told} <= mcp["delete"]["responses"].keys()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 3, "maximum": 8},
+        {"type": "number", "maximum": -0.5},
+        {"enum": ["left", "right"]},
+        {"type": "string", "minLength": 3},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 2},
+        {"anyOf": [{"type": "string", "pattern": "^a$"}, {"type": "null"}, {"type": "boolean"}]},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}]},
+        {
+            "$ref": "#/$defs/A",
+            "$defs": {"A": {"type": "object", "properties": {"b": {"default": 2}}}},
+        },
+        {
+            "type": "object",
+            "properties": {"a": {"type": ["integer", "null"]}, "metadata": {"default": {}}},
+            "required": ["a"],
+        },
+    ],
+)
+def test_an_example_is_allowed_by_its_schema(schema: dict[str, Any]) -> None:
+    example = example_of(schema, schema)
+
+    assert example is not None
+    jsonschema.Draft202012Validator(schema).validate(example)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "string", "pattern": "^a$"},
+        {"type": "object", "properties": {"a": {"pattern": "^a$"}}, "required": ["a"]},
+        {"$ref": "#"},
+    ],
+)
+def test_a_schema_that_is_too_hard_has_no_example(schema: dict[str, Any]) -> None:
+    assert example_of(schema, schema) is None

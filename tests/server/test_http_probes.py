@@ -122,11 +122,37 @@ def test_the_document_names_every_path_and_the_environments_own_types() -> None:
         *("/health", "/ready", "/schema", "/metadata", "/metrics"),
     }
     assert document["components"]["schemas"]["Action"]["properties"]["delta"] == {"type": "integer"}
-    assert 'href="/openapi.json"' in docs.text
+    assert 'href="openapi.json"' in docs.text
     assert (root.status_code, root.headers["Location"]) == (307, "/docs")
 
 
-def test_what_a_user_adds_to_the_application_is_in_the_document_too() -> None:
+def test_the_docs_page_loads_nothing_from_another_host() -> None:
+    with client_of("counter-v0") as client:
+        docs, icon = client.get("/docs"), client.get("/favicon.svg")
+
+    assert "://" not in docs.text
+    assert docs.headers["content-type"] == "text/html; charset=utf-8"
+    assert icon.headers["content-type"] == "image/svg+xml"
+
+
+def test_the_document_has_tags_and_an_example_action() -> None:
+    with client_of("counter-v0") as client:
+        document = client.get("/openapi.json").json()
+
+    assert [tag["name"] for tag in document["tags"]] == ["Play", "Sessions", "Operate"]
+    step = document["paths"]["/step"]["post"]
+    assert step["tags"] == ["Play"]
+    assert step["requestBody"]["content"]["application/json"]["example"] == {"action": {"delta": 1}}
+
+
+def test_an_unknown_path_is_not_found() -> None:
+    with client_of("counter-v0") as client:
+        reply = client.get("/redoc")
+
+    assert error_in(reply) == "404 not_found"
+
+
+def test_routes_that_a_user_adds_are_in_the_document_too() -> None:
     app = create_fastapi_app("counter-v0")
 
     @app.get("/extra")

@@ -13,7 +13,7 @@ from place_worlds import local, opened, step
 import envweave as ew
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, TaskError
 from envweave.examples.counter import CounterEnv
-from envweave.server.dispatch import TAKES, perform, read_call
+from envweave.server.dispatch import PARAMETERS, perform, read_call
 from envweave.session import Session, SyncDriver
 
 PLAIN = st.recursive(
@@ -29,7 +29,7 @@ PLAIN = st.recursive(
     ),
     max_leaves=8,
 )
-NAMES = st.sampled_from(sorted({name for names in TAKES.values() for name in names}))
+NAMES = st.sampled_from(sorted({name for names in PARAMETERS.values() for name in names}))
 
 
 class Tasked(CounterEnv):
@@ -62,7 +62,7 @@ def test_whatever_is_asked_the_episode_goes_on_or_another_begins(
         pass  # refused by name
     else:
         assert performed.is_live
-        assert performed.travels is not None or isinstance(
+        assert performed.encoded is not None or isinstance(
             performed.value, EnvWeaveError | type(None)
         )
 
@@ -73,33 +73,43 @@ def test_whatever_is_asked_the_episode_goes_on_or_another_begins(
     ("method", "params", "error", "message"),
     [
         ("reset", {"sede": 1}, OptionError, "reset takes no parameter 'sede'. Did you mean 'seed'"),
-        ("reset", {"seed": "7"}, SeedError, "seed='7' is not a whole number"),
-        ("reset", {"seed": True}, SeedError, "seed=True"),
-        ("reset", {"seed": -1}, SeedError, "seed=-1"),
-        ("reset", {"options": [1]}, OptionError, r"options=\[1\]"),
-        ("reset", {"episode_id": 7}, OptionError, "episode_id=7 is no text"),
-        ("reset", {"task": 7}, TaskError, "task=7 is neither"),
-        ("reset", {"task": {"id": 7}}, TaskError, "cannot be read"),
+        ("reset", {"seed": "7"}, SeedError, "seed must be an integer >= 0, got '7'"),
+        ("reset", {"seed": True}, SeedError, "got True"),
+        ("reset", {"seed": -1}, SeedError, "got -1"),
+        ("reset", {"options": [1]}, OptionError, r"dict with string keys, got \[1\]"),
+        ("reset", {"episode_id": 7}, OptionError, "episode_id must be a string, got 7"),
+        ("reset", {"task": 7}, TaskError, "the id of one, got 7"),
+        ("reset", {"task": {"id": 7}}, TaskError, "task is invalid"),
         ("reset", {"task": {"id": "a", "dta": {}}}, TaskError, "no field 'dta'. Did you mean 'da"),
         ("check_reset", {"task": {}}, TaskError, "missing required field `id`"),
         ("step", {}, ActionError, "step needs an `action`"),
         ("step", {"action": 1, "answer": {}}, ActionError, "not both"),
-        ("step", {"answer": 7}, ActionError, "answer: 7 is no answer"),
-        ("step", {"answer": {"call_id": 7}}, ActionError, "answer.call_id: 7 is no text"),
-        ("step", {"answer": {"call_id": "x", "error": 1}}, ActionError, "answer.error: 1"),
+        ("step", {"answer": 7}, ActionError, "answer: must be the answer to a tool call, got 7"),
+        (
+            "step",
+            {"answer": {"call_id": 7}},
+            ActionError,
+            "answer.call_id: must be a string, got 7",
+        ),
+        (
+            "step",
+            {"answer": {"call_id": "x", "error": 1}},
+            ActionError,
+            "answer.error: must be a string, got 1",
+        ),
         ("step", {"answer": {"call_id": "x", "vlue": 1}}, ActionError, "Did you mean 'value'"),
         ("state", {"of": "mind"}, OptionError, "state takes no parameter 'of'. It takes none."),
         ("__class__", {}, OptionError, "no method '__class__'"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_name(
+def test_an_invalid_call_is_refused_by_name(
     method: str, params: dict[str, Any], error: type[EnvWeaveError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         read_call(method, params)
 
 
-def test_a_message_repeats_little_of_what_a_stranger_sent() -> None:
+def test_an_error_message_shortens_the_value_that_was_sent() -> None:
     with pytest.raises(SeedError) as refused:
         read_call("reset", {"seed": "9" * 10**6})
 
@@ -126,7 +136,7 @@ def test_tasks_travel_as_dicts_and_are_listed_in_pages() -> None:
     assert (page, one) == ([ew.Task("b")], ew.Task("a"))
 
 
-def test_the_millionth_task_is_had_without_those_before_it() -> None:
+def test_the_millionth_task_is_read_without_those_before_it() -> None:
     made: list[int] = []
 
     def make(split: str, index: int) -> ew.Task:

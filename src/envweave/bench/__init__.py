@@ -1,5 +1,5 @@
-"""How fast environments are, alone and in vectors, and how much memory they take.
+"""Measure the speed of environments, alone and in vectors, and their memory.
 
-`envweave bench ID` shows what these modules measure. The comparisons with other libraries, in
+`envweave bench ID` prints what these modules measure. The comparisons with other libraries, in
 `benchmarks/` of the repository, measure with the same clock.
 """

@@ -1,4 +1,4 @@
-"""How much memory a process and its children take."""
+"""Memory of processes and of environments, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PROC = Path("/proc")
 
 
 def tree_bytes(pid: int | None = None) -> int | None:
-    """Return the memory of a process and of all that descend from it.
+    """Return the memory of a process and its descendants.
 
-    Memory that processes share counts once, split among those who share it. `None` where the
-    system does not tell.
+    Shared memory counts once, split among the processes that share it. `None` if the system does
+    not report it.
     """
     root = os.getpid() if pid is None else pid
     found = [_process_bytes(one) for one in _tree(root)]
@@ -33,7 +33,7 @@ def tree_bytes(pid: int | None = None) -> int | None:
 
 
 def children_of(pid: int | None = None) -> list[int]:
-    """Return the processes that descend from this one, or from `pid`."""
+    """Return the descendants of this process, or of `pid`."""
     root = os.getpid() if pid is None else pid
     return [one for one in _tree(root) if one != root]
 
@@ -42,7 +42,7 @@ def _tree(root: int) -> list[int]:
     parents: dict[int, int] = {}
     for entry in _PROC.glob("[0-9]*/stat") if _PROC.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-            # The name, in parentheses, may hold blanks and parentheses itself.
+            # The name, in parentheses, may contain spaces and parentheses.
             parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
     tree, fresh = [root], [root]
     while fresh:
@@ -63,18 +63,18 @@ def _process_bytes(pid: int) -> int | None:
 
 
 class MemoryUse(Protocol):
-    """What can be weighed: anything that can be closed."""
+    """An object whose memory is measured: anything that can be closed."""
 
     @property
     def close(self) -> Callable[[], None]:
-        """Gives everything back."""
+        """Release everything."""
         ...
 
 
 def weigh(open_one: Callable[[int], MemoryUse], num_envs: int) -> float | None:
-    """Return how many bytes each of `num_envs` environments takes, with its share of workers.
+    """Return the bytes per environment of `num_envs`, with its share of workers.
 
-    What is there once, such as modules, is loaded by a first and small one, and not counted.
+    What is loaded once, such as modules, is loaded by a first small vector and not counted.
     """
     open_one(1).close()
     gc.collect()
@@ -89,9 +89,9 @@ def weigh(open_one: Callable[[int], MemoryUse], num_envs: int) -> float | None:
 
 
 def weigh_apart(request: Mapping[str, Any], *, timeout_s: float = 60.0) -> float | None:
-    """Return bytes an environment, found by this module in a process of its own.
+    """Return the bytes per environment, measured by this module in a separate process.
 
-    `None` if that failed: a figure that is missing is no reason to stop.
+    `None` if that failed: a missing figure is no reason to stop.
     """
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, and arguments that are data
@@ -120,7 +120,7 @@ def _main(request: Mapping[str, Any]) -> None:
         ),
         request["num_envs"],
     )
-    sys.stdout.write(f"\n{json.dumps(found)}\n")  # after whatever the environment has printed
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # after anything the environment has printed
 
 
 if __name__ == "__main__":
@@ -131,8 +131,8 @@ def describe_machine(packages: Iterable[str] = ()) -> dict[str, Any]:
     """Return the processor, the cores this process may use, and versions.
 
     Args:
-        packages: Whose versions to tell, beside envweave's and numpy's; those not installed
-            are left out.
+        packages: Further packages whose versions to include, besides envweave and numpy; those
+            not installed are omitted.
     """
     versions = {"envweave": __version__}
     for name in ("numpy", *packages):
@@ -148,7 +148,7 @@ def describe_machine(packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores this process may use."""
     with contextlib.suppress(AttributeError):  # not on every system
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

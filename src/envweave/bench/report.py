@@ -1,4 +1,4 @@
-"""Everything `envweave bench` measures, in order, and what it adds up to."""
+"""Everything `envweave bench` measures, in order, and its report."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from envweave.errors import EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec
 
 ALONE, THROUGH, READ = "the author's code alone", "through make", "requests and info read too"
+ENVWEAVE = "envweave"
+"""The part of a step that `make` adds."""
+
 _LONGEST_TICK_S = 2.0
-"""A vector whose environments step in turn is left out where one step of all takes longer."""
+"""A vector that steps its environments in turn is skipped if that takes longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,16 @@ class BenchPlan:
     """What to measure, and for how long.
 
     Attributes:
-        env_id: Of which environment.
-        kwargs: Keywords for its constructor.
-        sizes: How many environments a vector has.
-        backend: The only one to run on; all that apply if left out.
-        mode: The only way to run a vector there.
-        seconds: How long a turn is.
-        steps: How many steps a turn is, instead.
-        repeats: How many turns each has.
-        seed: Where randomness begins.
-        memory: Whether to find out what memory an environment takes, in processes of their own.
+        env_id: The environment.
+        kwargs: Keyword arguments of its constructor.
+        sizes: Numbers of environments in a vector.
+        backend: The only backend to measure; default: all that apply.
+        mode: The only mode of a vector to measure.
+        seconds: Duration of a turn.
+        steps: Number of steps of a turn, instead of a duration.
+        repeats: Number of turns of each candidate.
+        seed: Random seed.
+        memory: Whether to measure the memory of an environment, in separate processes.
     """
 
     env_id: str
@@ -64,17 +67,24 @@ class SoloFigures:
     """How fast one environment is.
 
     Attributes:
-        rates: Steps a second: of the author's code alone, through `make`, and with requests and
-            info looked at.
-        failures: Why one of them has no rate.
+        rates: Steps per second: of the author's code alone, through `make`, and with requests and
+            info read.
+        failures: Why a candidate has no rate.
         overhead_us: What `make` adds to a step, in microseconds.
         parts_us: Where the time of a step goes, in microseconds.
+        mean_length: Mean length of the episodes played; `None` if none ended.
     """
 
     rates: dict[str, Rate]
     failures: dict[str, str]
     overhead_us: Rate | None
     parts_us: dict[str, float]
+    mean_length: float | None
+
+    @property
+    def is_overhead_within_noise(self) -> bool:
+        """Whether some repeat was no slower through `make` than without it."""
+        return self.overhead_us is not None and self.overhead_us.low <= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +93,10 @@ class VectorFigures:
 
     Attributes:
         way: How it runs.
-        num_envs: How many environments it has.
-        rate: Steps a second, over all of them.
-        problem: Why it has none.
-        env_bytes: Memory an environment, with its share of workers; `None` where it is not known.
+        num_envs: Number of environments.
+        rate: Steps per second, over all of them.
+        problem: Why it has no rate.
+        env_bytes: Memory per environment, with its share of workers; `None` if unknown.
     """
 
     way: VectorVariant
@@ -98,7 +108,7 @@ class VectorFigures:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What was found."""
+    """The results of a benchmark."""
 
     plan: BenchPlan
     machine: dict[str, Any]
@@ -106,7 +116,7 @@ class BenchReport:
     vectors: list[VectorFigures]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the report as plain data."""
         plan, solo = self.plan, self.solo
         return {
             "id": plan.env_id,
@@ -119,6 +129,7 @@ class BenchReport:
                 "failures": solo.failures,
                 "overhead_us": None if solo.overhead_us is None else solo.overhead_us.as_json(),
                 "parts_us": solo.parts_us,
+                "mean_episode_length": solo.mean_length,
             },
             "vectors": [
                 {
@@ -135,11 +146,11 @@ class BenchReport:
 
 
 def rehearse(plan: BenchPlan, make_chooser: MakeChooser) -> Script:
-    """Play the environment for a moment, and return what `measure_all` plays again.
+    """Play the environment for a moment, and return the episodes that `measure_all` replays.
 
     Raises:
         EnvironmentFailure: An episode failed.
-        EnvWeaveError: The environment cannot be made, or nobody can act in it.
+        EnvWeaveError: The environment cannot be made, or no action can be chosen.
     """
     return write_script(
         ew.spec(plan.env_id),
@@ -152,7 +163,7 @@ def rehearse(plan: BenchPlan, make_chooser: MakeChooser) -> Script:
 
 
 def count_parts(plan: BenchPlan, script: Script) -> int:
-    """Return how often `measure_all` will report progress."""
+    """Return how many times `measure_all` reports progress."""
     ways = _ways(plan, script)
     return plan.repeats * 3 + len(plan.sizes) * len(ways) * (plan.repeats + plan.memory)
 
@@ -163,16 +174,16 @@ def measure_all(
     make_chooser: MakeChooser,
     on_part: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
-    """Measure an environment in every way that applies, or in the one that was asked for.
+    """Measure an environment in every way that applies, or in the one that the plan names.
 
     Args:
         plan: What to measure.
-        script: What to play where one environment plays.
-        make_chooser: Makes what chooses actions in vectors.
-        on_part: Called after each part, with what it was.
+        script: The episodes to play with one environment.
+        make_chooser: Makes choosers of actions for vectors.
+        on_part: Called after each part, with its name.
 
     Raises:
-        EnvWeaveError: The only way that was asked for cannot be gone.
+        EnvWeaveError: The way that the plan names is not possible.
     """
     spec = ew.spec(plan.env_id)
     solo = _measure_solo(plan, spec, script, on_part)
@@ -180,8 +191,8 @@ def measure_all(
     step_s = max((1 / rate.median for rate in solo.rates.values()), default=0.0)
     for num_envs in plan.sizes:
         vectors += _measure_vectors(plan, spec, script, num_envs, make_chooser, step_s, on_part)
-    asked = plan.backend is not None or plan.mode is not None
-    if asked and all(one.rate is None for one in vectors):
+    is_restricted = plan.backend is not None or plan.mode is not None
+    if is_restricted and all(one.rate is None for one in vectors):
         raise OptionError(f"{plan.env_id!r} cannot be measured this way: {vectors[0].problem}")
     versions = ("gymnasium",) if plan.env_id.startswith("gym://") else ()
     return BenchReport(plan, describe_machine(versions), solo, vectors)
@@ -223,8 +234,8 @@ def _measure_solo(
         parts["step() of the environment"] = max(0.0, rates[ALONE].step_us - reset_us)
         if THROUGH in rates:
             overhead = overhead_us(rates[ALONE], rates[THROUGH])
-            parts["envweave"] = max(0.0, rates[THROUGH].step_us - rates[ALONE].step_us)
-    return SoloFigures(rates, found.failures, overhead, parts)
+            parts[ENVWEAVE] = max(0.0, rates[THROUGH].step_us - rates[ALONE].step_us)
+    return SoloFigures(rates, found.failures, overhead, parts, script.mean_length)
 
 
 def _measure_vectors(
@@ -243,7 +254,7 @@ def _measure_vectors(
             expected_s = _expected_tick_s(way, num_envs, step_s)
             if plan.mode is None and expected_s > _LONGEST_TICK_S:
                 problems[way.name] = (
-                    f"left out: stepping {num_envs} would take about {expected_s:.0f} s"
+                    f"skipped: stepping {num_envs} would take about {expected_s:.0f} s"
                 )
                 continue
             try:
@@ -290,7 +301,7 @@ def _request(
 
 
 def _expected_tick_s(way: VectorVariant, num_envs: int, step_s: float) -> float:
-    """How long one step of all will take where environments that only wait, wait in turn."""
+    """Return how long one step of all takes if the environments step in turn."""
     if way.name in ("inproc serial", "gymnasium sync"):
         return num_envs * step_s
     return num_envs * step_s / usable_cores() if way.name == "process" else 0.0

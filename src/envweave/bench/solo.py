@@ -1,4 +1,7 @@
-"""One environment: its author's code alone, and the same episodes through `make`."""
+"""Timing, and the solo benchmark: the author's code alone, and the same episodes through `make`.
+
+`contest` measures candidates in turns, so that they share whatever else the machine does.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from envweave.wrappers import Wrapper
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that takes steps.
+    """Something that takes steps and is measured.
 
     Attributes:
-        name: What to call it.
-        step: Takes steps, and returns how many.
-        prepare: Called before each `step`; the clock stands meanwhile.
-        check: Called after each repeat; raises if the steps were no good.
+        name: Its name in the results.
+        step: Takes steps and returns how many.
+        prepare: Called before each `step`, outside the measured time.
+        check: Called after each repeat; raises if the steps were not valid.
     """
 
     name: str
@@ -41,13 +44,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Steps a second, one figure a repeat."""
+    """Steps per second, one sample per repeat."""
 
     samples: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median of the samples."""
         return statistics.median(self.samples)
 
     @property
@@ -57,16 +60,16 @@ class Rate:
 
     @property
     def high(self) -> float:
-        """The quickest repeat."""
+        """The fastest repeat."""
         return max(self.samples)
 
     @property
     def step_us(self) -> float:
-        """How long a step takes, in microseconds."""
+        """Duration of a step, in microseconds."""
         return 1e6 / self.median
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures as plain data."""
+        """Return the samples and their statistics as plain data."""
         return {
             "median": self.median,
             "low": self.low,
@@ -77,11 +80,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of contenders that were measured in turns.
+    """The results of candidates that were measured in turns.
 
     Attributes:
-        rates: Steps a second, by name.
-        failures: Why the others have none, by name.
+        rates: Steps per second, by name.
+        failures: Why the others have no rate, by name.
     """
 
     rates: dict[str, Rate] = field(default_factory=dict)
@@ -89,17 +92,17 @@ class Comparison:
 
 
 def measure(contender: Candidate, seconds: float, *, steps: int | None = None) -> float:
-    """Return steps a second, over `seconds` or over so many `steps`; at least one call."""
+    """Return steps per second, over `seconds` or over `steps` steps; at least one call."""
     clock, step, prepare = time.perf_counter, contender.step, contender.prepare
-    taken, spent_s, wanted = 0, 0.0, steps or 0
+    taken, spent_s, target = 0, 0.0, steps or 0
     gc.collect()
     if prepare is None:
         began_s = clock()
-        while (taken < wanted) if steps else (spent_s < seconds):
+        while (taken < target) if steps else (spent_s < seconds):
             taken += step()
             spent_s = clock() - began_s
     else:
-        while (taken < wanted) if steps else (spent_s < seconds):
+        while (taken < target) if steps else (spent_s < seconds):
             prepare()
             began_s = clock()
             taken += step()
@@ -118,18 +121,18 @@ def contest(
     on_sample: Callable[[str], None] = lambda _: None,
     guard: Callable[[str], AbstractContextManager[Any]] = nullcontext,
 ) -> Comparison:
-    """Measure everyone in turns: A B C, A B C, and so on.
+    """Measure candidates in turns: A B C, A B C, and so on.
 
-    A turn begins with a few steps that are not counted, so that whatever slept is awake. One that
-    raises is out, with the reason, and the others go on.
+    A turn begins with a few steps that are not counted, as a warm-up. A candidate that raises is
+    dropped with the reason, and the others continue.
 
     Args:
-        contenders: Who takes part.
-        repeats: How many turns each has.
-        seconds: How long a turn is.
-        steps: How many steps a turn is, instead.
-        on_sample: Called after each turn, with the name of whose it was.
-        guard: Entered around each turn, with the name; may raise where one takes too long.
+        contenders: The candidates.
+        repeats: Number of turns of each.
+        seconds: Duration of a turn.
+        steps: Number of steps of a turn, instead of a duration.
+        on_sample: Called after each turn, with the name of the candidate.
+        guard: Entered around each turn, with the name; may raise if a turn takes too long.
     """
     outcome = Comparison()
     samples: dict[str, list[float]] = {one.name: [] for one in contenders}
@@ -143,7 +146,7 @@ def contest(
                     samples[one.name].append(measure(one, seconds, steps=steps))
             except EnvWeaveError as error:
                 outcome.failures[one.name] = str(error)
-            except Exception as error:  # noqa: BLE001 - whoever it is, the others go on
+            except Exception as error:  # noqa: BLE001 - the others continue
                 outcome.failures[one.name] = format_error(error)
             on_sample(one.name)
     for name, found in samples.items():
@@ -153,35 +156,35 @@ def contest(
 
 
 def ratio(ours: Rate, theirs: Rate) -> Rate:
-    """Return how many times as fast `ours` is, turn by turn."""
+    """Return the speed of `ours` relative to `theirs`, turn by turn."""
     return Rate(tuple(a / b for a, b in zip(ours.samples, theirs.samples, strict=True)))
 
 
 def overhead_us(inner: Rate, outer: Rate) -> Rate:
-    """Return by how many microseconds a step of `outer` takes longer, turn by turn."""
+    """Return how many microseconds longer a step of `outer` takes, turn by turn."""
     pairs = zip(inner.samples, outer.samples, strict=True)
     return Rate(tuple(1e6 / slow - 1e6 / quick for quick, slow in pairs))
 
 
 def best(rates: Mapping[str, Rate], names: Sequence[str]) -> str | None:
-    """Return who of `names` has the highest median; `None` if nobody has one."""
+    """Return which of `names` has the highest median; `None` if none has a rate."""
     found = [name for name in names if name in rates]
     return max(found, key=lambda name: rates[name].median, default=None)
 
 
 Chooser: TypeAlias = Callable[[StepResult[Any]], Any]
 MakeChooser: TypeAlias = Callable[[Spec], Chooser]
-"""Makes what chooses actions, from what actions there are."""
+"""Makes a chooser of actions from the action spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchEpisodes:
-    """An episode that was played once, and can be played again.
+    """A recorded episode, to be replayed.
 
     Attributes:
-        began: The keywords its reset was given.
-        actions: What was done in it, as the caller passed it.
-        admitted: The same, as the author's code was given it.
+        began: The keyword arguments of its reset.
+        actions: Its actions, as the caller passed them.
+        admitted: The same actions, as the author's code received them.
     """
 
     began: Mapping[str, Any]
@@ -190,35 +193,35 @@ class BenchEpisodes:
 
 
 @final
-class _Listener(Wrapper):
-    """Notes what the author's code is asked."""
+class _EpisodeRecorder(Wrapper):
+    """Records the resets and actions that the author's code receives."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.heard: list[BenchEpisodes] = []
+        self.episodes: list[BenchEpisodes] = []
 
     def reset(self, **kwargs: Any) -> Any:
-        self.heard.append(BenchEpisodes(kwargs))
+        self.episodes.append(BenchEpisodes(kwargs))
         return super().reset(**kwargs)
 
     def before_step(self, action: Any) -> Any:
-        self.heard[-1].admitted.append(action)
+        self.episodes[-1].admitted.append(action)
         return action
 
     def answer(self, result: ToolResult) -> Any:
-        self.heard[-1].admitted.append(result)
+        self.episodes[-1].admitted.append(result)
         return super().answer(result)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Episodes of one environment, to be played again and again.
+    """Recorded episodes of one environment, to be replayed.
 
     Attributes:
         episodes: In the order they were played; the last one may be unfinished.
-        seed: What the first reset was given; `None` if the environment takes no seed.
-        by_step: Whether what to do depends on the result before it: there are action masks, tool
-            calls, or several agents.
+        seed: The seed of the first reset; `None` if the environment takes no seed.
+        by_step: Whether actions depend on the result before them, because of action masks, tool
+            calls or several agents.
         is_async: Whether the environment's methods are async.
     """
 
@@ -229,8 +232,14 @@ class Script:
 
     @property
     def steps(self) -> int:
-        """How many steps there are in all."""
+        """Total number of steps."""
         return sum(len(one.admitted) for one in self.episodes)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean number of steps of the episodes that ended; `None` if none did."""
+        ended = [len(one.admitted) for one in self.episodes[:-1]]
+        return statistics.mean(ended) if ended else None
 
 
 def write_script(
@@ -242,56 +251,56 @@ def write_script(
     max_steps: int,
     seed: int,
 ) -> Script:
-    """Play an environment for a while, and return what was played.
+    """Play an environment for a while, and return the recorded episodes.
 
     Raises:
         EnvironmentFailure: An episode failed; the message says why.
-        EnvWeaveError: The environment cannot be made, or nobody can act in it.
+        EnvWeaveError: The environment cannot be made, or no action can be chosen.
     """
-    listener = _Listener(adopt(build(spec, kwargs)))
-    given: list[tuple[int, Any]] = []
+    recorder = _EpisodeRecorder(adopt(build(spec, kwargs)))
+    chosen: list[tuple[int, Any]] = []
     with ew.make(
-        listener,
+        recorder,
         autoreset=True,
         max_episode_steps=spec.max_episode_steps,
         transform=spec.transform,
     ) as env:
-        interface = listener.describe()
+        interface = recorder.describe()
         taken = seed if "seed" in interface.reset_takes else None
         result: StepResult[Any] = env.reset(seed=taken)
         choose = make_chooser(env.action_spec)
-        by_step = env.possible_agents is not None or _asks(result)
+        by_step = env.possible_agents is not None or _constrains_action(result)
         began_s = time.perf_counter()
-        while len(given) < max_steps and (not given or time.perf_counter() - began_s < seconds):
+        while len(chosen) < max_steps and (not chosen or time.perf_counter() - began_s < seconds):
             action = choose(result)
-            given.append((len(listener.heard) - 1, action))
+            chosen.append((len(recorder.episodes) - 1, action))
             result = env.step(action)
             refuse_failed(spec.id, result)
-            by_step = by_step or _asks(result)
-    for number, action in given:
-        listener.heard[number].actions.append(action)
-    episodes = [one for one in listener.heard if one.actions]
+            by_step = by_step or _constrains_action(result)
+    for number, action in chosen:
+        recorder.episodes[number].actions.append(action)
+    episodes = [one for one in recorder.episodes if one.actions]
     return Script(episodes, taken, by_step, interface.is_async)
 
 
-def _asks(result: StepResult[Any]) -> bool:
+def _constrains_action(result: StepResult[Any]) -> bool:
     return bool(result.tool_calls) or any(n.action_mask is not None for n in result.needs)
 
 
 def refuse_failed(env_id: str, result: StepResult[Any]) -> None:
-    """Raise if a step is not valid: what fails is not what anybody wants to measure."""
+    """Raise if a step is not valid: the speed of failures is of no interest."""
     if not result.valid:
-        cause = "no cause was given" if result.end is None else result.end.cause
+        cause = "unknown cause" if result.end is None else result.end.cause
         raise EnvironmentFailure(f"{env_id!r} failed while it was measured: {cause}")
 
 
 @final
 class SoloBench:
-    """The author's code, called by nobody but us.
+    """The author's code, called without a session around it.
 
     Attributes:
-        reset_s: How long its resets have taken.
-        steps: How many steps it has taken.
+        reset_s: Total duration of its resets.
+        steps: Total number of its steps.
     """
 
     def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], script: Script) -> None:
@@ -311,7 +320,7 @@ class SoloBench:
         self.steps = 0
 
     def contender(self, name: str) -> Candidate:
-        """Return what plays the script once a call."""
+        """Return a candidate that plays the script once per call."""
         return Candidate(name, self._play if self._loop is None else self._play_on_loop)
 
     def _play(self) -> int:
@@ -355,16 +364,16 @@ class SoloBench:
 
 
 def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False) -> Candidate:
-    """Return what plays the script once a call, through an `Env` made with `autoreset`.
+    """Return a candidate that plays the script once per call, on an `Env` with `autoreset`.
 
     Args:
-        name: What to call it.
-        env: Where to play.
-        script: What to play.
-        reads: Whether each result's requests and info are looked at.
+        name: Its name in the results.
+        env: The environment to play.
+        script: The episodes to play.
+        reads: Whether the requests and info of each result are read.
     """
     step = env.step
-    # A pair each, as the author's code alone is called, so that both loops cost the same.
+    # Pairs, as in the loop around the author's code, so that both loops cost the same.
     turns = [(step, action) for one in script.episodes for action in one.actions]
     last: list[StepResult[Any]] = []
 
@@ -379,7 +388,7 @@ def through_make(name: str, env: ew.Env, script: Script, *, reads: bool = False)
         env.reset(seed=script.seed)
         for function, argument in turns:
             result = function(argument)
-            result.requests  # noqa: B018 - looking at them makes them
+            result.requests  # noqa: B018 - created when read
             result.info  # noqa: B018
         last[:] = [result]
         return len(turns)

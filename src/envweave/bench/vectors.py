@@ -1,4 +1,4 @@
-"""Many environments: every way to run them here, and Gymnasium's own vectors beside."""
+"""Vectors to measure: every way to run one here, and Gymnasium's own vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave.registry import EnvSpec, build
 from envweave.registry.plugins import BACKENDS, plugin_names
 
 _BATCHES = 32
-"""How many batches of actions are drawn ahead; they are taken in turn."""
+"""Number of batches of actions that are drawn ahead and used in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class VectorVariant:
 
     Attributes:
         backend: As `make_vector` takes it, or `gymnasium`.
-        mode: As `make_vector` takes it; of Gymnasium's, `sync` or `async`.
+        mode: As `make_vector` takes it; for Gymnasium, `sync` or `async`.
     """
 
     backend: str
@@ -33,19 +33,19 @@ class VectorVariant:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name in the results."""
         return self.backend if self.mode is None else f"{self.backend} {self.mode}"
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is not Gymnasium's."""
+        """Whether it is a vector of envweave."""
         return self.backend != "gymnasium"
 
 
 def ways_for(
     env_id: str, *, is_async: bool, backend: str | None, mode: str | None
 ) -> list[VectorVariant]:
-    """Return the ways to run an environment that make sense, or those that were asked for."""
+    """Return the ways to run a vector that make sense, or the one that the arguments name."""
     if backend is not None or mode is not None:
         return [VectorVariant(backend or "inproc", mode)]
     ways = [VectorVariant("inproc", "async")] if is_async else [VectorVariant("inproc", "serial")]
@@ -60,7 +60,7 @@ def ways_for(
 
 @final
 class OurVector:
-    """A vector of ours, whose episodes have begun."""
+    """A vector of envweave, whose episodes have begun."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class OurVector:
         self._actions: Iterator[Any] = iter(())
 
     def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:
-        """Return what steps all environments once a call, and reads what a learner reads.
+        """Return a candidate that steps all environments once per call and reads the results.
 
         Args:
-            name: What to call it.
-            make_chooser: Makes what chooses actions.
-            by_step: Whether to choose anew at each step, rather than ahead.
+            name: Its name in the results.
+            make_chooser: Makes choosers of actions.
+            by_step: Whether to choose at each step rather than ahead.
         """
         choose = make_chooser(self._venv.action_spec)
 
@@ -110,7 +110,7 @@ class OurVector:
 
     def _step(self) -> int:
         batch = self._batch = self._venv.step(next(self._actions))
-        batch.current  # noqa: B018 - columns are made when looked at
+        batch.current  # noqa: B018 - columns are created when read
         batch.successor  # noqa: B018
         batch.reward  # noqa: B018
         batch.terminated  # noqa: B018
@@ -156,19 +156,19 @@ class GymnasiumVector:
         self._actions = itertools.cycle(drawn)
         self._over = np.zeros(num_envs, np.bool_)
 
-    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:  # noqa: ARG002 - as ours
-        """Return what steps all environments once a call, with actions drawn by Gymnasium."""
+    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:  # noqa: ARG002 - the signature of OurVector
+        """Return a candidate that steps all environments, with actions drawn by Gymnasium."""
         return Candidate(name, self._step)
 
     def _step(self) -> int:
         _, _, terminated, truncated, _ = self._venv.step(next(self._actions))
-        # Where an episode was over, this call reset it, and took no step.
+        # If an episode was over, this call reset it and took no step.
         taken = len(self._over) - int(np.count_nonzero(self._over))
         self._over = terminated | truncated
         return taken
 
     def close(self) -> None:
-        """Close the vector, and end its processes."""
+        """Close the vector and end its processes."""
         self._venv.close()
 
 

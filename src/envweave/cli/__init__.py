@@ -12,11 +12,11 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 means success, 1 that an environment failed or a check did, 2 a mistake in what was
-    asked, 130 that the user interrupted it.
+    0 means success, 1 that an environment or a check failed, 2 invalid arguments, 130 that the
+    user interrupted it.
 
     Args:
-        arguments: What follows the command's name; those of this process by default.
+        arguments: The arguments after the command's name; default: those of this process.
     """
     if any(importlib.util.find_spec(name) is None for name in ("typer", "rich")):
         sys.stderr.write(
@@ -27,5 +27,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from envweave.cli.app import run
 
         return run(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:  # before or after the command itself, which handles its own
+    except KeyboardInterrupt:  # outside the command, which handles its own
         return 130

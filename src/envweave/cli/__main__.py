@@ -1,4 +1,4 @@
-"""`python -m envweave.cli`: the command, where no script is installed."""
+"""`python -m envweave.cli`: the command without its script."""
 
 from __future__ import annotations
 

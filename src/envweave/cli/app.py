@@ -1,4 +1,4 @@
-"""The root of the command: its options, its commands, and how mistakes are told."""
+"""The root of the command: its options, its commands, and how errors are printed."""
 
 import contextlib
 import logging
@@ -29,8 +29,8 @@ from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
 
-An environment has an ID: a name that an installed package announces (counter-v0), or a scheme
-and where to look (gym://CartPole-v1, pkg://my_module:MyEnv). `envweave list` shows what is there.
+An environment has an ID: a name registered by an installed package (counter-v0), or a scheme and
+a location (gym://CartPole-v1, pkg://my_module:MyEnv). `envweave list` shows the names.
 """
 
 _EPILOG = """[bold]Examples[/bold]
@@ -54,7 +54,7 @@ envweave train lineworld --num-envs 16 --episodes 400
 Every command takes --json and --help.
 """
 
-# From some release on typer brings a click of its own, so the base of its errors is found here.
+# Newer releases of typer bundle their own click, so the base of its errors is looked up here.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -67,38 +67,46 @@ app = typer.Typer(
 )
 
 
-_COMMANDS: dict[str, Callable[..., Any]] = {
-    "list": list_command.list_command,
-    "info": info.info_command,
-    "check": check.check_command,
-    "run": run_command.run_command,
-    "serve": serve.serve_command,
-    "build": build.build_command,
-    "deploy": deploy.deploy_command,
-    "bench": bench.bench_command,
-    "doctor": doctor.doctor_command,
+_COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Use": {
+        "list": list_command.list_command,
+        "info": info.info_command,
+        "run": run_command.run_command,
+    },
+    "Build": {
+        "check": check.check_command,
+        "bench": bench.bench_command,
+        "build": build.build_command,
+    },
+    "Operate": {
+        "serve": serve.serve_command,
+        "deploy": deploy.deploy_command,
+        "doctor": doctor.doctor_command,
+    },
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name, help=output.reflow(_command.__doc__ or ""))(_command)
-app.add_typer(train.app, name="train")
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        _help = output.reflow(_command.__doc__ or "")
+        app.command(_name, help=_help, rich_help_panel=_panel)(_command)
+app.add_typer(train.app, name="train", rich_help_panel="Use")
 
 
 @dataclass
 class Settings:
-    """What the root's options say.
+    """The options of the root command.
 
     Attributes:
-        debug: Whether mistakes show their traceback.
-        log: Where envweave's own log goes. A failed episode is logged with its traceback, and
-            commands tell it in their own words, so without `debug` little comes through.
+        debug: Whether errors are shown with their traceback.
+        log: Handler of envweave's own log. A failed episode is logged with its traceback, while
+            commands print a short message, so without `debug` only critical records pass.
     """
 
     debug: bool = False
     log: logging.Handler = field(default_factory=logging.StreamHandler)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         sys.stdout.write(f"envweave {__version__}\n")
         raise typer.Exit
 
@@ -107,7 +115,7 @@ def _show_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     debug: Annotated[
-        bool, typer.Option("--debug", metavar="", help="Show tracebacks and what is logged.")
+        bool, typer.Option("--debug", metavar="", help="Show tracebacks and log records.")
     ] = False,
     version: Annotated[  # noqa: ARG001 - handled by its callback
         bool,
@@ -131,7 +139,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
     _find_modules_here()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # a stand-in without an encoding
+        with contextlib.suppress(AttributeError):  # a replacement stream without an encoding
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     settings = Settings()
     try:
@@ -139,8 +147,8 @@ def run(arguments: Sequence[str]) -> int:
             code = _invoke(arguments, settings)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _leave_the_pipe()
-    except SystemExit as stop:  # typer and rich leave so when the reader of a pipe has gone
+        return _discard_output()
+    except SystemExit as stop:  # typer and rich exit this way when the pipe is closed
         return stop.code if isinstance(stop.code, int) else 1
     return code
 
@@ -152,7 +160,7 @@ def _invoke(arguments: Sequence[str], settings: Settings) -> int:
             list(arguments), prog_name="envweave", standalone_mode=False, obj=settings
         )
     except _ClickError as error:
-        return _tell_usage(error)
+        return _print_usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
@@ -166,8 +174,8 @@ def _invoke(arguments: Sequence[str], settings: Settings) -> int:
         if settings.debug:
             raise
         output.error_line(
-            f"Unexpected {format_error(error)}. To see where it comes from: "
-            f"envweave --debug {shlex.join(arguments)} (and if that is envweave, please report it)"
+            f"Unexpected {format_error(error)}. For the traceback, run: "
+            f"envweave --debug {shlex.join(arguments)} (if it ends in envweave, please report it)"
         )
         return 1
     return code if isinstance(code, int) else 0
@@ -185,7 +193,7 @@ def _logged_to(handler: logging.Handler) -> Iterator[None]:
         logger.propagate = propagated
 
 
-def _tell_usage(error: Exception) -> int:
+def _print_usage_error(error: Exception) -> int:
     message = error.format_message()  # type: ignore[attr-defined] # every click error has it
     output.error_line(message)
     context = getattr(error, "ctx", None)
@@ -195,16 +203,16 @@ def _tell_usage(error: Exception) -> int:
 
 
 def _find_modules_here() -> None:
-    """Let `pkg://` find modules of the current directory, as `python -m` does."""
-    with contextlib.suppress(FileNotFoundError):  # the directory was removed under our feet
+    """Let `pkg://` import modules of the current directory, as `python -m` does."""
+    with contextlib.suppress(FileNotFoundError):  # the current directory was removed
         here = os.getcwd()  # noqa: PTH109 - as the interpreter writes it
         if not sys.flags.safe_path and here not in sys.path[:1]:
             sys.path.insert(0, here)
 
 
-def _leave_the_pipe() -> int:
-    """Send what is still buffered nowhere, so that the interpreter's exit is quiet too."""
+def _discard_output() -> int:
+    """Discard what is still buffered, so that the interpreter exits without an error."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
     return 1

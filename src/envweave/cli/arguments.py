@@ -33,8 +33,8 @@ Keywords = Annotated[
         "--arg",
         "-a",
         metavar="NAME=VALUE",
-        help="A keyword for the environment's constructor; may be given several times. "
-        "VALUE is read as JSON where it is JSON.",
+        help="A keyword argument of the environment's constructor; repeatable. VALUE is parsed as "
+        "JSON if it is valid JSON, else taken as text.",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ Keywords = Annotated[
 Backend = Annotated[
     str | None,
     typer.Option(
-        help="Where the environment runs; inproc, unless its ID says where, if left out.",
+        help="Where the environment runs; default: what its ID says, else inproc.",
         metavar="NAME",
     ),
 ]
@@ -58,10 +58,10 @@ Install = Annotated[
 
 
 def installed(env_id: str, install: str) -> str:
-    """Return an ID whose package, if it needs one, is installed, and with its version.
+    """Return the ID with its version, after its package, if it needs one, is installed.
 
     Raises:
-        InstallError: The package is missing, and may not or cannot be installed.
+        InstallError: The package is missing and cannot be installed, or that is not allowed.
     """
     if install == "never" and "/" not in env_id:
         return env_id
@@ -75,24 +75,26 @@ def installed(env_id: str, install: str) -> str:
     return spec.id
 
 
-def backend_of(env_id: str, given: str | None) -> str:
-    """Return where an environment runs."""
+def backend_of(env_id: str, backend: str | None) -> str:
+    """Return the backend that an environment runs on."""
     import envweave as ew
 
-    return given or ew.spec(env_id).backend or "inproc"
+    return backend or ew.spec(env_id).backend or "inproc"
 
 
-def read_keywords(given: list[str] | None) -> dict[str, Any]:
-    """Return `NAME=VALUE` options as keywords.
+def read_keywords(arguments: list[str] | None) -> dict[str, Any]:
+    """Return `NAME=VALUE` options as keyword arguments.
 
     Raises:
         typer.BadParameter: One has no name or no value.
     """
     keywords: dict[str, Any] = {}
-    for one in given or []:
-        name, separator, value = one.partition("=")
+    for argument in arguments or []:
+        name, separator, value = argument.partition("=")
         if not separator or not name.isidentifier():
-            raise typer.BadParameter(f"--arg {one!r} is not NAME=VALUE, as in --arg done_at=5.")
+            raise typer.BadParameter(
+                f"--arg {argument!r} is not NAME=VALUE, as in --arg done_at=5."
+            )
         try:
             keywords[name] = json.loads(value)
         except ValueError:

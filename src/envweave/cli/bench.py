@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from envweave.bench.solo import Rate
 
 
+SHORT_EPISODE = 20
+"""Below this mean length of an episode, its end and reset dominate the figures."""
+
+
 def bench_command(
     env_id: arguments.EnvId,
     num_envs: Annotated[
         list[int] | None,
         typer.Option(
-            help="How many environments a vector has; may be given several times. 16 and 64 if "
-            "left out.",
+            help="Number of environments in a vector; repeatable. Default: 16 and 64.",
             metavar="N",
             min=1,
             show_default=False,
@@ -28,7 +31,7 @@ def bench_command(
     backend: Annotated[
         str | None,
         typer.Option(
-            help="Measure only where this runs. Left out, all that apply are measured.",
+            help="Measure only this backend; default: all that apply.",
             metavar="NAME",
             show_default=False,
         ),
@@ -36,7 +39,7 @@ def bench_command(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="Measure vectors only in this mode: serial, threads or async.",
+            help="Measure only vectors in this mode: serial, threads or async.",
             metavar="NAME",
             show_default=False,
         ),
@@ -44,24 +47,24 @@ def bench_command(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="How many steps each repeat takes. Left out, as many as fit its time.",
+            help="Steps per repeat; default: as many as fit its time.",
             metavar="N",
             min=1,
             show_default=False,
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long each repeat takes.", metavar="S", min=0.001)
+        float, typer.Option(help="Duration of each repeat.", metavar="S", min=0.001)
     ] = 0.2,
     repeats: Annotated[
         int,
-        typer.Option(help="How often each is measured; all take turns.", metavar="N", min=1),
+        typer.Option(help="Number of repeats; all candidates take turns.", metavar="N", min=1),
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Where randomness begins.", metavar="N", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N", min=0)] = 0,
     memory: Annotated[
         bool,
         typer.Option(
-            help="Find out what memory an environment takes; this starts a process each.",
+            help="Measure the memory of an environment; this starts further processes.",
             metavar="",
         ),
     ] = True,
@@ -71,9 +74,9 @@ def bench_command(
 ) -> int:
     """Measure how fast an environment is: alone, through make, and in vectors.
 
-    Actions are drawn at random. The same episodes are played by the author's code alone and
-    through make, so that the difference is what make adds to a step. Vectors run in every way
-    that applies here; a gym:// environment also in Gymnasium's own.
+    Actions are random. The same episodes are played by the author's code alone and through make,
+    so the difference is what make adds to a step. Vectors run in every way that applies here; a
+    gym:// environment also in Gymnasium's own vectors.
     """
     from envweave.bench.report import BenchPlan
 
@@ -94,7 +97,7 @@ def bench_command(
     if json:
         output.write_json(figures.as_json())
     else:
-        _print_solo(figures)
+        print_solo(figures)
         _print_vectors(figures)
         _print_machine(figures)
     return 0
@@ -114,14 +117,17 @@ def _measure(plan: BenchPlan) -> BenchReport:
         return measure_all(plan, script, make_chooser, advance)
 
 
-def _print_solo(figures: BenchReport) -> None:
+def print_solo(figures: BenchReport) -> None:
+    """Print how fast one environment is, and where the time of a step goes."""
+    from envweave.bench.report import ENVWEAVE
+
     solo = figures.solo
     shown = output.table(
         "one environment",
         "steps/s",
         "spread",
-        "µs a step",
-        numeric=("steps/s", "spread", "µs a step"),
+        "µs per step",
+        numeric=("steps/s", "spread", "µs per step"),
     )
     for name, rate in solo.rates.items():
         shown.add_row(name, f"{rate.median:,.0f}", _spread(rate), f"{rate.step_us:,.2f}")
@@ -130,16 +136,37 @@ def _print_solo(figures: BenchReport) -> None:
     output.print_table(f"{figures.plan.env_id}, {_turns(figures.plan)}", shown)
     for name, problem in solo.failures.items():
         output.console().print(f"{name}: {problem}", soft_wrap=True)
+    noise = solo.is_overhead_within_noise
     if solo.overhead_us is not None:
         added = solo.overhead_us
+        amount = "nothing measurable" if noise else f"{added.median:.2f} µs"
         output.console().print(
-            f"\nmake adds {added.median:.2f} µs to a step ({added.low:.2f} to {added.high:.2f})."
+            f"\nmake adds {amount} to a step ({added.low:.2f} to {added.high:.2f} µs)."
         )
+    _print_episode_length(solo.mean_length)
     total = sum(solo.parts_us.values())
-    shown = output.table("part", "µs a step", "share", numeric=("µs a step", "share"))
+    shown = output.table("part", "µs per step", "share", numeric=("µs per step", "share"))
     for name, part_us in solo.parts_us.items():
-        shown.add_row(name, f"{part_us:,.2f}", f"{part_us / total:.0%}" if total else "–")
+        if noise and name == ENVWEAVE:
+            shown.add_row(name, "within noise", "–")
+        else:
+            shown.add_row(name, f"{part_us:,.2f}", f"{part_us / total:.0%}" if total else "–")
     output.print_table("Where the time goes", shown)
+
+
+def _print_episode_length(mean_length: float | None) -> None:
+    where = output.console()
+    if mean_length is None:
+        where.print("No episode ended while the steps were recorded.")
+        return
+    where.print(f"Episodes have {mean_length:,.1f} steps on average.")
+    if mean_length < SHORT_EPISODE:
+        where.print(
+            "Hint: with episodes this short, their ends and resets are a large part of the figures. "
+            "To measure steps, make episodes longer with a keyword of the environment, as in "
+            "-a done_at=100000.",
+            style="yellow",
+        )
 
 
 def _print_vectors(figures: BenchReport) -> None:
@@ -156,7 +183,7 @@ def _print_vectors(figures: BenchReport) -> None:
             one.way.name,
             f"{one.rate.median:,.0f}",
             _spread(one.rate),
-            _in_words(one.env_bytes),
+            _format_bytes(one.env_bytes),
         )
     output.print_table("Vectors", shown)
     for note in notes:
@@ -187,7 +214,7 @@ def _spread(rate: Rate) -> str:
     return f"{rate.low:,.0f}–{rate.high:,.0f}"
 
 
-def _in_words(size: float | None) -> str:
+def _format_bytes(size: float | None) -> str:
     if size is None:
         return "–"
     for unit in ("B", "kB"):

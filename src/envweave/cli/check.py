@@ -1,4 +1,4 @@
-"""`envweave check`: whether an environment keeps the promises."""
+"""`envweave check`: whether an environment keeps every promise."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _STYLES = {"passed": "green", "failed": "red", "skipped": "dim"}
 
 def check_command(
     env_id: arguments.EnvId,
-    seed: Annotated[int, typer.Option(help="Where randomness begins.", metavar="N", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", metavar="N", min=0)] = 0,
     episodes: Annotated[
         int,
-        typer.Option(help="Check so many times, with a seed more each time.", metavar="N", min=1),
+        typer.Option(help="Number of runs; each uses the next seed.", metavar="N", min=1),
     ] = 1,
     max_steps: Annotated[
-        int, typer.Option(help="How long to wait for the end of an episode.", metavar="N", min=1)
+        int,
+        typer.Option(
+            help="Maximum number of steps to wait for the end of an episode.", metavar="N", min=1
+        ),
     ] = 1000,
     backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
@@ -35,8 +38,8 @@ def check_command(
 ) -> int:
     """Check that an environment keeps every promise a caller relies on.
 
-    Actions are drawn at random. Exits with 1 if a promise is broken; one that says nothing
-    about this environment is skipped.
+    Actions are random. Exits with 1 if a promise is broken; promises that do not apply to this
+    environment are skipped.
     """
     keywords = arguments.read_keywords(arg)
     with output.stdout_reserved(json):
@@ -68,7 +71,7 @@ def check_command(
 
 @contextlib.contextmanager
 def _warnings_of(name: str) -> Iterator[list[str]]:
-    """Keep what a logger warns of, which would be lost between the lines of a progress bar."""
+    """Collect the warnings of a logger, which would be lost in the progress bar."""
     notes: list[str] = []
     logger = logging.getLogger(name)
 
@@ -106,7 +109,7 @@ def _check(
 
 
 def _worse(first: CheckOutcome | None, second: CheckOutcome) -> CheckOutcome:
-    """Return what counts of two runs of one check: broken once is broken, kept beats skipped."""
+    """Return the decisive outcome of two runs of a check: failed over passed over skipped."""
     order = ("skipped", "passed", "failed")
     if first is None or order.index(second.status) > order.index(first.status):
         return second
@@ -123,10 +126,10 @@ def _print_outcomes(title: str, outcomes: list[CheckOutcome]) -> None:
     shown = output.table("", "promise")
     for outcome in outcomes:
         style = _STYLES[outcome.status]
-        said = Text(outcome.promise or outcome.name.replace("_", " "))
+        text = Text(outcome.promise or outcome.name.replace("_", " "))
         if outcome.detail:
-            said.append(f"\n{outcome.detail}", style=style)
-        shown.add_row(Text(marks[outcome.status], style=style), said)
+            text.append(f"\n{outcome.detail}", style=style)
+        shown.add_row(Text(marks[outcome.status], style=style), text)
     output.print_table(title, shown)
     where.print()
     counts = Counter(outcome.status for outcome in outcomes)

@@ -1,15 +1,15 @@
-"""What a container of ours runs: the server of one environment, told by environment variables.
+"""The server in our container images, configured by environment variables.
 
     docker run --rm -p 127.0.0.1:8000:8000 -e ENVWEAVE_TOKEN=… echo-env:latest
 
 | variable | |
 |---|---|
-| `ENVWEAVE_ENV` | what to serve; the image says it |
-| `ENVWEAVE_TOKEN` | what callers must show |
-| `ENVWEAVE_CONFIG` | more, as one JSON object with the keys of `envweave.cli.server_main` |
-| `ENVWEAVE_UDS` | a path: listen on a unix socket there, which all can use who reach it |
+| `ENVWEAVE_ENV` | the environment to serve; set by the image |
+| `ENVWEAVE_TOKEN` | the token that clients must send |
+| `ENVWEAVE_CONFIG` | further settings: a JSON object with the keys of `envweave.cli.server_main` |
+| `ENVWEAVE_UDS` | path of a unix socket to listen on, usable by every user that can reach it |
 
-Without more it listens on port 8000 of every address of the container.
+By default it listens on port 8000 of every address of the container.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import Any
 
 from envweave.errors import EnvWeaveError, OptionError
 
-_FAULT = "envweave-fault: "  # as whoever reads the log looks for it
+_FAULT = "envweave-fault: "  # the reader of the log searches for it
 
 
 def read(variables: MutableMapping[str, str]) -> dict[str, Any]:
-    """Return the configuration in some variables; the token is taken out of them.
+    """Return the configuration from environment variables, and remove the token from them.
 
     Raises:
-        OptionError: They tell of no environment, or cannot be read.
+        OptionError: They name no environment, or are invalid.
     """
     try:
         more = json.loads(variables.get("ENVWEAVE_CONFIG") or "{}")
     except ValueError as error:
-        raise OptionError(f"ENVWEAVE_CONFIG is no JSON: {error}.") from None
+        raise OptionError(f"ENVWEAVE_CONFIG is not valid JSON: {error}.") from None
     if not isinstance(more, dict):
-        raise OptionError(f"ENVWEAVE_CONFIG is {more!r}, and must be a JSON object.")
+        raise OptionError(f"ENVWEAVE_CONFIG must be a JSON object, got {more!r}.")
     config: dict[str, Any] = {"host": "0.0.0.0", "port": 8000, **more}  # noqa: S104 - a container's
     if variables.get("ENVWEAVE_ENV"):
         config.setdefault("id", variables["ENVWEAVE_ENV"])
     if "id" not in config:
         raise OptionError(
-            "ENVWEAVE_ENV is not set, so that there is nothing to serve. Set it to an "
-            "environment's ID, in the image or with `docker run -e`."
+            "ENVWEAVE_ENV is not set, so there is nothing to serve. Set it to the ID of an "
+            "environment, in the image or with `docker run -e`."
         )
     if variables.get("ENVWEAVE_UDS"):
         config |= {"uds": variables["ENVWEAVE_UDS"], "uds_mode": 0o666}
-    # What the environment's own code can read, a model that it runs may see.
+    # Whatever the environment's code can read, a model that it runs may see.
     token = variables.pop("ENVWEAVE_TOKEN", "").strip()
     if token:
         config["options"] = {"token": token, **(config.get("options") or {})}
@@ -55,12 +55,12 @@ def read(variables: MutableMapping[str, str]) -> dict[str, Any]:
 
 
 def main(write: Callable[[str], Any] = sys.stderr.write) -> int:
-    """Serve as the variables say, and return the exit code: 2 for a mistake in them."""
-    from envweave.cli.server_main import serve_as_told
+    """Serve what the variables say; return the exit code, 2 if they are invalid."""
+    from envweave.cli.server_main import serve_config
     from envweave.wire.faults import fault_of
 
     try:
-        return serve_as_told(read(os.environ))
+        return serve_config(read(os.environ))
     except EnvWeaveError as error:
         fault = fault_of(error)
         write(f"Error: {' '.join(str(error).split())}\n")

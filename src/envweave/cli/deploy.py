@@ -1,4 +1,4 @@
-"""`envweave deploy`: an environment's server in a Kubernetes cluster, to stay."""
+"""`envweave deploy`: deploy the server of an environment to a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -21,48 +21,44 @@ def deploy_command(
     image: Annotated[
         str | None,
         typer.Option(
-            help="The image that serves it, as the cluster finds it; NAME-env:latest if left out.",
+            help="Image that serves it, as the cluster pulls it; default: NAME-env:latest.",
             metavar="IMAGE",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="What it is called in the cluster; by its ID if left out."),
+        typer.Option(help="Name in the cluster; default: from the ID."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="Where; where the current context says if left out.")
+        str | None, typer.Option(help="Namespace; default: that of the current context.")
     ] = None,
-    memory: Annotated[
-        str, typer.Option(help="How much memory it may have.", metavar="SIZE")
-    ] = "2g",
-    cpus: Annotated[
-        float, typer.Option(help="How many cores' worth of time.", metavar="N", min=0.01)
-    ] = 2.0,
+    memory: Annotated[str, typer.Option(help="Memory limit.", metavar="SIZE")] = "2g",
+    cpus: Annotated[float, typer.Option(help="CPU limit, in cores.", metavar="N", min=0.01)] = 2.0,
     max_sessions: Annotated[
         int | None,
-        typer.Option(help="How many sessions there may be at once.", metavar="N", min=1),
+        typer.Option(help="Maximum number of concurrent sessions.", metavar="N", min=1),
     ] = None,
     runtime_class: Annotated[
-        str | None, typer.Option(help="What runs it, such as gvisor.", metavar="NAME")
+        str | None, typer.Option(help="Runtime class, such as gvisor.", metavar="NAME")
     ] = None,
     arg: arguments.Keywords = None,
     kubeconfig: Annotated[
         str | None,
-        typer.Option(help="The file that tells of the cluster; KUBECONFIG if left out."),
+        typer.Option(help="Path of the kubeconfig file; default: KUBECONFIG."),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Which of the file's contexts.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig file.")] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", metavar="", help="Print the manifests, and change nothing."),
+        typer.Option("--dry-run", metavar="", help="Print the manifests and change nothing."),
     ] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Serve an environment in a Kubernetes cluster, until it is deleted there.
+    """Serve an environment in a Kubernetes cluster until it is deleted there.
 
-    It is a deployment of one pod, a service, and a secret with the token that callers must show:
-    ENVWEAVE_TOKEN if that is set, else the one it has already, else one that nobody can guess.
-    What is deployed anew is started anew if anything has changed. With --dry-run nothing but the
-    manifests is printed, for `kubectl apply -f -`.
+    Creates a deployment of one pod, a service, and a secret with the token that clients must
+    send: ENVWEAVE_TOKEN if that is set, else the existing one, else a random one. Deploying again
+    restarts the pod if anything has changed. With --dry-run only the manifests are printed, for
+    `kubectl apply -f -`.
     """
     from envweave.providers.kubernetes.deployment import apply, as_yaml, objects, token_of
     from envweave.providers.kubernetes.options import KubernetesOptions
@@ -70,8 +66,8 @@ def deploy_command(
     called = _name_of(env_id) if name is None else name
     if not _NAME.fullmatch(called):
         raise OptionError(
-            f"--name {called!r} is no name for a service in a cluster: a letter, then lower-case "
-            "letters, digits and '-', at most 63 in all."
+            f"--name {called!r} is not a valid service name: it must begin with a lower-case "
+            "letter, and have only lower-case letters, digits and '-', 63 at most."
         )
     options = KubernetesOptions(
         memory=memory,
@@ -110,22 +106,22 @@ def deploy_command(
         where.print(line, soft_wrap=True)
     space = f"--namespace {cluster.namespace}"
     for line in (
-        f"In the cluster it is at {url}.",
-        f"When it is there: kubectl {space} rollout status deployment/{called}",
+        f"URL in the cluster: {url}",
+        f"Status: kubectl {space} rollout status deployment/{called}",
         f"From here: kubectl {space} port-forward service/{called} {options.port}:{options.port}",
-        f"Its token: kubectl {space} get secret {called} "
+        f"Token: kubectl {space} get secret {called} "
         "-o jsonpath='{.data.ENVWEAVE_TOKEN}' | base64 -d",
-        f"Its end: kubectl {space} delete deployment,service,secret {called}",
+        f"Remove: kubectl {space} delete deployment,service,secret {called}",
     ):
         where.print(line, soft_wrap=True)
     return 0
 
 
 def _name_of(env_id: str) -> str:
-    """Return what an environment is called in a cluster."""
+    """Return the name of an environment in a cluster."""
     found = _NOT_IN_NAMES.sub("-", env_id.lower()).strip("-")[:50].rstrip("-")
     if not found or not found[0].isalpha():
-        raise OptionError(f"{env_id!r} makes no name for a service in a cluster. Say --name.")
+        raise OptionError(f"No service name can be made from {env_id!r}. Pass --name.")
     return found
 
 
@@ -134,5 +130,5 @@ def _image_of(env_id: str) -> str:
 
     found = image_of(env_id)
     if found is None:
-        raise OptionError(f"Which image has {env_id!r}? Say --image.")
+        raise OptionError(f"No image is known for {env_id!r}. Pass --image.")
     return found

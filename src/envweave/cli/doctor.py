@@ -7,15 +7,20 @@ import os
 import platform
 import re
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from envweave.cli import arguments, output
-from envweave.errors import format_error
+from envweave.errors import EnvWeaveError, format_error
 
 if TYPE_CHECKING:
     from envweave.cli.inspect_plugins import PluginStatus
+
+PROBE_S = 5.0
+"""How long a Docker engine or a cluster may take to answer before it counts as unavailable."""
 
 _NOT_FOR_USERS = {"all", "dev", "docs"}
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(?:\[[^]]*])?\s*(?P<bounds>[^;]*)(?:;(?P<only>.*))?$")
@@ -26,9 +31,9 @@ class Dependency:
     """A package that envweave needs.
 
     Attributes:
-        name: As it is installed.
-        version: The installed one; `None` if there is none.
-        problem: Why it is of no use; `None` if it is.
+        name: Name of the distribution.
+        version: The installed version; `None` if it is not installed.
+        problem: Why it cannot be used; `None` if it can.
     """
 
     name: str
@@ -42,9 +47,9 @@ class Extra:
 
     Attributes:
         name: As in `envweave[name]`.
-        installed: Whether all it needs is there.
+        installed: Whether all its dependencies are installed.
         install: The command that installs it.
-        needs: What it needs.
+        needs: Its dependencies.
     """
 
     name: str
@@ -56,8 +61,10 @@ class Extra:
 def doctor_command(json: arguments.Json = False) -> int:
     """Show what this machine can run, and what to install for the rest.
 
-    Exits with 1 if a part of the core or an installed plug-in is broken. An extra that is not
-    installed is no fault, nor is a machine that cannot put up the sandbox's walls.
+    The Docker engine and the Kubernetes cluster are contacted, for a few seconds at most.
+
+    Exits with 1 if a part of the core or an installed plug-in is broken. A missing extra, Docker
+    engine, cluster or sandbox is reported but is not an error.
     """
     with output.stdout_reserved(json):
         report = _examine()
@@ -71,18 +78,28 @@ def doctor_command(json: arguments.Json = False) -> int:
 def _examine() -> dict[str, Any]:
     from envweave import __version__
     from envweave.cli.doctor_sandbox import examine_sandbox
-    from envweave.cli.inspect_plugins import look_at_env, look_at_plugin
+    from envweave.cli.inspect_plugins import inspect_env, inspect_plugin
     from envweave.registry import Registry
     from envweave.registry.plugins import BACKENDS, RESOLVERS, plugin_names
 
+    probes = {name: _Probe(check) for name, check in _CHECKS.items()}
     core, extras = _requirements()
     plugins = {
-        "backends": [look_at_plugin(BACKENDS, name) for name in plugin_names(BACKENDS)],
-        "schemes": [look_at_plugin(RESOLVERS, name) for name in plugin_names(RESOLVERS)],
-        "environments": [look_at_env(spec) for spec in Registry().list()],
+        "backends": [inspect_plugin(BACKENDS, name) for name in plugin_names(BACKENDS)],
+        "schemes": [inspect_plugin(RESOLVERS, name) for name in plugin_names(RESOLVERS)],
+        "environments": [inspect_env(spec) for spec in Registry().list()],
     }
     missing = {extra.name: extra.install for extra in extras if not extra.installed}
-    report = {kind: [_health(one, missing) for one in found] for kind, found in plugins.items()}
+    unavailable = {
+        name: reason
+        for service, names in _USED_BY.items()
+        if (reason := probes[service].result()) is not None
+        for name in names
+    }
+    report = {
+        kind: [_health(plugin, missing, unavailable) for plugin in found]
+        for kind, found in plugins.items()
+    }
     sound = all(one["status"] != "broken" for found in report.values() for one in found)
     return {
         "ok": sound and all(one.problem is None for one in core),
@@ -98,35 +115,88 @@ def _examine() -> dict[str, Any]:
     }
 
 
-def _health(found: PluginStatus, missing: dict[str, str]) -> dict[str, Any]:
-    """Return a plug-in's state. One named as an extra that is missing waits for that extra."""
-    if found.name in missing:
-        status, detail = "missing", missing[found.name]
-    elif found.error is not None:
-        status, detail = "broken", found.error
+def _health(
+    plugin: PluginStatus, missing: dict[str, str], unavailable: dict[str, str]
+) -> dict[str, Any]:
+    """Return a plug-in's state. A plug-in with the name of a missing extra needs that extra."""
+    if plugin.name in missing:
+        status, detail = "missing", missing[plugin.name]
+    elif plugin.error is not None:
+        status, detail = "broken", plugin.error
+    elif plugin.name in unavailable:
+        status, detail = "unavailable", unavailable[plugin.name]
     else:
         status, detail = "ready", ""
     return {
-        "name": found.name,
+        "name": plugin.name,
         "status": status,
         "detail": detail,
-        "defined_in": found.defined_in,
+        "defined_in": plugin.defined_in,
     }
 
 
+class _Probe:
+    """Contacts a service in a thread, so that one that hangs costs `PROBE_S` and no more."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._problem: str | None = f"It did not answer within {PROBE_S:g} s."
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._check()
+        except EnvWeaveError as error:
+            self._problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a third party's client
+            self._problem = format_error(error)
+        else:
+            self._problem = None
+
+    def result(self) -> str | None:
+        """Return why the service cannot be used; `None` if it can."""
+        self._thread.join(PROBE_S)
+        return self._problem
+
+
+def _check_docker() -> None:
+    from envweave.providers.docker.engine import Engine
+
+    Engine().close()
+
+
+def _check_kubernetes() -> None:
+    from envweave.providers.kubernetes.cluster import Cluster, NoSuchObjectError
+
+    cluster = Cluster()
+    try:
+        # The backend needs pods, so asking for one tests the permission too.
+        cluster.get("pods", "envweave-doctor", timeout_s=PROBE_S)
+    except NoSuchObjectError:
+        pass
+    finally:
+        cluster.close()
+
+
+_CHECKS = {"docker": _check_docker, "kubernetes": _check_kubernetes}
+_USED_BY = {"docker": ("docker", "docker_http"), "kubernetes": ("kubernetes",)}
+"""The backends and schemes that need each service."""
+
+
 def _requirements() -> tuple[list[Dependency], list[Extra]]:
-    """Return what the core needs, and each extra, as the installed package declares them."""
+    """Return the dependencies of the core, and each extra, as the installed package declares."""
     core: list[Dependency] = []
     extras: dict[str, list[Dependency]] = {}
     for requirement in metadata.requires("envweave") or []:
         parsed = _REQUIREMENT.match(requirement)
         assert parsed is not None, requirement
-        wanted_by = re.search(r"""extra\s*==\s*['"]([^'"]+)""", parsed["only"] or "")
-        if wanted_by is None:
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", parsed["only"] or "")
+        if extra is None:
             core.append(_dependency(parsed["name"], parsed["bounds"], load=True))
-        elif wanted_by[1] not in _NOT_FOR_USERS:
+        elif extra[1] not in _NOT_FOR_USERS:
             needed = _dependency(parsed["name"], parsed["bounds"], load=False)
-            extras.setdefault(wanted_by[1], []).append(needed)
+            extras.setdefault(extra[1], []).append(needed)
     return core, [
         Extra(
             name,
@@ -149,13 +219,13 @@ def _dependency(name: str, bounds: str, *, load: bool) -> Dependency:
     if load:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - somebody's package, as it is imported
+        except Exception as error:  # noqa: BLE001 - importing runs a third party's code
             return Dependency(name, version, format_error(error))
     return Dependency(name, version, None)
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, without zeros at the end."""
+    """Return the leading numbers of a version, without trailing zeros."""
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     parts = [int(part) for part in numbers[0].split(".")] if numbers else []
     while parts and parts[-1] == 0:
@@ -164,7 +234,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     else:  # noqa: RET505 - the type checker knows platforms by their branches
@@ -199,24 +269,30 @@ def _print_report(report: dict[str, Any]) -> None:
         _add(shown, extra.installed or None, f"extra: {extra.name}", state)
     for kind, word in (("backends", "backend"), ("schemes", "scheme")):
         for one in report[kind]:
-            ready = {"ready": True, "missing": None, "broken": False}[one["status"]]
-            _add(shown, ready, f"{word}: {one['name']}", one["detail"] or "ready")
+            _add(shown, _mark(one["status"]), f"{word}: {one['name']}", one["detail"] or "ready")
     environments = report["environments"]
     ready_names = [one["name"] for one in environments if one["status"] == "ready"]
     _add(shown, True, "environments", f"{len(ready_names)} ready; see `envweave list`")
     for one in environments:
         if one["status"] != "ready":
-            ready = None if one["status"] == "missing" else False
-            _add(shown, ready, f"environment: {one['name']}", one["detail"])
+            _add(shown, _mark(one["status"]), f"environment: {one['name']}", one["detail"])
     output.print_table("What this machine can run", shown)
     print_sandbox(report["sandbox"])
     where.print()
-    verdict = "Ready." if report["ok"] else "Something is broken; see above."
-    where.print(Text(verdict, style="bold green" if report["ok"] else "bold red"))
+    if not report["ok"]:
+        where.print(Text("Something is broken; see above.", style="bold red"))
+        return
+    absent = [one["name"] for one in report["backends"] if one["status"] != "ready"]
+    verdict = f"Ready, except for the backends {', '.join(absent)}." if absent else "Ready."
+    where.print(Text(verdict, style="bold green"))
+
+
+def _mark(status: str) -> bool | None:
+    return {"ready": True, "broken": False}.get(status)
 
 
 def _add(shown: Any, ready: bool | None, part: str, state: str | None) -> None:
-    """Add a row: ready, broken, or, with `None`, not installed."""
+    """Add a row: ready, broken or, with `None`, not available here."""
     from rich.text import Text
 
     if output.console().options.ascii_only:

@@ -1,4 +1,4 @@
-"""What `envweave doctor` tells of the sandbox: its walls here, and how to get better ones."""
+"""The sandbox section of `envweave doctor`: isolation available here, and how to improve it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def examine_sandbox() -> dict[str, Any]:
-    """Put up the walls, tier by tier, and return what came of it.
+    """Try every isolation tier and return a report.
 
-    The keys are `tier`, the strongest that stands or `None`; `missing`, what that one lacks here;
-    `next`, how to get each stronger one; `tiers`, all that were tried; `users` and `cgroups`;
-    `packages`, what sessions see by default.
+    Its keys are `tier`, the strongest that works or `None`; `missing`, what that tier lacks here;
+    `next`, how to get each stronger tier; `tiers`, all that were tried; `users` and `cgroups`;
+    `packages`, the packages that sessions see by default.
     """
     from envweave import sandbox
 
@@ -27,7 +27,7 @@ def examine_sandbox() -> dict[str, Any]:
     except (EnvWeaveError, OSError) as error:
         return {
             "tier": None,
-            "missing": [f"The walls could not be tried: {format_error(error)}"],
+            "missing": [f"Isolation could not be tested: {format_error(error)}"],
             "next": [],
             "tiers": [],
             "users": None,
@@ -52,7 +52,7 @@ def _way_to(tier: TierReport) -> dict[str, Any]:
 
 
 def _users() -> dict[str, Any]:
-    """Return how many ids sessions can have of their own, or why they have none."""
+    """Return how many separate user IDs sessions can have, or why they have none."""
     from envweave.sandbox.host.users import find_users
 
     found = find_users()
@@ -63,7 +63,7 @@ def _users() -> dict[str, Any]:
 
 
 def _cgroups() -> dict[str, Any]:
-    """Return which cgroups sessions can have, or why they have none, and what to do."""
+    """Return the cgroups that sessions can have, or why they have none and what to do."""
     from envweave.sandbox.doctor.advice import advise_cgroups
     from envweave.sandbox.doctor.machine import machine_facts
     from envweave.sandbox.host.cgroups import find_cgroups
@@ -77,7 +77,7 @@ def _cgroups() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, Any]:
-    """Return what sessions can import by default, and how many distributions they do not see."""
+    """Return what sessions can import by default, and how many distributions are hidden."""
     from importlib import metadata
 
     from envweave.sandbox.host.packages import resolve_packages
@@ -88,34 +88,34 @@ def _packages() -> dict[str, Any]:
 
 
 def print_sandbox(report: dict[str, Any]) -> None:
-    """Print what `examine_sandbox` returned, for people."""
+    """Print a report of `examine_sandbox`."""
     where = output.console()
     where.print()
     where.print("The sandbox", style="bold underline")
     where.print(output.facts(_rows(report)))
     where.print(_listed(report["missing"]))
     for way in report["next"]:
-        where.print(f"Not here: the tier {way['tier']}. {_sentence(way['reason'])}")
+        where.print(f"Tier {way['tier']} is not available here. {_sentence(way['reason'])}")
         where.print(_listed(way["advice"]))
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("tier", report["tier"] or "none: code cannot be run behind walls here")]
+    rows = [("tier", report["tier"] or "none: sandboxed code cannot run here")]
     users, cgroups = report["users"], report["cgroups"]
     if users is not None:
         own = f"{users['count']} for sessions, from {users['first']}"
         rows.append(("user ids", users["reason"] or own))
     if cgroups is not None:
-        kept = "memory, processes, CPU time" if cgroups["cpus"] else "memory, processes"
-        told = cgroups["reason"] or f"version {cgroups['version']}: {kept}"
-        rows.append(("cgroups", " ".join([told, *cgroups["advice"]])))
+        limits = "memory, processes, CPU time" if cgroups["cpus"] else "memory, processes"
+        text = cgroups["reason"] or f"version {cgroups['version']}: {limits}"
+        rows.append(("cgroups", " ".join([text, *cgroups["advice"]])))
     packages = report["packages"]
     if packages is not None:
-        told = (
-            f"sessions see {packages['visible']}; {packages['hidden']} other distributions are "
-            "installed, and shown to code by packages=[…]"
+        text = (
+            f"sessions see {packages['visible']}; {packages['hidden']} other installed "
+            "distributions can be made visible with packages=[…]"
         )
-        rows.append(("packages", told))
+        rows.append(("packages", text))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What installed packages announce, each looked at without letting it break the rest."""
+"""Inspect registered plug-ins: a broken one is reported and does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """An environment, a scheme or a backend that has a name here.
+    """A registered environment, scheme or backend.
 
     Attributes:
-        name: What callers call it.
-        description: One line, if it could be loaded and says one.
-        defined_in: Where it is, as `"module:attribute"`.
+        name: Its name.
+        description: The first line of its docstring, if it could be loaded.
+        defined_in: Where it is defined, as `"module:attribute"`.
         error: Why it cannot be loaded; `None` if it can.
     """
 
@@ -31,28 +31,29 @@ class PluginStatus:
     error: str | None
 
 
-def look_at_env(spec: EnvSpec) -> PluginStatus:
+def inspect_env(spec: EnvSpec) -> PluginStatus:
     """Load an environment's factory, for its description."""
     description, error = _attempt(spec.describe)
-    return PluginStatus(spec.id, description, place_of(spec.factory), error)
+    return PluginStatus(spec.id, description, definition_of(spec.factory), error)
 
 
-def look_at_plugin(group: str, name: str) -> PluginStatus:
-    """Load a scheme or a backend, for the first line of its module."""
+def inspect_plugin(group: str, name: str) -> PluginStatus:
+    """Load a scheme or a backend, for the first line of its docstring, or of its module's."""
     from envweave.registry.plugins import load_plugin, plugin_target
 
     target = plugin_target(group, name) or ""
 
     def describe() -> str:
-        load_plugin(group, name)
+        plugin = load_plugin(group, name)
         module = sys.modules[target.partition(":")[0]]
-        return (inspect.getdoc(module) or "").partition("\n")[0].replace("`", "")
+        docstring = inspect.getdoc(plugin) or inspect.getdoc(module) or ""
+        return docstring.partition("\n")[0].replace("`", "")
 
     description, error = _attempt(describe)
     return PluginStatus(name, description, target, error)
 
 
-def place_of(factory: Callable[..., Any] | str) -> str:
+def definition_of(factory: Callable[..., Any] | str) -> str:
     """Return where a factory is defined, as `"module:attribute"`."""
     if isinstance(factory, str):
         return factory
@@ -65,5 +66,5 @@ def _attempt(describe: Callable[[], str]) -> tuple[str, str | None]:
         return describe(), None
     except EnvWeaveError as error:
         return "", str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's module, as it is imported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs a third party's code
         return "", format_error(error)

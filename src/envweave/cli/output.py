@@ -1,4 +1,4 @@
-"""How commands write: tables for people, one JSON document for programs."""
+"""Output of the commands: tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return where to write. What is printed is text: brackets and colons have no meaning.
+    """Return a console that prints plain text: brackets and colons are not markup.
 
-    Colours appear on a terminal alone, and never with NO_COLOR.
+    Colors appear only on a terminal, and never with NO_COLOR.
     """
     from rich.console import Console
 
@@ -27,7 +27,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, numeric: Iterable[str] = ()) -> Table:
-    """Return an empty table that folds long cells rather than cut them."""
+    """Return an empty table that folds long cells rather than truncating them."""
     from rich import box
     from rich.table import Table
 
@@ -54,7 +54,7 @@ def print_table(title: str, shown: Table, *, empty: str = "none") -> None:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and values, without heads."""
+    """Return a table of names and values, without headers."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
@@ -67,9 +67,9 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on stderr, if that is a terminal, which is gone when the work is done.
+    """Show a progress bar on stderr, if that is a terminal, until the work is done.
 
-    Yields what to call after each of `total` parts, with a note about it.
+    Yields a function to call after each of `total` parts, with a note about it.
     """
     from rich import progress as bars
 
@@ -97,7 +97,7 @@ def write_json(document: Any) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` as JSON can hold it. A number that JSON has no word for becomes null."""
+    """Return `value` as plain JSON data. Infinity and NaN become null."""
     from envweave.codec import to_plain
 
     return _finite(to_plain(value))
@@ -115,7 +115,7 @@ def _finite(value: Any) -> Any:
 
 @contextlib.contextmanager
 def stdout_reserved(reserved: bool) -> Iterator[None]:
-    """With `reserved`, send what an environment prints to stderr: stdout is for one document."""
+    """With `reserved`, redirect prints of environments to stderr: stdout has one document."""
     with contextlib.redirect_stdout(sys.stderr) if reserved else contextlib.nullcontext():
         yield
 
@@ -129,7 +129,7 @@ def error_line(message: str) -> None:
 
 
 def reflow(text: str) -> str:
-    """Return a docstring without the line breaks inside its paragraphs; other blocks stay."""
+    """Join the lines of each paragraph of a docstring; other blocks stay unchanged."""
     blocks = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         block if re.search(r"^(\s|```|[-*|+>#]|\d+\. )", block, re.MULTILINE) else _joined(block)
@@ -142,5 +142,5 @@ def _joined(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure in few digits; a dash where there is none."""
+    """Return a number in four digits; a dash if there is none."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Whole episodes with a random policy, and what they add up to."""
+"""Episodes with a random policy, and their statistics."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class FinishedEpisode:
     """One episode that is over.
 
     Attributes:
-        number: Which one, from 1.
-        seed: What its reset was given, if the environment takes a seed.
-        task_id: What it was about, if it had a task.
-        total: The sum of its rewards, by agent where there are several; `None` if it was not
-            scored, or is not valid.
-        length: How many steps it took.
-        duration_s: How long it took, with its reset.
-        valid: Whether it may be learnt from.
-        reason: What ended it.
+        number: Index of the episode, from 1.
+        seed: The seed of its reset, if the environment takes one.
+        task_id: Its task, if it had one.
+        total: The sum of its rewards, by agent if there are several; `None` if it was not
+            scored or is not valid.
+        length: Number of steps.
+        duration_s: Duration, including the reset.
+        valid: Whether it may be trained on.
+        reason: Why it ended.
         blame: Who caused a failure.
-        cause: The failure in words.
+        cause: Description of a failure.
     """
 
     number: int
@@ -47,7 +47,7 @@ class FinishedEpisode:
     cause: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `envweave run --json` says of it."""
+        """Return its entry in the output of `envweave run --json`."""
         return {
             "episode": self.number,
             "seed": self.seed,
@@ -63,11 +63,11 @@ class FinishedEpisode:
 
 
 def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[FinishedEpisode]:
-    """Play episodes one after the other, with random actions.
+    """Run episodes one after the other, with random actions.
 
     Raises:
-        SpecError: Actions of this environment cannot be drawn.
-        EnvWeaveError: The environment refused the seed, or every action, or could not be reset.
+        SpecError: No random action can be drawn for this environment.
+        EnvWeaveError: The environment refused the seed or every action, or could not be reset.
     """
     choose: Callable[[ew.StepResult[Any]], Any] | None = None
     for number in range(1, episodes + 1):
@@ -98,20 +98,20 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[FinishedEp
 def draw(
     env_id: str, choose: Callable[[ew.StepResult[Any]], Any], result: ew.StepResult[Any]
 ) -> Any:
-    """Return an action for a result.
+    """Draw an action for a result.
 
     Raises:
-        SpecError: Actions of this environment cannot be drawn.
+        SpecError: No random action can be drawn for this environment.
     """
     try:
         return choose(result)
     except Exception as error:
-        said = str(error) if isinstance(error, SpecError) else format_error(error)
-        raise SpecError(f"The random policy cannot act in {env_id!r}: {said}") from error
+        reason = str(error) if isinstance(error, SpecError) else format_error(error)
+        raise SpecError(f"The random policy cannot act in {env_id!r}: {reason}") from error
 
 
 def _add(total: Return, reward: Any) -> Return:
-    """Add a reward; `None` is not scored yet, and adds nothing."""
+    """Add a reward; `None` means not scored yet and adds nothing."""
     if isinstance(reward, dict):
         sums = dict(total) if isinstance(total, dict) else {}
         for agent, one in reward.items():
@@ -124,7 +124,7 @@ def _add(total: Return, reward: Any) -> Return:
 
 
 def summarize(finished: Sequence[FinishedEpisode]) -> dict[str, Any]:
-    """Return means over the valid episodes, and counts over all."""
+    """Return means over the valid episodes and counts over all."""
     duration_s = sum(one.duration_s for one in finished)
     valid = [one for one in finished if one.valid]
     steps = sum(one.length for one in finished)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PolicyName(StrEnum):
-    """Who acts."""
+    """Policies by name."""
 
     random = "random"
 
@@ -22,28 +22,25 @@ class PolicyName(StrEnum):
 def run_command(
     env_id: arguments.EnvId,
     policy: Annotated[
-        PolicyName, typer.Option(help="Who acts.", metavar="random")
+        PolicyName, typer.Option(help="The policy that acts.", metavar="random")
     ] = PolicyName.random,
-    episodes: Annotated[
-        int, typer.Option(help="How many episodes to run.", metavar="N", min=1)
-    ] = 10,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", metavar="N", min=1)] = 10,
     seed: Annotated[
         int | None,
-        typer.Option(help="Makes the run repeatable. Left out, one is drawn.", metavar="N", min=0),
+        typer.Option(help="Random seed; drawn if omitted.", metavar="N", min=0),
     ] = None,
     max_steps: Annotated[
-        int, typer.Option(help="Truncate every episode after so many steps.", metavar="N", min=1)
+        int, typer.Option(help="Truncate every episode after N steps.", metavar="N", min=1)
     ] = 1000,
     backend: arguments.Backend = None,
     arg: arguments.Keywords = None,
     install: arguments.Install = "never",
     json: arguments.Json = False,
 ) -> int:
-    """Run episodes and show what they return, how long they take and how they end.
+    """Run episodes and show their returns, lengths and ends.
 
-    Several agents act by turns or at once, as the environment asks. An episode that the
-    environment or the machine broke counts apart, never as a return of 0, and the exit code
-    is 1.
+    Several agents act in turns or at once, as the environment requires. An episode that failed
+    is counted separately, never as a return of 0, and the exit code is 1.
     """
     from envweave.cli.random_episodes import summarize
 
@@ -91,7 +88,7 @@ def _play(
     ):
         for one in play(env, episodes=episodes, seed=seed):
             finished.append(one)
-            advance(f"last return {_in_words(one.total)}")
+            advance(f"last return {_format_return(one.total)}")
     return finished
 
 
@@ -110,7 +107,7 @@ def _print_episodes(title: str, finished: list[FinishedEpisode]) -> None:
             end.append(f" (by {one.blame})")
         if one.cause is not None:
             end.append(f"\n{one.cause}")
-        row: list[str | Text] = [str(one.number), _in_words(one.total), str(one.length), end]
+        row: list[str | Text] = [str(one.number), _format_return(one.total), str(one.length), end]
         shown.add_row(*row, *([one.task_id or "–"] if "task" in columns else []))
     output.print_table(title, shown)
 
@@ -118,10 +115,10 @@ def _print_episodes(title: str, finished: list[FinishedEpisode]) -> None:
 def _print_summary(summary: dict[str, Any], drawn_seed: int | None) -> None:
     counted = str(summary["episodes"])
     if summary["invalid"]:
-        counted += f", of which {summary['invalid']} not valid (left out of the means)"
+        counted += f", of which {summary['invalid']} not valid (excluded from the means)"
     rows = [
         ("episodes", counted),
-        ("mean return", _in_words(summary["mean_return"])),
+        ("mean return", _format_return(summary["mean_return"])),
         ("mean length", output.number(summary["mean_length"])),
         ("ends", ", ".join(f"{reason} {times}" for reason, times in summary["ends"].items())),
         ("steps", f"{summary['steps']} in {summary['duration_s']:.2f} s"),
@@ -134,7 +131,7 @@ def _print_summary(summary: dict[str, Any], drawn_seed: int | None) -> None:
     where.print(output.facts(rows))
 
 
-def _in_words(total: Return) -> str:
+def _format_return(total: Return) -> str:
     if isinstance(total, dict):
         return ", ".join(f"{agent} {output.number(one)}" for agent, one in total.items()) or "–"
     return output.number(total)

@@ -1,22 +1,22 @@
-"""A server process, told by one JSON object what to serve and how.
+"""A server process, configured by one JSON object.
 
-`envweave serve` runs it in its own process. Who starts a server as a child runs
-`python -m envweave.cli.server_main CONFIG`, which needs no extra but `server` and starts quickly.
-CONFIG is a JSON object, or `-` to read it from stdin, where nobody else can see a token:
+`envweave serve` runs it in its own process. To start a server as a child process, run
+`python -m envweave.cli.server_main CONFIG`, which needs only the extra `server` and starts quickly.
+CONFIG is a JSON object, or `-` to read it from stdin, where no other process can see a token:
 
     {"id": "counter-v0", "kwargs": {"done_at": 5}, "port": 0, "ready_fd": 7, "lifeline_fd": 8}
 
 | key | |
 |---|---|
-| `id` | what to serve; needed |
-| `kwargs` | keywords for the environment's constructor |
-| `max_episode_steps` | truncate every episode after so many steps |
-| `transform` | the import path of what is applied to every observation |
+| `id` | the environment to serve; required |
+| `kwargs` | keyword arguments of the environment's constructor |
+| `max_episode_steps` | truncate every episode after this many steps |
+| `transform` | import path of a transform applied to every observation |
 | `host`, `port`, `uds`, `insecure` | where to listen, as `envweave.serve` takes them |
-| `uds_mode` | who may use a unix socket, as the number of a file's mode; only its user by default |
+| `uds_mode` | file mode of the unix socket, as a number; default: its user only |
 | `options` | the fields of `ServerOptions` |
-| `ready_fd` | a file descriptor: `{"url": …}` is written there, on one line, when calls are taken |
-| `lifeline_fd` | a file descriptor whose other end its starter holds: when that is closed, the server ends at once |
+| `ready_fd` | a file descriptor: `{"url": …}` is written to it, on one line, once the server accepts calls |
+| `lifeline_fd` | a file descriptor whose other end the parent holds: when that is closed, the server exits at once |
 | `log` | `"text"`, `"json"`, or `"none"` |
 | `quiet` | whether stdout stays empty |
 """  # noqa: E501 - a table's rows
@@ -38,11 +38,11 @@ _KEYS = (
 )  # fmt: skip
 
 
-def serve_as_told(config: Mapping[str, Any]) -> int:
-    """Serve until told to stop, and return the exit code.
+def serve_config(config: Mapping[str, Any]) -> int:
+    """Serve until stopped, and return the exit code.
 
     Raises:
-        EnvWeaveError: It cannot be served.
+        EnvWeaveError: The configuration is invalid, or the environment cannot be served.
     """
     from envweave.api.options import recipe
     from envweave.api.serving import ready_line, refuse_without_extra, run_server, split
@@ -50,8 +50,8 @@ def serve_as_told(config: Mapping[str, Any]) -> int:
 
     unknown = [key for key in config if key not in _KEYS]
     if unknown or not isinstance(config.get("id"), str):
-        wrong = f"There is no key {unknown[0]!r}" if unknown else "The key 'id' is missing"
-        raise OptionError(f"{wrong}. A server is told: {', '.join(_KEYS)}.")
+        problem = f"There is no key {unknown[0]!r}" if unknown else "The key 'id' is missing"
+        raise OptionError(f"{problem}. The keys of a server's configuration: {', '.join(_KEYS)}.")
     refuse_without_extra()
     env_id, kwargs = config["id"], dict(config.get("kwargs") or {})
     options, rest = split(config.get("options") or {})
@@ -62,12 +62,12 @@ def serve_as_told(config: Mapping[str, Any]) -> int:
 
     def on_ready(url: str) -> None:
         if config.get("ready_fd") is not None:
-            from envweave.server.run import tell
+            from envweave.server.run import write_line
 
-            tell(config["ready_fd"], json.dumps({"url": url}).encode())
+            write_line(config["ready_fd"], json.dumps({"url": url}).encode())
         if not config.get("quiet"):
-            said = json.dumps({"id": env_id, "url": url})
-            line = said if config.get("log") == "json" else ready_line(env_id, url)
+            as_json = json.dumps({"id": env_id, "url": url})
+            line = as_json if config.get("log") == "json" else ready_line(env_id, url)
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
@@ -95,15 +95,15 @@ def _logged(form: str) -> contextlib.AbstractContextManager[None]:
 
 
 def main(arguments: Sequence[str], write: Callable[[str], Any] = sys.stderr.write) -> int:
-    """Serve as the one argument says, and return the exit code: 2 for a mistake in it."""
+    """Serve the configuration in the argument; return the exit code, 2 if it is invalid."""
     try:
         text = sys.stdin.read() if list(arguments) == ["-"] else " ".join(arguments)
         config = json.loads(text)
         if not isinstance(config, dict):
-            raise OptionError("The configuration of a server is a JSON object.")
-        return serve_as_told(config)
+            raise OptionError("The configuration of a server must be a JSON object.")
+        return serve_config(config)
     except json.JSONDecodeError as error:
-        write(f"Error: The configuration of a server is a JSON object: {error}.\n")
+        write(f"Error: The configuration of a server must be a JSON object: {error}.\n")
     except EnvWeaveError as error:
         write(f"Error: {' '.join(str(error).split())}\n")
     return 2

@@ -1,4 +1,4 @@
-"""Specs in words: one row a field, with its type and what is allowed."""
+"""Specs as tables: one row per field, with its type and the allowed values."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Field:
     """One field of an action or an observation.
 
     Attributes:
-        path: Where it stands; empty if the whole value is one field.
-        type: What it is.
-        allowed: Its bounds or values; empty if every value of the type is.
+        path: Path of the field; empty if the whole value is one field.
+        type: Short name of its type.
+        allowed: Its bounds or values; empty if every value of the type is allowed.
     """
 
     path: str
@@ -55,7 +55,7 @@ class Field:
 
 
 def fields_of(spec: Spec) -> list[Field]:
-    """Return the fields of a spec. Those of every action and observation are left out."""
+    """Return the fields of a spec, without those that every action and observation has."""
     return list(_walk(spec, ""))
 
 
@@ -95,7 +95,7 @@ def _walk(spec: Spec, path: str) -> Iterator[Field]:
 
 
 def _within(path: str, member: str) -> str:
-    """Where a member of a union stands."""
+    """Return the path of a member of a union."""
     return f"{path}({member})" if path else member
 
 

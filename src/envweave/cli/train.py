@@ -1,10 +1,10 @@
-"""`envweave train`: the training programs among the examples."""
+"""`envweave train`: the training programs of the examples."""
 
 import typer
 
 app = typer.Typer(help="Train a policy on one of the examples.")
 
-# The program reads its own options, so that both ways to start it take the same ones.
+# The program parses its own options, so that both ways to start it take the same ones.
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -16,7 +16,7 @@ def _train(context: typer.Context) -> None:
 
 @app.command("lineworld", context_settings=_PASS_ON, add_help_option=False)
 def train_lineworld(context: typer.Context) -> int:
-    """Learn to walk LineWorld by policy gradient; needs numpy alone, and takes seconds."""
+    """Train on LineWorld by policy gradient, with numpy only; takes seconds."""
     from envweave.examples.train_lineworld_pg import main
 
     return main(context.args, prog="envweave train lineworld")
@@ -24,7 +24,7 @@ def train_lineworld(context: typer.Context) -> int:
 
 @app.command("codefix", context_settings=_PASS_ON, add_help_option=False)
 def train_codefix(context: typer.Context) -> int:
-    """Train a tiny transformer on CodeFix from scratch; needs torch, and takes a minute."""
+    """Train a tiny transformer on CodeFix from scratch; needs torch and takes a minute."""
     from envweave.examples.train_codefix_pg import main
 
     return main(context.args, prog="envweave train codefix")

@@ -1,4 +1,4 @@
-"""`pkg://module:attribute`: a class or function that can be imported."""
+"""The schemes of envweave itself: `pkg`, `local`, `http`, `https`, `unix`, `docker`, `openenv`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe at an import path; importing waits until it is made."""
+    """`pkg://module:attribute`: a class or function, imported when it is made."""
     module, _, attribute = rest.partition(":")
     if not module or not attribute:
         raise EnvIdError(f"'pkg://{rest}' names no environment. Use 'pkg://module:attribute'.")
@@ -19,12 +19,12 @@ def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a r
 
 
 def resolve_local(rest: str, registry: Registry) -> EnvSpec:
-    """Return the recipe that was registered under this name."""
+    """`local://name`: an environment that this process has registered."""
     return registry.get(rest, announced=False)
 
 
 def resolve_http(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return what stands for the environments of a server.
+    """`http://host[:port]`: the environment of a server.
 
     Raises:
         EnvIdError: It is no URL of a server.
@@ -33,12 +33,12 @@ def resolve_http(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a 
 
 
 def resolve_https(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001
-    """The same, behind TLS."""
+    """`https://host[:port]`: the environment of a server, over TLS."""
     return _spec(f"https://{rest}")
 
 
 def resolve_unix(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001
-    """The same, on a unix socket."""
+    """`unix:///path`: the environment of a server on a unix socket."""
     return _spec(f"unix://{rest}")
 
 
@@ -57,7 +57,7 @@ def _refuse(url: str, **_: object) -> None:
 
 
 def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return what stands for the environments of an image.
+    """`docker://image`: the environment of a Docker image.
 
     Raises:
         EnvIdError: It names no image.
@@ -80,7 +80,7 @@ def _refuse_image(image: str, **_: object) -> None:
 
 
 def resolve_openenv(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of an OpenEnv server's environments.
+    """`openenv://host[:port]`: the environment of an OpenEnv server.
 
     Raises:
         EnvIdError: It is no address of a server.

@@ -21,7 +21,9 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of a Gymnasium ID. Keywords of `make` go to `gymnasium.make`.
+    """`gym://[module:]Name-v0`: an environment registered with Gymnasium.
+
+    Keywords of `make` go to `gymnasium.make`. The module is imported first.
 
     Raises:
         MissingExtraError: Gymnasium is not installed.

@@ -24,7 +24,7 @@ _FORMS = ("parallel", "aec")
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of a PettingZoo ID.
+    """`pettingzoo://classic/tictactoe_v3`: an environment of PettingZoo.
 
     Raises:
         MissingExtraError: PettingZoo is not installed.

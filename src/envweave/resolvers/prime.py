@@ -49,7 +49,9 @@ _MANY = 10
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of a Hub environment, in one version. Installs and downloads nothing.
+    """`prime://owner/name[@version]`: a package of the Prime Environments Hub.
+
+    Installs and downloads nothing.
 
     Raises:
         EnvIdError: It is not `owner/name` or `owner/name@version`.

@@ -12,7 +12,9 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of an installed module; looking for it waits until it is made.
+    """`verifiers://module`: an installed environment of verifiers, of either generation.
+
+    The module is looked up when the environment is made.
 
     Raises:
         EnvIdError: It is not the name of a module.

@@ -1,21 +1,21 @@
-"""The application around a server's sessions: every route, behind the guard.
+"""The ASGI application of a server: every route, behind the access guard.
 
-`build_app` returns it as a FastAPI application, for any ASGI server. `envweave serve` runs the
-same routes without FastAPI, whose import takes longer than everything else together; `/docs` and
-`/openapi.json` import what they need when somebody asks for them.
+`build_app` returns a FastAPI application, for any ASGI server. `envweave serve` runs the same
+routes on plain Starlette: importing FastAPI takes longer than everything else together.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -26,7 +26,7 @@ from envweave.server.dialects.websocket import encoding_of, speak
 from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
 from envweave.server.http.health import probe_routes
 from envweave.server.http.openapi import VERSION, openapi
-from envweave.server.http.routes import http_routes, told
+from envweave.server.http.routes import answer_errors, http_routes
 from envweave.server.logs import SessionLog
 from envweave.server.loop_owner import LoopOwner, RunningLoop
 from envweave.server.metrics import Meter, Metrics
@@ -42,28 +42,31 @@ if TYPE_CHECKING:
     from envweave.server.runtime.base import Runtime
 
 
+_PAGES = Path(__file__).parent / "http"
+
+
 @final
 class AppState:
-    """The parts that both kinds of application are put together from.
+    """The parts that both kinds of application share.
 
     Attributes:
-        service: Its inside.
-        home: On which loop it runs.
+        service: What the routes call.
+        loop_owner: The event loop it runs on.
     """
 
-    def __init__(self, make_place: Callable[[], Runtime], options: ServerOptions) -> None:
-        self.service = service = Service(make_place, options)
+    def __init__(self, make_runtime: Callable[[], Runtime], options: ServerOptions) -> None:
+        self.service = service = Service(make_runtime, options)
 
         def begin() -> None:
             if service.is_stopped:
                 service.renew()
 
-        self.home = LoopOwner(begin, service.stop)
+        self.loop_owner = LoopOwner(begin, service.stop)
         self._metrics = Metrics(service)
         service.watch(SessionLog())
 
     def routes(self) -> list[BaseRoute]:
-        """Return every route, those that are called most first."""
+        """Return every route, the most frequently called first."""
         mcp = Mcp(self.service)
         openenv = OpenEnv(self.service, mcp)
 
@@ -75,7 +78,7 @@ class AppState:
         ]
 
     def middleware(self) -> list[Middleware]:
-        """Return what stands before the routes, the outermost first."""
+        """Return the middleware, outermost first."""
         options = self.service.options
         first = []
         if options.allowed_origins:
@@ -94,35 +97,35 @@ class AppState:
         return [
             *first,
             Middleware(Guard, options=options),
-            Middleware(RunningLoop, home=self.home),
+            Middleware(RunningLoop, owner=self.loop_owner),
             Middleware(Meter, metrics=self._metrics),
         ]
 
     def document(self) -> dict[str, Any]:
         """Return the content of `/openapi.json`, once the service is started."""
         has_token = self.service.options.token is not None
-        return openapi(self.service.place.description, has_token=has_token)
+        return openapi(self.service.runtime.description, has_token=has_token)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:  # noqa: ARG002 - as Starlette calls it
-        """Start with the server, and stop with it: running episodes are not waited for.
+        """Start and stop with the server, without waiting for running episodes.
 
-        An application may be started again.
+        The application can be started again.
         """
-        if not self.home.settle():
-            yield  # it runs already, and whoever came first says for how long
+        if not self.loop_owner.adopt_running_loop():
+            yield  # already running; the first caller decides for how long
             return
         try:
             await self.service.start()
             yield
         finally:
             await self.service.stop()
-            self.home.leave()
+            self.loop_owner.release()
 
 
 @final
 class _Router:
-    """`/ws`, in the dialect that its caller speaks, as a pure ASGI application."""
+    """`/ws` in the dialect of its client, as a pure ASGI application."""
 
     def __init__(self, service: Service, metrics: Metrics, openenv: OpenEnv) -> None:
         self._service = service
@@ -130,7 +133,7 @@ class _Router:
         self._openenv = openenv
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak with a caller until it is gone."""
+        """Serve one connection until the client disconnects."""
         encoding = encoding_of(scope)
         if encoding is None:
             await self._openenv.speak(WebSocket(scope, receive, send))
@@ -142,81 +145,73 @@ HANDLERS: dict[Any, Callable[[Any, Exception], Any]] = {
     HTTPException: on_http_exception,
     Exception: on_failure,
 }
-"""How what nobody refused on purpose is told."""
+"""Responses to errors that no endpoint handled."""
 
 
-def build_app(make_place: Callable[[], Runtime], options: ServerOptions) -> FastAPI:
-    """Return a FastAPI application that serves what runs in the place that is made.
+def build_app(make_runtime: Callable[[], Runtime], options: ServerOptions) -> FastAPI:
+    """Return a FastAPI application that serves the environments of a runtime.
 
-    It starts and stops with its server. Mounted in another application, it starts at the first
-    call, on a loop of its own.
+    It starts and stops with its server. Mounted in another application, it starts on the first
+    call, on an event loop of its own.
     """
     from fastapi import FastAPI
     from fastapi.exceptions import RequestValidationError
 
-    site = AppState(make_place, options)
+    state = AppState(make_runtime, options)
     app = FastAPI(
         title="envweave",
         version=VERSION,
-        openapi_url=None,  # ours needs the environment, which is made first
+        openapi_url=None,  # ours needs the environment, which is made at the start
         docs_url=None,
         redoc_url=None,
-        lifespan=site.lifespan,
-        middleware=site.middleware(),
+        lifespan=state.lifespan,
+        middleware=state.middleware(),
         exception_handlers={**HANDLERS, RequestValidationError: on_invalid},
-        routes=[*site.routes(), *_documents(site, lambda: app.openapi())],
+        routes=[*state.routes(), *_documents(state, lambda: app.openapi())],
     )
-    theirs = app.openapi
+    fastapi_document = app.openapi
 
-    def ours() -> dict[str, Any]:
-        document = theirs()  # whatever was added to the application afterwards
-        if not site.service.is_started:
+    def merged_document() -> dict[str, Any]:
+        document = fastapi_document()  # includes routes that users added to the application
+        if not state.service.is_started:
             return document
-        said = site.document()
-        components = {**document.get("components", {}), **said["components"]}
-        return {**said, "paths": {**document["paths"], **said["paths"]}, "components": components}
+        own = state.document()
+        components = {**document.get("components", {}), **own["components"]}
+        return {**own, "paths": {**document["paths"], **own["paths"]}, "components": components}
 
-    app.openapi = ours  # type: ignore[method-assign] # as FastAPI documents it
-    app.state.envweave = site
+    app.openapi = merged_document  # type: ignore[method-assign] # as FastAPI documents it
+    app.state.envweave = state
     return app
 
 
-def build_plain_app(site: AppState) -> Starlette:
-    """Return an application with the same routes, whose service is started and stopped by hand.
+def build_plain_app(state: AppState) -> Starlette:
+    """Return an application with the same routes, started and stopped by the caller.
 
-    `site.home.settle()` is called where it will run.
+    The caller runs `state.loop_owner.adopt_running_loop()` on its event loop first.
     """
     return Starlette(
-        routes=[*site.routes(), *_documents(site, site.document)],
-        middleware=site.middleware(),
+        routes=[*state.routes(), *_documents(state, state.document)],
+        middleware=state.middleware(),
         exception_handlers=HANDLERS,
     )
 
 
-_EMPTY = '<div id="swagger-ui">'
-_OFFLINE = (
-    "This page loads its scripts from the network. Where there is none, "
-    '<a href="{url}">{url}</a> says the same.'
-)
-"""What stands on the page until its scripts have come."""
-
-
-def _documents(site: AppState, write: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
+def _documents(state: AppState, write: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     async def document(request: Request) -> Response:
-        await site.service.start()
-        said = write()
+        await state.service.start()
+        content = write()
         if root := request.scope.get("root_path"):
-            said["servers"] = [{"url": root}]
-        return Response(msgspec.json.encode(said), media_type="application/json")
+            content["servers"] = [{"url": root}]
+        return Response(msgspec.json.encode(content), media_type="application/json")
 
-    async def docs(request: Request) -> Response:
-        from fastapi.openapi.docs import get_swagger_ui_html
+    async def docs(request: Request) -> Response:  # noqa: ARG001 - an endpoint
+        return Response((_PAGES / "docs.html").read_bytes(), media_type="text/html")
 
-        url = f"{request.scope.get('root_path', '')}/openapi.json"
-        page = bytes(get_swagger_ui_html(openapi_url=url, title="envweave").body).decode()
-        return HTMLResponse(page.replace(_EMPTY, _EMPTY + _OFFLINE.format(url=url), 1))
+    async def favicon(request: Request) -> Response:  # noqa: ARG001 - an endpoint
+        return Response((_PAGES / "favicon.svg").read_bytes(), media_type="image/svg+xml")
 
     return [
-        Route("/openapi.json", told(document), methods=["GET"], include_in_schema=False),
+        Route("/openapi.json", answer_errors(document), methods=["GET"], include_in_schema=False),
         Route("/docs", docs, methods=["GET"], include_in_schema=False),
+        Route("/favicon.svg", favicon, methods=["GET"], include_in_schema=False),
     ]

@@ -1,7 +1,7 @@
-"""How a call of the wire becomes a call on an environment, and its value what travels back.
+"""From a call on the wire to a call on a driver, and from its outcome to the reply.
 
-What is asked comes from strangers: whatever cannot be read is refused by name, and nothing has
-happened then.
+Calls come from untrusted clients. `read_call` validates one completely before anything happens,
+and its errors name the offending parameter.
 """
 
 from __future__ import annotations
@@ -30,72 +30,72 @@ logger = logging.getLogger("envweave.server")
 
 PlainDriver: TypeAlias = SyncDriver | LoopDriver
 
-TAKES: dict[str, tuple[str, ...]] = {
+PARAMETERS: dict[str, tuple[str, ...]] = {
     "reset": ("seed", "task", "options", "episode_id"),
     "check_reset": ("seed", "task", "options", "episode_id"),
     "step": ("action", "answer", "timeout_s"),
     "state": (),
 }
-"""The methods of an environment, and what each is given by name."""
+"""The methods of an environment, with the names of their parameters."""
 
 _TASK_FIELDS = frozenset(Task.__dataclass_fields__)
 _ANSWER_FIELDS = frozenset(ToolResult.__struct_fields__)
-_SHOWN = 80
+_PREVIEW_LENGTH = 80
 
 
-class ResetRequests(NamedTuple):
-    """A call that can be read.
+class ParsedCall(NamedTuple):
+    """A validated call.
 
     Attributes:
-        method: One of `TAKES`.
-        wanted: What a reset is given.
-        action: What a step is given.
+        method: One of `PARAMETERS`.
+        reset_kwargs: The keyword arguments of a reset; empty for other methods.
+        action: The action of a step.
     """
 
     method: str
-    wanted: dict[str, Any]
+    reset_kwargs: dict[str, Any]
     action: Any = None
 
 
 class CallOutcome(NamedTuple):
-    """What came of a call.
+    """The outcome of a call.
 
     Attributes:
-        value: A result, a state or nothing, as the session made it; or what was raised.
-        travels: The same as it travels.
+        value: The result, the state or `None`, as the session made it; or the error it raised.
+        encoded: The value as it is sent; `None` for an error.
         is_live: Whether an episode is running now.
-        position: Where the stream of episodes stands now, if this may have moved it.
+        position: Position in the stream of episodes now, if the call may have changed it.
     """
 
     value: Any
-    travels: Any
+    encoded: Any
     is_live: bool
     position: Position | None
 
 
 class ProcessExitAttemptError(Exception):
-    """An author's code raised what is meant to end a process. Never leaves the server."""
+    """The author's code raised `SystemExit` or the like. Never leaves the server."""
 
 
-def read_call(method: str, params: Mapping[str, Any]) -> ResetRequests:
-    """Return what is asked.
+def read_call(method: str, params: Mapping[str, Any]) -> ParsedCall:
+    """Validate a call.
 
     Raises:
-        EnvWeaveError: It is nothing that can be asked; the message names what is wrong.
+        EnvWeaveError: The method or a parameter is invalid; the message names which.
     """
     if method == "step" and len(params) == 1 and "action" in params:
-        return ResetRequests(method, {}, params["action"])
-    takes = TAKES.get(method)
+        return ParsedCall(method, {}, params["action"])
+    takes = PARAMETERS.get(method)
     if takes is None:
-        raise OptionError(f"An environment has no method {_shown(method)}.")
+        raise OptionError(f"An environment has no method {_preview(method)}.")
     for name in params:
         if name not in takes:
             known = f" It takes: {', '.join(takes)}." if takes else " It takes none."
             hint = suggest(name, takes) if isinstance(name, str) else ""
-            raise OptionError(f"{method} takes no parameter {_shown(name)}.{hint or known}")
+            raise OptionError(f"{method} takes no parameter {_preview(name)}.{hint or known}")
     if method == "step":
-        return ResetRequests(method, {}, _read_action(params))
-    return ResetRequests(method, _read_wanted(params) if takes else {})
+        return ParsedCall(method, {}, _read_action(params))
+    return ParsedCall(method, _read_reset_kwargs(params) if takes else {})
 
 
 def _read_action(params: Mapping[str, Any]) -> Any:
@@ -109,166 +109,170 @@ def _read_action(params: Mapping[str, Any]) -> Any:
     if isinstance(answer, ToolResult):
         return answer
     if not isinstance(answer, dict):
-        raise ActionError(f"answer: {_shown(answer)} is no answer to a tool call")
-    _refuse_others("answer", answer, _ANSWER_FIELDS, ActionError)
+        raise ActionError(f"answer: must be the answer to a tool call, got {_preview(answer)}")
+    _check_fields("answer", answer, _ANSWER_FIELDS, ActionError)
     call_id, error = answer.get("call_id"), answer.get("error")
     if not isinstance(call_id, str):
-        raise ActionError(f"answer.call_id: {_shown(call_id)} is no text")
+        raise ActionError(f"answer.call_id: must be a string, got {_preview(call_id)}")
     if error is not None and not isinstance(error, str):
-        raise ActionError(f"answer.error: {_shown(error)} is no text")
+        raise ActionError(f"answer.error: must be a string, got {_preview(error)}")
     return ToolResult(call_id, answer.get("value"), error)
 
 
-def _read_wanted(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reset is given, without what it is not."""
-    wanted = {name: one for name, one in params.items() if one is not None}
-    seed = wanted.get("seed", 0)
+def _read_reset_kwargs(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a reset, without those that are `None`."""
+    kwargs = {name: value for name, value in params.items() if value is not None}
+    seed = kwargs.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise SeedError(f"seed={_shown(seed)} is not a whole number of 0 or more.")
-    options = wanted.get("options", {})
+        raise SeedError(f"seed must be an integer >= 0, got {_preview(seed)}.")
+    options = kwargs.get("options", {})
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        raise OptionError(f"options={_shown(options)} are no dict by name.")
-    episode_id = wanted.get("episode_id", "")
+        raise OptionError(f"options must be a dict with string keys, got {_preview(options)}.")
+    episode_id = kwargs.get("episode_id", "")
     if not isinstance(episode_id, str):
-        raise OptionError(f"episode_id={_shown(episode_id)} is no text.")
-    if "task" in wanted:
-        wanted["task"] = _read_task(wanted["task"])
-    return wanted
+        raise OptionError(f"episode_id must be a string, got {_preview(episode_id)}.")
+    if "task" in kwargs:
+        kwargs["task"] = _read_task(kwargs["task"])
+    return kwargs
 
 
 def _read_task(task: Any) -> Task | str:
     if isinstance(task, str | Task):
         return task
     if not isinstance(task, dict):
-        raise TaskError(f"task={_shown(task)} is neither a task nor the id of one.")
-    _refuse_others("task", task, _TASK_FIELDS, TaskError)
+        raise TaskError(f"task must be a task or the id of one, got {_preview(task)}.")
+    _check_fields("task", task, _TASK_FIELDS, TaskError)
     try:
-        return msgspec.convert(task, Task).public()  # whatever it says of its private part
+        return msgspec.convert(task, Task).public()  # clients cannot set the private part
     except (msgspec.ValidationError, RecursionError) as error:
-        raise TaskError(f"The task cannot be read: {error}") from None
+        raise TaskError(f"task is invalid: {error}") from None
 
 
-def _refuse_others(
-    what: str, given: dict[Any, Any], fields: frozenset[str], error: type[EnvWeaveError]
+def _check_fields(
+    what: str, value: dict[Any, Any], fields: frozenset[str], error: type[EnvWeaveError]
 ) -> None:
-    for name in given:
+    for name in value:
         if name not in fields:
             hint = suggest(name, fields) if isinstance(name, str) else ""
-            raise error(f"{what}: there is no field {_shown(name)}.{hint}")
+            raise error(f"{what}: there is no field {_preview(name)}.{hint}")
 
 
-def _shown(value: Any) -> str:
-    """Return a stranger's value in a message: not all of it."""
-    if isinstance(value, str | bytes) and len(value) > _SHOWN:
-        value = value[:_SHOWN]
+def _preview(value: Any) -> str:
+    """Return a client's value for a message, shortened."""
+    if isinstance(value, str | bytes) and len(value) > _PREVIEW_LENGTH:
+        value = value[:_PREVIEW_LENGTH]
     elif isinstance(value, dict | list) and len(value) > 4:
         return f"a {type(value).__name__} of {len(value)}"
     shown = repr(value)
-    return shown if len(shown) <= 2 * _SHOWN else f"{shown[:_SHOWN]}…"
+    return shown if len(shown) <= 2 * _PREVIEW_LENGTH else f"{shown[:_PREVIEW_LENGTH]}…"
 
 
-def perform(driver: PlainDriver, asked: ResetRequests) -> CallOutcome:
-    """Carry out a call, in this thread. What is raised on purpose is returned as the value.
+def perform(driver: PlainDriver, call: ParsedCall) -> CallOutcome:
+    """Carry out a call in this thread. An error is returned as the value of the outcome.
 
     Raises:
-        EndedItselfError: The author's code raised what is meant to end a process.
+        ProcessExitAttemptError: The author's code raised `SystemExit` or the like.
     """
     session = driver.session
     try:
-        if asked.method == "step":
-            return _performed(session, driver.step(asked.action))
-        if asked.method == "reset":
-            return _performed(session, driver.reset(**asked.wanted))
-        return _looked(session, driver.state() if asked.method == "state" else None, asked)
-    except EnvWeaveError as error:
-        return _refused(session, error)
-    except Exception as error:  # noqa: BLE001 - a stranger's values
-        return _refused(session, _unreadable(asked, error))
-    except BaseException as error:  # noqa: BLE001 - the thread goes on, for others
-        raise ProcessExitAttemptError(format_error(error)) from None
+        if call.method == "step":
+            return _result_outcome(session, driver.step(call.action))
+        if call.method == "reset":
+            return _result_outcome(session, driver.reset(**call.reset_kwargs))
+        return _read_outcome(session, driver.state() if call.method == "state" else None, call)
+    except BaseException as error:  # noqa: BLE001 - the thread goes on to serve other sessions
+        return _or_raise(_error_outcome(session, call.method, error))
 
 
-def take_step(driver: PlainDriver, action: Any) -> Any:
-    """Take a step, in this thread; nothing is raised.
+def take_step(
+    driver: PlainDriver, action: Any
+) -> StepResult[Any] | CallOutcome | ProcessExitAttemptError:
+    """Take a step in this thread; raises nothing.
 
-    Returns its result if it was an ordinary one, else as `perform` has it; or the
-    `ProcessExitAttemptError`.
+    Returns:
+        The bare result of an ordinary step. Otherwise what `perform` returns or raises.
     """
     try:
         result = driver.step(action)
         if result.end is None and result._needs is None and not result._events:  # noqa: SLF001
             return result
-        return _performed(driver.session, result)
-    except EnvWeaveError as error:
-        return _refused(driver.session, error)
-    except Exception as error:  # noqa: BLE001 - a stranger's values
-        return _refused(driver.session, _unreadable(ResetRequests("step", {}), error))
-    except BaseException as error:  # noqa: BLE001 - the thread goes on, for others
-        return ProcessExitAttemptError(format_error(error))
+        return _result_outcome(driver.session, result)
+    except BaseException as error:  # noqa: BLE001 - the thread goes on to serve other sessions
+        return _error_outcome(driver.session, "step", error)
 
 
-async def perform_on_loop(driver: AsyncDriver, asked: ResetRequests) -> CallOutcome:
-    """Carry out a call, on this loop. What is raised on purpose is returned as the value.
+async def perform_on_loop(driver: AsyncDriver, call: ParsedCall) -> CallOutcome:
+    """Carry out a call on this event loop. An error is returned as the value of the outcome.
 
     Raises:
-        EndedItselfError: The author's code raised what is meant to end a process.
+        ProcessExitAttemptError: The author's code raised `SystemExit` or the like.
     """
     session = driver.session
     try:
-        if asked.method == "step":
-            return _performed(session, await driver.step(asked.action))
-        if asked.method == "reset":
-            return _performed(session, await driver.reset(**asked.wanted))
-        return _looked(session, await driver.state() if asked.method == "state" else None, asked)
-    except EnvWeaveError as error:
-        return _refused(session, error)
-    except Exception as error:  # noqa: BLE001 - a stranger's values
-        return _refused(session, _unreadable(asked, error))
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ProcessExitAttemptError(format_error(error)) from None
+        if call.method == "step":
+            return _result_outcome(session, await driver.step(call.action))
+        if call.method == "reset":
+            return _result_outcome(session, await driver.reset(**call.reset_kwargs))
+        state = await driver.state() if call.method == "state" else None
+        return _read_outcome(session, state, call)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - but a cancellation
+        return _or_raise(_error_outcome(session, call.method, error))
 
 
-def _performed(session: Session, result: StepResult[Any]) -> CallOutcome:
+def _result_outcome(session: Session, result: StepResult[Any]) -> CallOutcome:
     is_over = result.end is not None
     if not is_over and type(result) is StepResult and session.interface.possible_agents is None:
         return CallOutcome(result, encode_result(result, None, None), is_live(session), None)
     begins = result.ready is not None or isinstance(result, ResetResult)
     position = session.position if is_over or begins else None
     agents = None if session.interface.possible_agents is None else session.agents
-    travels = encode_result(result, agents, position if begins else None)
-    return CallOutcome(result, travels, is_live(session), position)
+    encoded = encode_result(result, agents, position if begins else None)
+    return CallOutcome(result, encoded, is_live(session), position)
 
 
-def _looked(session: Session, value: State | None, asked: ResetRequests) -> CallOutcome:
-    """Carry out what changes nothing: a state was looked at already."""
-    if asked.method != "state":
-        wanted = {name: one for name, one in asked.wanted.items() if name != "episode_id"}
-        session.check_reset(**wanted)
+def _read_outcome(session: Session, value: State | None, call: ParsedCall) -> CallOutcome:
+    """Return the outcome of a call that changes nothing: a state, or a checked reset."""
+    if call.method != "state":
+        kwargs = {name: arg for name, arg in call.reset_kwargs.items() if name != "episode_id"}
+        session.check_reset(**kwargs)
     return CallOutcome(value, value, is_live(session), None)
 
 
-def _refused(session: Session, error: EnvWeaveError) -> CallOutcome:
+def _error_outcome(
+    session: Session, method: str, error: BaseException
+) -> CallOutcome | ProcessExitAttemptError:
+    """Return the outcome of a call that raised: the one mapping from errors to replies."""
+    if not isinstance(error, Exception):
+        return ProcessExitAttemptError(format_error(error))
+    if not isinstance(error, EnvWeaveError):
+        error = _invalid_values(method, error)
     return CallOutcome(error, None, is_live(session), session.position)
 
 
-def _unreadable(asked: ResetRequests, error: Exception) -> EnvWeaveError:
-    """Return what to say of values that an environment's own types could not bear."""
-    logger.warning("%s could not be carried out", asked.method, exc_info=error)
-    if asked.method == "step":
-        return ActionError(f"action: it cannot be read: {format_error(error)}")
-    return OptionError(f"What {asked.method} is given cannot be read: {format_error(error)}")
+def _or_raise(outcome: CallOutcome | ProcessExitAttemptError) -> CallOutcome:
+    if isinstance(outcome, ProcessExitAttemptError):
+        raise outcome from None
+    return outcome
+
+
+def _invalid_values(method: str, error: Exception) -> EnvWeaveError:
+    """Return the error for values that the environment's own types cannot handle."""
+    logger.warning("%s failed on the values it received", method, exc_info=error)
+    if method == "step":
+        return ActionError(f"action: invalid: {format_error(error)}")
+    return OptionError(f"The parameters of {method} are invalid: {format_error(error)}")
 
 
 def refuse_early_state(session: Session) -> None:
-    """Refuse to show the state of a shared object, which may be that of another caller's episode.
+    """Refuse to read the state of a shared object, which may hold another client's episode.
 
     Raises:
-        ResetNeededError: This session has begun no episode.
+        ResetNeededError: This session has not begun an episode.
     """
     if session.phase is Phase.FRESH:
         raise ResetNeededError(
-            f"state() on {session.interface.name} before its first episode: the server has one "
-            "object for all callers, one after the other. Call reset() first."
+            f"state() on {session.interface.name} before its first episode: the server shares one "
+            "object between all clients in turn. Call reset() first."
         )
 
 

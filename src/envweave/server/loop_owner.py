@@ -1,8 +1,8 @@
-"""An event loop of its own, for an application that nobody tells when it starts and stops.
+"""Which event loop an application runs on, with or without lifespan events.
 
-An ASGI server tells an application by its lifespan, and then runs it on one loop from start to
-stop. Where the application is mounted in another one, or a test calls it without a lifespan, it
-may be called from one loop now and another one later, while its sessions belong to one loop only.
+An ASGI server sends lifespan events and runs the application on one loop from start to stop. An
+application that is mounted in another one, or tested without a lifespan, may be called from
+several loops, while its sessions belong to one loop only. It then gets a loop in its own thread.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CLOSE_S = 10.0
-"""How long the end of the process waits for what is left to be closed."""
+"""How long process exit waits for open sessions to close."""
 
 
 @final
 class ServerLoopThread:
-    """A loop that runs in a thread, until it is let go of, or the end of the process."""
+    """A loop in a thread, until it is garbage-collected or the process exits."""
 
     def __init__(self, stop: Callable[[], Awaitable[None]]) -> None:
         self.loop = asyncio.new_event_loop()
@@ -61,8 +61,8 @@ class LoopOwner:
     """The loop of an application: its server's, or else one in a thread of its own.
 
     Args:
-        begin: Called when it has a new loop, before anything runs there.
-        stop: Called on a loop of its own before that ends.
+        begin: Called when there is a new loop, before anything runs on it.
+        stop: Called on the loop in its own thread before that loop ends.
     """
 
     def __init__(self, begin: Callable[[], None], stop: Callable[[], Awaitable[None]]) -> None:
@@ -72,8 +72,8 @@ class LoopOwner:
         self._thread: ServerLoopThread | None = None
         self._lock = threading.Lock()  # two threads may make the first call
 
-    def settle(self) -> bool:
-        """Take the loop which runs now, from start to stop; return whether there was none."""
+    def adopt_running_loop(self) -> bool:
+        """Use the running loop until `release`; return False if there is a loop already."""
         with self._lock:
             if self._loop is not None:
                 return False
@@ -81,13 +81,13 @@ class LoopOwner:
             self._loop = asyncio.get_running_loop()
             return True
 
-    def leave(self) -> None:
-        """Let go of the loop, which stops."""
+    def release(self) -> None:
+        """Forget the adopted loop, which is about to stop."""
         self._loop = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop; where nobody settled, it is started when it is first needed."""
+        """The loop; one in its own thread is started if none was adopted."""
         loop = self._loop
         if loop is None:
             with self._lock:
@@ -103,14 +103,14 @@ class LoopOwner:
 class RunningLoop:
     """Runs an application on its one loop, as pure ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, home: LoopOwner) -> None:
+    def __init__(self, app: ASGIApp, owner: LoopOwner) -> None:
         self.app = app
-        self._home = home
+        self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, to this loop or to the application's own."""
+        """Forward a call, on this loop or on the application's own."""
         here = asyncio.get_running_loop()
-        if scope["type"] == "lifespan" or here is (there := self._home.loop):
+        if scope["type"] == "lifespan" or here is (there := self._owner.loop):
             await self.app(scope, receive, send)
             return
 
@@ -125,9 +125,9 @@ class RunningLoop:
 
 
 async def _on(loop: asyncio.AbstractEventLoop, work: Awaitable[Any]) -> Any:
-    """Do something on another loop, and wait for it on this one."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_of(work), loop))
+    """Run an awaitable on another loop, and wait for it on this one."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(work), loop))
 
 
-async def _of(work: Awaitable[Any]) -> Any:
+async def _awaited(work: Awaitable[Any]) -> Any:
     return await work

@@ -88,7 +88,7 @@ class Metrics:
         def counter(name: str, about: str, value: float) -> Any:
             return CounterMetricFamily(f"envweave_{name}", about, value)
 
-        table, health = self._service.table, self._service.place.health
+        table, health = self._service.table, self._service.runtime.health
         yield gauge("sessions", "Sessions that have a place.", table.count)
         yield gauge("sessions_waiting", "Callers that wait for a place.", table.waiting)
         yield gauge("sessions_limit", "Places there are.", self._service.options.max_sessions)

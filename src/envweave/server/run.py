@@ -46,7 +46,7 @@ class _Uvicorn(uvicorn.Server):
 
 @final
 class Serving:
-    """Serves a site on a listener, until it is told to stop.
+    """Serves a state on a listener, until it is told to stop.
 
     The first SIGTERM or SIGINT lets nobody in any more; episodes that run may go on for
     `drain_s`. The second ends everything at once; so does the end of whoever holds the other
@@ -55,12 +55,12 @@ class Serving:
 
     def __init__(
         self,
-        site: AppState,
+        state: AppState,
         listener: Listener,
         on_ready: Callable[[str], None],
         lifeline_fd: int | None = None,
     ) -> None:
-        self._site = site
+        self._state = state
         self._listener = listener
         self._lifeline_fd = lifeline_fd
         self._stopping: asyncio.Task[None] | None = None
@@ -69,13 +69,13 @@ class Serving:
         self._told = asyncio.Event()
         self._server = _Uvicorn(
             uvicorn.Config(
-                build_plain_app(site),
+                build_plain_app(state),
                 loop="none",
                 http=partial(  # type: ignore[arg-type] # it calls what it is given
-                    HeaderLimitedProtocol, head_timeout_s=site.service.options.head_timeout_s
+                    HeaderLimitedProtocol, head_timeout_s=state.service.options.head_timeout_s
                 ),
                 ws=FastPathProtocol,
-                ws_max_size=site.service.options.max_message_bytes,
+                ws_max_size=state.service.options.max_message_bytes,
                 # A blocking client that waits for a model cannot answer a ping.
                 ws_ping_interval=None,
                 ws_per_message_deflate=False,
@@ -109,8 +109,8 @@ class Serving:
 
     async def _serve(self) -> int:
         self._loop = asyncio.get_running_loop()
-        self._site.home.settle()
-        service = self._site.service
+        self._state.loop_owner.adopt_running_loop()
+        service = self._state.service
         with _handled(self._loop, self._on_signal):
             try:
                 if self._lifeline_fd is not None:
@@ -138,7 +138,7 @@ class Serving:
         self._signals += 1
         self._told.set()
         if self._signals == 1:
-            logger.info("stopping: %d episodes run", self._site.service.table.live)
+            logger.info("stopping: %d episodes run", self._state.service.table.live)
             self._stopping = asyncio.ensure_future(self._drain())
             return
         self._server.force_exit = True
@@ -154,21 +154,21 @@ class Serving:
             self._on_signal()
 
     async def _drain(self) -> None:
-        service = self._site.service
+        service = self._state.service
         try:
             await service.stop(service.options.drain_s)
         finally:
             self._server.should_exit = True
 
     async def _finish(self) -> None:
-        service = self._site.service
+        service = self._state.service
         if self._stopping is not None:
             await asyncio.wait({self._stopping})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await service.stop()
                 await service.table.close()
-                await service.place.close()
+                await service.runtime.close()
 
 
 def _loop_factory() -> Any:
@@ -196,8 +196,8 @@ def _handled(loop: asyncio.AbstractEventLoop, handle: Callable[[], None]) -> Ite
             loop.remove_signal_handler(name)
 
 
-def tell(fd: int, line: bytes) -> None:
-    """Write a line to who waits at the other end of a file descriptor, and close it."""
+def write_line(fd: int, line: bytes) -> None:
+    """Write a line to a file descriptor, and close it."""
     with contextlib.suppress(OSError), os.fdopen(fd, "wb") as file:
         file.write(line + b"\n")
 

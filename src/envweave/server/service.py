@@ -34,7 +34,7 @@ class Service:
     """The inside of a server, whatever is spoken at its door.
 
     Args:
-        make_place: Makes a place for its environments; another one for each start.
+        make_runtime: Makes a place for its environments; another one for each start.
         options: What its operator decided.
 
     Attributes:
@@ -44,17 +44,17 @@ class Service:
         together: Steps of many of them at once.
     """
 
-    def __init__(self, make_place: Callable[[], Runtime], options: ServerOptions) -> None:
+    def __init__(self, make_runtime: Callable[[], Runtime], options: ServerOptions) -> None:
         self.options = options
-        self._make_place = make_place
+        self._make_runtime = make_runtime
         self._watchers: list[SessionWatcher] = []
         self._stoppers: list[Callable[[], Awaitable[None]]] = []
         self.renew()
 
     def renew(self) -> None:
         """Make ready to start, also once more after it was stopped, or could not start."""
-        self.place = self._make_place()
-        self.table = SessionTable(self.place, self.options, self._watchers)
+        self.runtime = self._make_runtime()
+        self.table = SessionTable(self.runtime, self.options, self._watchers)
         self.together = StepBatcher(self.table)
         self._sweeping: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Service:
 
     async def _start(self) -> None:
         try:
-            await self.place.start()
+            await self.runtime.start()
         except BaseException:
             self.renew()  # who comes later may find that it can be made
             raise
@@ -98,7 +98,7 @@ class Service:
                 await self._sweeping
         for stop in self._stoppers:
             await stop()
-        await self.place.close()
+        await self.runtime.close()
 
     @property
     def is_stopped(self) -> bool:
@@ -117,7 +117,7 @@ class Service:
             return "it is starting"
         if self.table.is_draining:
             return "it is stopping"
-        health = self.place.health
+        health = self.runtime.health
         if health.stuck > self.options.max_stuck:
             return f"{health.stuck} calls are past their deadline and cannot be stopped"
         if self.options.workers and not health.workers:
@@ -168,11 +168,11 @@ class Service:
             raise WireError(f"There is no method {call.method[:80]!r}. Known: {known}.")
         if call.method == "describe":
             limit = self.options.max_message_bytes
-            return msgspec.structs.replace(self.place.description, max_message_bytes=limit)
+            return msgspec.structs.replace(self.runtime.description, max_message_bytes=limit)
         if call.method == "task":
-            return await self.place.task(_text(call.params, "id"))
+            return await self.runtime.task(_text(call.params, "id"))
         start, count = _number(call.params, "start", 0), _number(call.params, "count", PAGE)
-        return await self.place.tasks(_text(call.params, "split"), start, min(count, PAGE))
+        return await self.runtime.tasks(_text(call.params, "split"), start, min(count, PAGE))
 
 
 def _text(params: dict[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""`envweave build`: an environment's own Docker image."""
+"""`envweave build`: build a Docker image that serves an environment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def build_command(
         str,
         typer.Argument(
             metavar="ID|FOLDER",
-            help="An ID, such as echo-v0 or pkg://my_module:MyEnv; or the folder of a project, "
-            "such as ./my_env, which has a pyproject.toml.",
+            help="An ID, such as echo-v0 or pkg://my_module:MyEnv; or the folder of a project with "
+            "a pyproject.toml, such as ./my_env.",
             show_default=False,
         ),
     ],
@@ -28,14 +28,14 @@ def build_command(
             "--tag",
             "-t",
             metavar="NAME:TAG",
-            help="What the image is called; NAME-env:latest by an ID's own name if left out.",
+            help="Name of the image; default for an ID: NAME-env:latest.",
         ),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Which environment of a folder; the only one it announces if left out.",
+            help="Environment of the project; default: the only one it registers.",
         ),
     ] = None,
     more: Annotated[
@@ -43,7 +43,7 @@ def build_command(
         typer.Option(
             "--with",
             metavar="REQUIREMENT",
-            help="Something else to install, as pip reads it; may be given several times.",
+            help="Additional requirement for pip; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def build_command(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="The image to build on, which has envweave; envweave-base:latest if left out.",
+            help="Base image, which contains envweave; default: envweave-base:latest.",
         ),
     ] = None,
     online: Annotated[
@@ -59,21 +59,20 @@ def build_command(
         typer.Option(
             "--online",
             metavar="",
-            help="Fetch dependencies inside the build, rather than on this machine.",
+            help="Fetch dependencies inside the build rather than on this machine.",
         ),
     ] = False,
     print_only: Annotated[
         bool,
-        typer.Option("--print", metavar="", help="Print what would be built, and build nothing."),
+        typer.Option("--print", metavar="", help="Print what would be built and build nothing."),
     ] = False,
     json: arguments.Json = False,
 ) -> int:
     """Build a Docker image whose server serves an environment.
 
-    A package of yours goes into it with what it needs: its wheel is built, and dependencies are
-    fetched, on this machine, so that the build itself needs no network. The image has a user
-    without rights and a health check, and the build fails if the environment cannot be imported
-    there.
+    The environment's package is installed in it: its wheel is built and its dependencies are
+    fetched on this machine, so the build itself needs no network. The image has an unprivileged
+    user and a health check, and the build fails if the environment cannot be imported there.
     """
     from envweave.cli.build.image import BuildError, build_image, steps_of
     from envweave.cli.build.plan import plan_for
@@ -84,8 +83,8 @@ def build_command(
         _print_plan(plan, json)
         return 0
     try:
-        with output.progress(f"Building {plan.image}", steps_of(plan)) as tell:
-            built = build_image(plan, tell)
+        with output.progress(f"Building {plan.image}", steps_of(plan)) as report:
+            built = build_image(plan, report)
     except BuildError as error:
         message, _, log = str(error).partition("\n")
         if log:
@@ -109,7 +108,7 @@ def build_command(
 def _print_plan(plan: BuildPlan, as_json: bool) -> None:
     from envweave.cli.build.image import arguments_of, dockerfile
 
-    by_whom = "inside the build" if plan.online else "on this machine"
+    fetched_where = "inside the build" if plan.online else "on this machine"
     if as_json:
         document: dict[str, Any] = {
             "image": plan.image,
@@ -117,7 +116,7 @@ def _print_plan(plan: BuildPlan, as_json: bool) -> None:
             "base": plan.base,
             "arguments": arguments_of(plan),
             "installs": [str(one) for one in [*plan.sources, *plan.more]],
-            "dependencies": by_whom,
+            "dependencies": fetched_where,
             "dockerfile": dockerfile(),
         }
         output.write_json(document)
@@ -128,8 +127,8 @@ def _print_plan(plan: BuildPlan, as_json: bool) -> None:
         ("image", plan.image),
         ("serves", plan.env_id),
         ("built on", plan.base),
-        ("installs", "; ".join(installs) or "nothing: envweave has it"),
-        *([("dependencies", f"fetched {by_whom}")] if installs else []),
+        ("installs", "; ".join(installs) or "nothing: part of envweave"),
+        *([("dependencies", f"fetched {fetched_where}")] if installs else []),
         *((f"ARG {name}", value or "(empty)") for name, value in arguments_of(plan).items()),
     ]
     where.print(output.facts(rows))

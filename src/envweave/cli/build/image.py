@@ -1,4 +1,4 @@
-"""An image, built by the engine of this machine."""
+"""Building an image: its context with wheels, then the build on this machine's engine."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from envweave.providers.docker.engine import Engine, EngineError, EngineRefusedE
 from envweave.providers.docker.options import Image
 
 LAST_LINES = 20
-"""How much of a log is shown when something fails."""
+"""How many lines of a log are shown when a build fails."""
 
 _QUIET = ("--quiet", "--no-input", "--disable-pip-version-check")
 
 
 class BuildError(StartupError):
-    """An image could not be built. Below the message's first line is the end of the log."""
+    """An image could not be built. After the first line, the message has the end of the log."""
 
     @classmethod
     def with_log(cls, message: str, log: Iterable[str]) -> BuildError:
@@ -45,12 +45,12 @@ class BuildError(StartupError):
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
-    """What wheels are for: the Python in an image.
+    """The Python in an image, which wheels are built for.
 
     Attributes:
-        python: Which one, as in `"3.11"`.
-        machine: Of which kind of processor, as in `"x86_64"`.
-        envweave: The head of the metadata of the envweave that is there.
+        python: Its version, such as `"3.11"`.
+        machine: Its architecture, such as `"x86_64"`.
+        envweave: Headers of the metadata of envweave in the image.
     """
 
     python: str
@@ -58,43 +58,46 @@ class ImageContents:
     envweave: str
 
     def is_like_here(self) -> bool:
-        """Whether what pip builds for this process would run there."""
+        """Whether wheels that pip builds for this process run there."""
         here = (sys.platform, platform.machine(), sys.implementation.name)
         version = ".".join(map(str, sys.version_info[:2]))
         return here == ("linux", self.machine, "cpython") and version == self.python
 
 
 def dockerfile() -> str:
-    """Return the Dockerfile of every image, which takes the rest as arguments."""
+    """Return the Dockerfile of every image, which is configured by build arguments."""
     file = resources.files("envweave.cli") / "dockerfiles" / "env.Dockerfile"
     return file.read_text(encoding="utf-8")
 
 
 def arguments_of(plan: BuildPlan) -> dict[str, str]:
-    """Return the arguments of a build."""
+    """Return the build arguments."""
     options = "" if plan.online else "--no-index"
     return {"BASE": plan.base, "ENV_ID": plan.env_id, "PIP_OPTIONS": options}
 
 
 def write_context(
-    plan: BuildPlan, folder: Path, inside: Callable[[], ImageContents], tell: Callable[[str], None]
+    plan: BuildPlan,
+    folder: Path,
+    inside: Callable[[], ImageContents],
+    report: Callable[[str], None],
 ) -> None:
     """Write the build context of an image into an empty folder.
 
     Args:
-        plan: What is to be built.
-        folder: Where to.
-        inside: Asks what the wheels are for, if any are to be fetched.
-        tell: Called with what is done next.
+        plan: What to build.
+        folder: Where to write it.
+        inside: Inspects the base image; called if wheels must be fetched.
+        report: Called with each step before it begins.
 
     Raises:
         BuildError: pip cannot build or fetch something.
-        MissingExtraError: pip is needed, and not installed.
+        MissingExtraError: pip is needed and not installed.
     """
     wheels = folder / "wheels"
     wheels.mkdir()
     (folder / "Dockerfile").write_text(dockerfile(), encoding="utf-8")
-    # What pip is asked for here, and in the image: there it finds everything by its name.
+    # Requirements for pip here and in the image, where every wheel is found by its name.
     here: list[str] = []
     there: list[str] = []
     for source in plan.sources:
@@ -105,17 +108,17 @@ def write_context(
             )
             there.append(f"{source.name}=={source.version}")
             continue
-        tell(f"Building {source}")
+        report(f"Building {source}")
         wheel = _own_wheel(source, wheels)
         here.append(str(wheel))
         there.append("{}=={}".format(*wheel.name.split("-")[:2]))
     (folder / "requirements.txt").write_text(
         "".join(f"{one}\n" for one in [*there, *plan.more]), encoding="utf-8"
     )
-    wanted = [*here, *plan.more]
-    if wanted and not plan.online:
-        tell("Fetching what it needs")
-        _fetch(wanted, wheels, folder / "known", inside())
+    requirements = [*here, *plan.more]
+    if requirements and not plan.online:
+        report("Fetching dependencies")
+        _fetch(requirements, wheels, folder / "known", inside())
         shutil.rmtree(folder / "known")
 
 
@@ -133,7 +136,7 @@ def _own_wheel(source: Project | LooseModule, wheels: Path) -> Path:
 
 
 def _write_wheel(source: LooseModule, wheels: Path) -> None:
-    """Write a wheel of some modules, as they are."""
+    """Write a wheel of loose modules."""
     name = f"modules_of_{re.sub(r'[^a-z0-9]+', '_', source.names[0].lower()).strip('_')}"
     about = f"{name}-0.dist-info"
     texts = {
@@ -158,8 +161,8 @@ def _write_wheel(source: LooseModule, wheels: Path) -> None:
         wheel.writestr(f"{about}/RECORD", "".join(f"{one},,\n" for one in record))
 
 
-def _fetch(wanted: list[str], wheels: Path, known: Path, inside: ImageContents) -> None:
-    """Put the wheels of all dependencies beside those that are there; envweave is in the image."""
+def _fetch(requirements: list[str], wheels: Path, known: Path, inside: ImageContents) -> None:
+    """Fetch the wheels of all dependencies except envweave, which is in the image."""
     known.mkdir()
     ours = _envweave_by_name(known, inside.envweave)
     constraints = known / "constraints.txt"
@@ -172,12 +175,12 @@ def _fetch(wanted: list[str], wheels: Path, known: Path, inside: ImageContents) 
         command = ["download", "--only-binary", ":all:", "--dest", wheels, *platforms]
         command += ["--python-version", inside.python, "--implementation", "cp"]
     command += ["--find-links", wheels, "--find-links", known, "--constraint", constraints]
-    _pip("pip cannot fetch what the environment needs", *command, *wanted)
+    _pip("pip cannot fetch the dependencies of the environment", *command, *requirements)
     (wheels / ours.name).unlink(missing_ok=True)
 
 
 def _envweave_by_name(folder: Path, head: str) -> Path:
-    """Write a wheel that says what envweave needs, and holds nothing else."""
+    """Write a wheel with the metadata of envweave and no code."""
     about = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
     version = about["Version"]
     wheel = folder / f"envweave-{version}-py3-none-any.whl"
@@ -192,10 +195,10 @@ def _envweave_by_name(folder: Path, head: str) -> Path:
 
 
 def _pip_command() -> list[str]:
-    """Return how to run pip: as installed here, or as Python brings it along for ensurepip."""
+    """Return the command for pip: the installed one, or the one bundled with ensurepip."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    # A virtual environment made by uv has none. Debian keeps the wheel in a folder of its own.
+    # A virtual environment made by uv has no pip. Debian keeps the wheel in a separate folder.
     folders = [Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")]
     folders.append(Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or folders[0]))
     for wheel in (wheel for folder in folders for wheel in folder.glob("pip-*.whl")):
@@ -208,7 +211,7 @@ def _pip_command() -> list[str]:
 
 def _pip(failure: str, *command: str | Path) -> None:
     verb, *rest = command
-    done = subprocess.run(  # noqa: S603 - of this very Python, with what the user asked for
+    done = subprocess.run(  # noqa: S603 - this Python, with the user's requirements
         [*_pip_command(), verb, *_QUIET, *rest],
         capture_output=True,
         text=True,
@@ -233,13 +236,13 @@ print(json.dumps({"python": python, "machine": platform.machine(), "envweave": h
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """An image that is there.
+    """An image that was built.
 
     Attributes:
-        image: What it is called.
-        id: What the engine calls it.
-        size: How many bytes it has, with those of its base.
-        env: What its server serves.
+        image: Its name.
+        id: Its ID at the engine.
+        size: Its size in bytes, including its base.
+        env: The environment that its server serves.
     """
 
     image: str
@@ -249,23 +252,23 @@ class BuiltImage:
 
 
 def steps_of(plan: BuildPlan) -> int:
-    """Return how often `build_image` tells of what it does."""
+    """Return how many steps `build_image` reports."""
     instructions = re.findall(r"^[A-Z]+ ", dockerfile(), re.MULTILINE)
     folders = sum(not hasattr(source, "version") for source in plan.sources)
     fetches = bool(plan.sources or plan.more) and not plan.online
     return len(instructions) + folders + fetches
 
 
-def build_image(plan: BuildPlan, tell: Callable[[str], None]) -> BuiltImage:
-    """Build an image. Nothing else is left behind, on the engine or on the disk.
+def build_image(plan: BuildPlan, report: Callable[[str], None]) -> BuiltImage:
+    """Build an image, and leave nothing else behind on the engine or the disk.
 
     Args:
-        plan: What is to be built.
-        tell: Called with what is done next.
+        plan: What to build.
+        report: Called with each step before it begins.
 
     Raises:
         StartupError: The engine does not answer, or there is no such base.
-        OptionError: The base is none.
+        OptionError: The base image has no envweave.
         BuildError: A step failed.
     """
     engine = Engine()
@@ -273,8 +276,8 @@ def build_image(plan: BuildPlan, tell: Callable[[str], None]) -> BuiltImage:
         base = _found_base(engine, plan.base)
         with tempfile.TemporaryDirectory(prefix="envweave-build-") as name:
             folder = Path(name)
-            write_context(plan, folder, lambda: _look_inside(engine, base), tell)
-            _build(engine, plan, base, folder, tell)
+            write_context(plan, folder, lambda: _look_inside(engine, base), report)
+            _build(engine, plan, base, folder, report)
         about = engine.image(plan.image)
     finally:
         engine.close()
@@ -282,24 +285,24 @@ def build_image(plan: BuildPlan, tell: Callable[[str], None]) -> BuiltImage:
 
 
 def _found_base(engine: Engine, base: str) -> str:
-    """Return the id of an image: its name may be another's before the build is over."""
+    """Return the ID of an image: its name may move to another image during the build."""
     try:
         about = engine.image(base)
     except (EngineError, EngineRefusedError):
         raise
     except StartupError as error:
-        raise StartupError(f"{error} Or name another image to build on with --base.") from None
+        raise StartupError(f"{error} Or choose another base image with --base.") from None
     if not Image(base, about).is_ours:
         raise OptionError(
-            f"--base {base!r} has no envweave in it. Name an image that is built on {BASE}, or "
-            "leave it out."
+            f"--base {base!r} does not contain envweave. Use an image that is built on {BASE}, or "
+            "omit the option."
         )
     identity: str = about["Id"]
     return identity
 
 
 def _build(
-    engine: Engine, plan: BuildPlan, base: str, folder: Path, tell: Callable[[str], None]
+    engine: Engine, plan: BuildPlan, base: str, folder: Path, report: Callable[[str], None]
 ) -> None:
     stage = f"{plan.image}-{secrets.token_hex(8)}"
     arguments = {**arguments_of(plan), "BASE": base, "BUILD": stage}
@@ -310,17 +313,17 @@ def _build(
             for line in engine.build(context, plan.image, arguments, network):
                 step = _STEP.match(line)
                 if step is not None:
-                    tell(step["what"])
-                    log.clear()  # what went well before says nothing
+                    report(step["what"])
+                    log.clear()  # the output of a step that succeeded is not of interest
                 elif not line.startswith(_NOISE):
                     log.append(line)
     except EngineRefusedError as error:
-        # The whole of a command says little, and fills the screen.
+        # The full command says little and fills the screen.
         code = _COMMAND.search(str(error))
         why = f"a command in it exited with {code[1]}" if code else str(error).rstrip(".")
         raise BuildError.with_log(f"Building {plan.image!r} failed: {why}.", log) from None
     finally:
-        with contextlib.suppress(EnvWeaveError):  # of an engine that has gone meanwhile
+        with contextlib.suppress(EnvWeaveError):  # the engine may have stopped meanwhile
             engine.remove_images(f"{_STAGE}={stage}")
 
 
@@ -334,7 +337,7 @@ def _packed(folder: Path) -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
 
 
 def _as_roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a file as everybody may read it: a temporary folder is its owner's alone."""
+    """Make a file readable by every user: a temporary folder is readable by its owner only."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.isdir() else 0o644
@@ -342,7 +345,7 @@ def _as_roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _look_inside(engine: Engine, base: str) -> ImageContents:
-    """Ask the Python in an image what it is."""
+    """Inspect the Python in an image."""
     remove_leftovers(engine)
     name = f"envweave-{secrets.token_hex(6)}"
     config = {
@@ -357,9 +360,9 @@ def _look_inside(engine: Engine, base: str) -> ImageContents:
         engine.create(name, config)
         engine.start(name)
         code = engine.wait(name)
-        said = engine.last_lines(name, LAST_LINES)
+        output = engine.last_lines(name, LAST_LINES)
     finally:
         engine.remove(name)
     if code:
-        raise BuildError.with_log(f"The Python in {base!r} does not run.", said)
-    return ImageContents(**json.loads(said[-1]))
+        raise BuildError.with_log(f"The Python in {base!r} does not run.", output)
+    return ImageContents(**json.loads(output[-1]))

@@ -1,4 +1,4 @@
-"""What an image is to be: of which environment, on what base, with which packages."""
+"""What to build: the environment of an image, its base and its packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _OURS = "envweave"
 _SCHEMES = {"gym": ["gymnasium"], "pettingzoo": ["pettingzoo", "gymnasium"]}
-"""The packages whose own environments a scheme names."""
+"""The packages that provide the environments of a scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPackage:
-    """An installed package, which pip can have again.
+    """An installed package that pip can fetch again.
 
     Attributes:
-        name: What it is called.
-        version: Which one is installed here.
-        url: Where it came from, if that was no index.
+        name: Name of the distribution.
+        version: The version installed here.
+        url: Where it was installed from, if not from an index.
     """
 
     name: str
@@ -60,11 +60,11 @@ class PublishedPackage:
 
 @dataclass(frozen=True, slots=True)
 class LooseModule:
-    """Modules that belong to no package: files and folders beside each other.
+    """Modules that belong to no distribution: files and folders in one folder.
 
     Attributes:
-        folder: Where they are.
-        names: What they are called.
+        folder: The folder they are in.
+        names: Their names.
     """
 
     folder: Path
@@ -78,11 +78,11 @@ Source = Project | PublishedPackage | LooseModule
 
 
 def sources_of(spec: EnvSpec) -> list[Source]:
-    """Return what must be installed beside envweave so that an ID is found. It is imported here.
+    """Return what must be installed besides envweave for an ID. The environment is imported here.
 
     Raises:
         PluginError: It cannot be imported.
-        OptionError: A module is found in a way that cannot be repeated elsewhere.
+        OptionError: A module is not a file or folder that can be copied.
     """
     spec.load()
     scheme, _, rest = spec.id.rpartition("://")
@@ -93,13 +93,13 @@ def sources_of(spec: EnvSpec) -> list[Source]:
         packages = [_of_distribution(metadata.distribution(one)) for one in _SCHEMES[scheme]]
         found = [*packages, *_of_modules(_modules_of(scheme, rest))]
     else:
-        assert isinstance(spec.factory, str)  # nothing else has an ID in another process
+        assert isinstance(spec.factory, str)  # only an import path has an ID in another process
         found = list(_of_modules([spec.factory.partition(":")[0]]))
     return [one for one in dict.fromkeys(found) if one is not None]
 
 
 def project_at(folder: Path) -> dict[str, Any]:
-    """Return the table `project` of the `pyproject.toml` in a folder.
+    """Return the `[project]` table of the `pyproject.toml` in a folder.
 
     Raises:
         OptionError: There is none.
@@ -111,21 +111,21 @@ def project_at(folder: Path) -> dict[str, Any]:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("project")
     except FileNotFoundError:
         raise OptionError(
-            f"The folder {str(folder)!r} is no project: it has no pyproject.toml. Give it one, or "
-            "name a module by its ID, as in pkg://my_module:MyEnv."
+            f"The folder {str(folder)!r} has no pyproject.toml. Add one, or name a module by its "
+            "ID, as in pkg://my_module:MyEnv."
         ) from None
     except (OSError, ValueError) as error:
         raise OptionError(f"{str(file)!r} cannot be read: {format_error(error)}") from None
     if not isinstance(table, dict):
         raise OptionError(
-            f"{str(file)!r} has no table [project], so that nothing can be installed from it. "
-            "Give it one with the project's name and version."
+            f"{str(file)!r} has no [project] table, so it cannot be installed. Add one with the "
+            "name and the version of the project."
         )
     return table
 
 
 def _modules_of(scheme: str, rest: str) -> Iterator[str]:
-    """Return the modules that an ID of another library leads to."""
+    """Return the modules that an ID of another library imports."""
     if scheme == "gym":
         import gymnasium
 
@@ -156,7 +156,7 @@ def _of_distribution(distribution: metadata.Distribution | None) -> Source | Non
         folder = Path(url2pathname(urlsplit(url).path))
         if folder.is_dir():
             return Project(folder)
-        url = ""  # what it was installed from is gone; an index may have it
+        url = ""  # the folder it was installed from is gone; an index may have it
     if "vcs_info" in origin:
         about = origin["vcs_info"]
         url = f"{about['vcs']}+{url}@{about['commit_id']}"
@@ -166,19 +166,19 @@ def _of_distribution(distribution: metadata.Distribution | None) -> Source | Non
 def _folder_of(top: str) -> Path:
     """Return the folder that a module was found in."""
     found = importlib.util.find_spec(top)
-    places = list(found.submodule_search_locations or []) if found is not None else []
-    if not places and found is not None and found.has_location and found.origin:
-        places = [found.origin]
-    if len(places) != 1 or not Path(places[0]).exists():
+    locations = list(found.submodule_search_locations or []) if found is not None else []
+    if not locations and found is not None and found.has_location and found.origin:
+        locations = [found.origin]
+    if len(locations) != 1 or not Path(locations[0]).exists():
         raise OptionError(
-            f"The module {top!r} is no file, nor a folder, that could be copied into an image. "
-            "Make it a package with a pyproject.toml, and build its folder."
+            f"The module {top!r} is neither a file nor a folder that can be copied into an image. "
+            "Make it a project with a pyproject.toml, and build its folder."
         )
-    return Path(places[0]).resolve().parent
+    return Path(locations[0]).resolve().parent
 
 
 def _of_folder(folder: Path, top: str) -> Source:
-    """Return the project that a module is developed in; the module itself if there is none."""
+    """Return the project that contains a module; the loose module if there is none."""
     for place in (folder, folder.parent) if folder.name == "src" else (folder,):
         try:
             project_at(place)
@@ -209,15 +209,15 @@ _IMAGE = re.compile(rf"{_HOST}{_PART}(?:/{_PART})*(?P<tag>:[A-Za-z0-9_][A-Za-z0-
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What to build.
+    """A Docker image to build.
 
     Attributes:
-        image: What the image will be called, with its tag.
-        env_id: What its server serves.
-        base: The image that it is built on.
-        sources: Where the environment's package comes from; none if envweave has it.
-        more: Requirements beside what that needs, as pip reads them.
-        online: Whether dependencies are fetched inside the build, rather than by this machine.
+        image: Name of the image, with its tag.
+        env_id: The environment that its server serves.
+        base: The base image.
+        sources: Where the environment's package comes from; empty if it is part of envweave.
+        more: Additional requirements for pip.
+        online: Whether dependencies are fetched inside the build rather than on this machine.
     """
 
     image: str
@@ -242,11 +242,11 @@ def plan_for(
     more: Sequence[str] = (),
     online: bool = False,
 ) -> BuildPlan:
-    """Return what is to be built of an ID, or of a project's folder.
+    """Return the plan for an ID or the folder of a project.
 
     Raises:
-        EnvWeaveError: There is no such environment or folder, no image could have it, or the
-            image cannot be called so.
+        EnvWeaveError: There is no such environment or folder, it cannot be put into an image, or
+            the name of the image is invalid.
     """
     sources: list[Source]
     if _is_folder(target):
@@ -255,15 +255,15 @@ def plan_for(
     else:
         if env is not None:
             raise OptionError(
-                f"--env says which environment of a folder is meant, and {target!r} is no folder. "
-                "Leave it out, or name the folder, as in ./my_env."
+                f"--env selects an environment of a folder, but {target!r} is not a folder. "
+                "Omit it, or name the folder, as in ./my_env."
             )
         env_id, sources = _found(target)
-    called = tag or image_of(env_id)
-    if called is None:
-        raise OptionError(f"What shall the image of {env_id!r} be called? Say -t NAME:TAG.")
+    image = tag or image_of(env_id)
+    if image is None:
+        raise OptionError(f"No image name given for {env_id!r}. Pass -t NAME:TAG.")
     return BuildPlan(
-        image=image_name(called, "-t"),
+        image=image_name(image, "-t"),
         env_id=env_id,
         base=image_name(base or BASE, "--base"),
         sources=tuple(sources),
@@ -272,74 +272,76 @@ def plan_for(
     )
 
 
-def image_name(given: str, option: str) -> str:
-    """Return an image's name with its tag, which is `latest` unless it says another.
+def image_name(name: str, option: str) -> str:
+    """Return the name of an image with its tag; the default is `latest`.
 
     Raises:
-        OptionError: No image can be called so.
+        OptionError: The name is invalid.
     """
-    found = _IMAGE.fullmatch(given)
+    found = _IMAGE.fullmatch(name)
     if found is None:
         raise OptionError(
-            f"{option} {given!r} is no image's name. Use small letters, digits, and '.', '_' or "
-            "'-' between them, with a tag after ':', as in my-env:latest."
+            f"{option} {name!r} is not a valid image name. Use lower-case letters and digits, with "
+            "'.', '_' or '-' between them, and a tag after ':', as in my-env:latest."
         )
-    return given if found["tag"] else f"{given}:latest"
+    return name if found["tag"] else f"{name}:latest"
 
 
 def _is_folder(target: str) -> bool:
-    """Whether a folder is meant. A bare name that a package announces is an ID first."""
+    """Whether the target is a folder. A name that a package registers takes precedence."""
     if "://" in target or target in plugin_names(ENVS):
         return False
     return target.startswith((".", "~")) or os.sep in target or Path(target).is_dir()
 
 
 def _found(env_id: str) -> tuple[str, list[Source]]:
-    """Return the ID that an image's server finds an environment by, and what it needs for it."""
+    """Return the ID of an environment in an image, and what must be installed there."""
     import envweave as ew
 
     if env_id != "".join(env_id.split()):
-        raise EnvIdError(f"{env_id!r} is no ID: there are blanks in it. See `envweave list`.")
+        raise EnvIdError(
+            f"{env_id!r} is not a valid ID: it contains whitespace. See `envweave list`."
+        )
     spec = ew.spec(env_id)
     if spec.id.startswith(LOCAL):
         raise OptionError(
-            f"{env_id!r} is registered in this process alone, and an image's server would not know "
-            "it. Name what it is made by, as in pkg://my_module:MyEnv."
+            f"{env_id!r} is registered only in this process, so a server in an image cannot find "
+            "it. Name its class or factory, as in pkg://my_module:MyEnv."
         )
     if spec.backend is not None or spec.takes_token:
         raise OptionError(
-            f"{env_id!r} runs elsewhere already: there is nothing to build. Name the environment "
-            "itself, as in pkg://my_module:MyEnv."
+            f"{env_id!r} already runs elsewhere, so there is nothing to build. Name the "
+            "environment itself, as in pkg://my_module:MyEnv."
         )
     return spec.id, sources_of(spec)
 
 
 def _named_by(folder: Path, env: str | None) -> str:
-    """Return which environment of a project is meant."""
+    """Return the ID of the environment of a project."""
     table = project_at(folder)
     announced: dict[str, Any] = (table.get("entry-points") or {}).get(ENVS) or {}
     if env is not None:
         if "://" not in env and env not in announced:
-            known = f" It announces: {', '.join(announced)}." if announced else ""
+            known = f" It registers: {', '.join(announced)}." if announced else ""
             raise OptionError(
-                f"The project in {str(folder)!r} announces no environment {env!r}."
+                f"The project in {str(folder)!r} registers no environment {env!r}."
                 f"{suggest(env, announced) or known} Or name it as pkg://my_module:MyEnv."
             )
         if env.startswith(LOCAL):
             raise OptionError(
-                f"--env {env!r} would be registered in one process alone. Name what it is made by, "
-                "as in pkg://my_module:MyEnv."
+                f"--env {env!r} would be registered in one process only. Name its class or "
+                "factory, as in pkg://my_module:MyEnv."
             )
         return env
     if len(announced) == 1:
         return next(iter(announced))
     if announced:
         raise OptionError(
-            f"The project in {str(folder)!r} announces {len(announced)} environments: "
-            f"{', '.join(announced)}. Say which: --env {next(iter(announced))}."
+            f"The project in {str(folder)!r} registers {len(announced)} environments: "
+            f"{', '.join(announced)}. Choose one, as in --env {next(iter(announced))}."
         )
     raise OptionError(
-        f"The project in {str(folder)!r} announces no environment. Say which it is: --env "
-        f"pkg://my_module:MyEnv; or announce it in pyproject.toml: "
+        f"The project in {str(folder)!r} registers no environment. Pass --env "
+        f"pkg://my_module:MyEnv; or register it in pyproject.toml: "
         f"[project.entry-points.\"{ENVS}\"] my-env-v0 = 'my_module:MyEnv'."
     )

@@ -108,7 +108,7 @@ class McpTools:
             EnvWeaveError: The environment cannot be made.
         """
         await self._service.start()
-        return self._service.place.description
+        return self._service.runtime.description
 
     async def list_tools(self, mcp_session: str | None) -> list[EnvTool]:
         """Return the tools, as a client with or without a session calls them."""

@@ -179,20 +179,20 @@ class _OpenEnvConnection:
         if kind == "reset":
             told = await self._call("reset", self._read_reset(data or {}))
         else:
-            action = self._service.place.description.action
+            action = self._service.runtime.description.action
             told = self._mcp.answer_step(data or {}, action)
             if told is not None:
                 return {"type": "observation", "data": told}
             told = await self._call("step", {"action": _read_action(data or {}, action)})
         sent = told if isinstance(told, Wired) else decode_result(told)
-        known = self._service.place.description.openenv_fields
+        known = self._service.runtime.description.openenv_fields
         return {"type": "observation", "data": as_openenv(sent, known)}
 
     def _read_reset(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return what `reset` is given. What is not asked for by name is an option, if any is."""
         params = {name: data[name] for name in ASKED if data.get(name) is not None}
         others = {name: one for name, one in data.items() if name not in ASKED}
-        if others and "options" in self._service.place.description.reset_takes:
+        if others and "options" in self._service.runtime.description.reset_takes:
             options = params.get("options", {})
             params["options"] = {**others, **options} if isinstance(options, dict) else options
         return params

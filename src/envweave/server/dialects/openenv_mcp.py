@@ -110,7 +110,7 @@ class Mcp:
         except EnvWeaveError as error:
             raise _RpcError(SERVER_ERROR, str(error)) from None
         asked = params.get("protocolVersion")
-        about = self._service.place.description
+        about = self._service.runtime.description
         return {
             "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
             "capabilities": {"tools": {}},

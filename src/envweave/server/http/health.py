@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from envweave.server.http.routes import told
+from envweave.server.http.routes import answer_errors
 from envweave.wire.encoding import SUBPROTOCOLS
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def probe_routes(service: Service, metrics: Metrics) -> list[Route]:
     probes = _Probes(service, metrics)
     return [
         Route("/health", probes.health, methods=["GET"]),
-        Route("/ready", told(probes.ready), methods=["GET"]),
-        Route("/schema", told(probes.schema), methods=["GET"]),
-        Route("/metadata", told(probes.metadata), methods=["GET"]),
+        Route("/ready", answer_errors(probes.ready), methods=["GET"]),
+        Route("/schema", answer_errors(probes.schema), methods=["GET"]),
+        Route("/metadata", answer_errors(probes.metadata), methods=["GET"]),
         Route("/metrics", probes.metrics, methods=["GET"]),
         Route("/", probes.root, methods=["GET"], include_in_schema=False),
     ]
@@ -77,14 +77,14 @@ class _Probes:
 
     async def schema(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         await self._service.start()
-        about = self._service.place.description
+        about = self._service.runtime.description
         return _json(
             {"action": about.action, "observation": about.observation, "state": about.state}
         )
 
     async def metadata(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         await self._service.start()
-        return _json(metadata_of(self._service.place.description, self._service))
+        return _json(metadata_of(self._service.runtime.description, self._service))
 
     async def metrics(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         return Response(self._metrics.show(), media_type="text/plain; version=0.0.4; charset=utf-8")

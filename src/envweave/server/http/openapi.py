@@ -1,7 +1,7 @@
-"""`/openapi.json`: every path, what it takes and what it may answer.
+"""`/openapi.json`: every path with its parameters and responses.
 
-The calls themselves are read by plain endpoints, so this is written by hand, with the schemas of
-the environment that is served.
+The endpoints are plain Starlette functions, so the document is written by hand around the JSON
+Schemas of the served environment.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from envweave.server.security import OPEN_PATHS
 from envweave.wire.description import Description
 
 VERSION = "1.0.0"
-"""Of the HTTP protocol, which OpenEnv's own checks ask for."""
+"""Version of the HTTP protocol. OpenEnv's own checks require it."""
 
 KEY_PATTERN = r"^[!-~]{1,200}$"
-"""What the header `Idempotency-Key` may be."""
+"""Valid values of the header `Idempotency-Key`."""
+
+_TAGS = {
+    "Play": "Run episodes in a session.",
+    "Sessions": "Open and close sessions of your own.",
+    "Operate": "Health, schemas, limits and metrics of the server.",
+}
 
 _NULLABLE_SECONDS = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_S}
 _REQUEST_ID = {
     "type": ["string", "integer", "null"],
     "maxLength": 200,
-    "description": "Names this call: repeated with the same id, it is answered by the first reply.",
+    "description": "Identifies this call: a retry with the same id gets the first reply.",
 }
 _ANSWER = {
     "type": "object",
@@ -42,38 +48,38 @@ _SESSION = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
-    "description": "Which session; the default one if it is left out.",
+    "description": "The session; default: the shared default session.",
 }
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
     "schema": {"type": "string", "pattern": KEY_PATTERN},
-    "description": "The same as `request_id` in the body, which counts where both are given.",
+    "description": "Same as `request_id` in the body, which takes precedence.",
 }
 
 _WHEN = {
-    "400": "The message cannot be read.",
-    "401": "No token, or a wrong one.",
-    "403": "A foreign web page may not call.",
-    "404": "There is no such session, or not any more.",
-    "405": "The path takes another method.",
-    "408": "The body did not come in time.",
-    "409": "The right call at the wrong time, such as a step before a reset; or its request id was "
-    "given to another call, or opened a session that is closed by now.",
+    "400": "The message cannot be parsed.",
+    "401": "The token is missing or wrong.",
+    "403": "A web page of another origin may not call.",
+    "404": "There is no such session, or it is closed.",
+    "405": "The path does not support this method.",
+    "408": "The body did not arrive in time.",
+    "409": "The call is not valid now, such as a step before a reset; or its request id belongs "
+    "to another call, or to a session that is closed.",
     "413": "The body is too large.",
     "421": "The Host header names another server.",
-    "422": "Something in the call is refused. The message begins with the field.",
-    "500": "The server failed. Its log says how.",
+    "422": "A field of the call is invalid. The message begins with the field.",
+    "500": "The server failed; see its log.",
     "502": "The environment's own code failed.",
-    "503": "There is no room, the environment was lost, or the server is stopping.",
-    "504": "A call took longer than it may.",
+    "503": "The server is full or stopping, or the environment was lost.",
+    "504": "The call exceeded its deadline.",
 }
 _ALWAYS = ("400", "401", "403", "405", "421", "500")
 
 
 def openapi(about: Description, *, has_token: bool) -> dict[str, Any]:
-    """Return the document for a server of this environment."""
+    """Return the OpenAPI document for a server of this environment."""
     schemas: dict[str, Any] = {
         "Action": about.action or {},
         "Observation": about.observation or {},
@@ -89,7 +95,12 @@ def openapi(about: Description, *, has_token: bool) -> dict[str, Any]:
             "version": VERSION,
             "description": _introduction(about),
         },
-        "paths": {**_calls(about), **_sessions(), **_mcp(), **_probes()},
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": {
+            **_tagged("Play", {**_calls(about), **_mcp()}),
+            **_tagged("Sessions", _sessions()),
+            **_tagged("Operate", _probes()),
+        },
         "components": {"schemas": components},
     }
     if has_token:
@@ -100,10 +111,17 @@ def openapi(about: Description, *, has_token: bool) -> dict[str, Any]:
 
 def _introduction(about: Description) -> str:
     return (
-        f"{about.description}\n\nServed by envweave {about.version}. A session has a state: "
-        "`POST /reset` begins an episode, `POST /step` acts in it. Programs do better over "
-        "`WS /ws`, with envweave's own client or OpenEnv's."
+        f"{about.description}\n\nServed by envweave {about.version}. Sessions are stateful: "
+        "`POST /reset` begins an episode, `POST /step` acts in it. Programs should connect to "
+        "`WS /ws`, with the client of envweave or of OpenEnv."
     ).strip()
+
+
+def _tagged(tag: str, paths: dict[str, Any]) -> dict[str, Any]:
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["tags"] = [tag]
+    return paths
 
 
 def _calls(about: Description) -> dict[str, Any]:
@@ -113,7 +131,7 @@ def _calls(about: Description) -> dict[str, Any]:
         "options": {"type": ["object", "null"]},
         "task": {
             "type": ["string", "object", "null"],
-            "description": "The id of a task, or one.",
+            "description": "A task, or the id of one.",
             "properties": {
                 "id": {"type": "string"},
                 "split": {"type": "string"},
@@ -135,31 +153,34 @@ def _calls(about: Description) -> dict[str, Any]:
     one_of_them = {"oneOf": [{"required": ["action"]}, {"required": ["answer"]}]}
     not_taken = {"seed", "options", "task"} - set(about.reset_takes)
     for name in not_taken:
-        reset[name] = {"type": "null", "description": "This environment's reset takes none."}
-    takes, said = ("404", "408", "409", "413", "422", "502", "503", "504"), _ref("Result")
+        reset[name] = {"type": "null", "description": "Not supported by this environment."}
+    faults, result = ("404", "408", "409", "413", "422", "502", "503", "504"), _ref("Result")
+    reset_example = {} if "seed" in not_taken else {"seed": 0}
+    action = example_of(about.action or {}, about.action or {})
+    step_example = None if action is None else {"action": action}
     return {
         "/reset": {
             "post": {
                 "operationId": "reset",
                 "summary": "Begin an episode.",
                 "parameters": [_SESSION, _KEY],
-                "requestBody": _body(reset, required=False),
-                "responses": _responses("200", "The first observation.", said, takes),
+                "requestBody": _body(reset, required=False, example=reset_example),
+                "responses": _responses("200", "The first observation.", result, faults),
             }
         },
         "/step": {
             "post": {
                 "operationId": "step",
-                "summary": "Act once in the episode that is running.",
+                "summary": "Take one step in the running episode.",
                 "parameters": [_SESSION, _KEY],
-                "requestBody": _body(step, required=True, **one_of_them),
-                "responses": _responses("200", "What came of it.", said, takes),
+                "requestBody": _body(step, required=True, example=step_example, **one_of_them),
+                "responses": _responses("200", "The result of the step.", result, faults),
             }
         },
         "/state": {
             "get": {
                 "operationId": "state",
-                "summary": "Look at the state of the environment.",
+                "summary": "Read the state of the environment.",
                 "parameters": [_SESSION],
                 "responses": _responses(
                     "200", "Its fields.", _ref("State"), ("404", "409", "502", "503", "504")
@@ -177,7 +198,7 @@ def _sessions() -> dict[str, Any]:
             "type": ["number", "null"],
             "minimum": 0,
             "maximum": MAX_S,
-            "description": "How long to wait for a session where none is free; 0 by default.",
+            "description": "Seconds to wait for a free session; default 0.",
         },
         "request_id": {**_REQUEST_ID, "type": ["string", "null"], "minLength": OPEN_ID_LENGTH},
     }
@@ -191,16 +212,19 @@ def _sessions() -> dict[str, Any]:
         "required": ["session_id"],
     }
     named = {**_SESSION, "name": "session_id", "in": "path", "required": True}
-    closed = _responses("204", "It is closed.", None, ("404", "409", "502", "503", "504"))
+    closed = _responses("204", "The session is closed.", None, ("404", "409", "502", "503", "504"))
     return {
         "/sessions": {
             "post": {
                 "operationId": "open",
-                "summary": "Open another session, for `X-Session-Id`.",
+                "summary": "Open a session, to be named in `X-Session-Id`.",
                 "parameters": [key],
                 "requestBody": _body(opens, required=False),
                 "responses": _responses(
-                    "201", "Its id.", opened, ("408", "409", "413", "422", "502", "503", "504")
+                    "201",
+                    "The id of the session.",
+                    opened,
+                    ("408", "409", "413", "422", "502", "503", "504"),
                 ),
             }
         },
@@ -217,10 +241,12 @@ def _sessions() -> dict[str, Any]:
 
 def _mcp() -> dict[str, Any]:
     replied = {"type": "object", "properties": {"jsonrpc": {"const": "2.0"}}}
-    responses = _responses("200", "A JSON-RPC response, also to what is none.", replied, ("413",))
-    responses["202"] = {"description": "It was a notification, which has no response."}
-    ended = _responses("200", "It is ended.", None, ("413",))
-    ended["400"] = {"description": "The session's id is missing.", "content": _json(replied)}
+    responses = _responses(
+        "200", "A JSON-RPC response, also to an invalid request.", replied, ("413",)
+    )
+    responses["202"] = {"description": "A notification, which has no response."}
+    ended = _responses("200", "The MCP session is closed.", None, ("413",))
+    ended["400"] = {"description": "The session id is missing.", "content": _json(replied)}
     ended["404"] = {"description": "There is no such session.", "content": _json(replied)}
     return {
         "/mcp": {
@@ -232,7 +258,7 @@ def _mcp() -> dict[str, Any]:
             },
             "delete": {
                 "operationId": "mcp_close",
-                "summary": "End an MCP session, and close the session that it drives.",
+                "summary": "Close an MCP session and the session that it drives.",
                 "parameters": [
                     {
                         "name": "Mcp-Session-Id",
@@ -248,33 +274,36 @@ def _mcp() -> dict[str, Any]:
 
 
 def _probes() -> dict[str, Any]:
-    told = {"type": "object"}
+    by_name = {"type": "object"}
     status = {
         "type": "object",
         "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
         "required": ["status"],
     }
     starting = ("502", "503")
-    ready = _responses("200", "It takes new sessions.", status, ("502",))
-    ready["503"] = {"description": "It takes none, and says why.", "content": _json(status)}
-    metrics = _responses("200", "In Prometheus's text format.", None)
+    ready = _responses("200", "The server accepts new sessions.", status, ("502",))
+    ready["503"] = {
+        "description": "The server accepts no new sessions, with the reason.",
+        "content": _json(status),
+    }
+    metrics = _responses("200", "Prometheus text format.", None)
     metrics["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     operations: dict[str, Any] = {
         path: {"get": {"operationId": path[1:], "summary": summary, "responses": responses}}
         for path, summary, responses in (
-            ("/health", "Ask whether the server is up.", _responses("200", "It is.", status)),
-            ("/ready", "Ask whether the server takes new sessions.", ready),
+            ("/health", "Whether the server is up.", _responses("200", "It is up.", status)),
+            ("/ready", "Whether the server accepts new sessions.", ready),
             (
                 "/schema",
                 "Get the JSON Schemas of action, observation and state.",
-                _responses("200", "By name.", told, starting),
+                _responses("200", "By name.", by_name, starting),
             ),
             (
                 "/metadata",
-                "Get what is served, by whom, and within which limits.",
-                _responses("200", "By name.", told, starting),
+                "Get the environment, the versions and the limits.",
+                _responses("200", "By name.", by_name, starting),
             ),
-            ("/metrics", "Get what the server has counted.", metrics),
+            ("/metrics", "Get the metrics of the server.", metrics),
         )
     }
     for path in OPEN_PATHS:
@@ -282,14 +311,19 @@ def _probes() -> dict[str, Any]:
     return operations
 
 
-def _body(properties: Mapping[str, Any], *, required: bool, **more: Any) -> dict[str, Any]:
+def _body(
+    properties: Mapping[str, Any], *, required: bool, example: Any = None, **more: Any
+) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": dict(properties),
         "additionalProperties": False,
         **more,
     }
-    return {"required": required, "content": _json(schema)}
+    content = _json(schema)
+    if example is not None:
+        content["application/json"]["example"] = example
+    return {"required": required, "content": content}
 
 
 def _responses(
@@ -325,7 +359,7 @@ _FAULT = {
 
 
 def _result() -> dict[str, Any]:
-    """What comes of a reset or a step. With several agents the parts are objects by agent."""
+    """The result of a reset or a step. With several agents its parts are objects by agent."""
     return {
         "type": "object",
         "properties": {
@@ -345,10 +379,10 @@ def _result() -> dict[str, Any]:
 
 
 def _hoisted(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema and its definitions as components, for a `$ref` counts from the document."""
+    """Return a schema and its `$defs` as components: a `$ref` is relative to the document."""
     definitions = schema.get("$defs", {})
     own = {key: value for key, value in schema.items() if key not in ("$defs", "$schema")}
-    parts = {name: own, **{_component(name, key): one for key, one in definitions.items()}}
+    parts = {name: own, **{_component(name, key): schema for key, schema in definitions.items()}}
     return {key: _redirected(one, name) for key, one in parts.items()}
 
 
@@ -358,7 +392,7 @@ def _component(name: str, key: str) -> str:
 
 def _redirected(schema: Any, name: str) -> Any:
     if isinstance(schema, list):
-        return [_redirected(one, name) for one in schema]
+        return [_redirected(item, name) for item in schema]
     if not isinstance(schema, dict):
         return schema
     moved = {key: _redirected(value, name) for key, value in schema.items()}
@@ -367,3 +401,62 @@ def _redirected(schema: Any, name: str) -> Any:
         inner = target.removeprefix("#/$defs/")
         moved["$ref"] = _ref(name if inner in ("#", target) else _component(name, inner))["$ref"]
     return moved
+
+
+def example_of(schema: Any, root: Mapping[str, Any], depth: int = 8) -> Any:
+    """Return a small value that a schema allows, for people to start from.
+
+    `None` if none can be made by simple means, such as for a string with a pattern.
+    """
+    if not isinstance(schema, Mapping) or not depth or "pattern" in schema or "allOf" in schema:
+        return None
+    for key in ("default", "const"):
+        if schema.get(key) is not None:
+            return schema[key]
+    if schema.get("examples") or schema.get("enum"):
+        return (schema.get("examples") or schema["enum"])[0]
+    if isinstance(target := schema.get("$ref"), str):
+        return example_of(_definition(target, root), root, depth - 1)
+    for option in schema.get("anyOf") or schema.get("oneOf") or ():
+        if (found := example_of(option, root, depth - 1)) is not None:
+            return found
+    kind = schema.get("type")
+    match kind[0] if isinstance(kind, list) and kind else kind:
+        case "object":
+            return _example_object(schema, root, depth)
+        case "array":
+            items = schema.get("prefixItems") or [schema.get("items")] * schema.get("minItems", 0)
+            values = [example_of(item, root, depth - 1) for item in items]
+            return None if None in values else values
+        case "string":
+            return "x" * schema["minLength"] if schema.get("minLength") else "text"
+        case "boolean":
+            return False
+        case "integer" | "number":
+            return _example_number(schema)
+    return None
+
+
+def _example_object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+    properties = schema.get("properties", {})
+    found = {name: example_of(one, root, depth - 1) for name, one in properties.items()}
+    required = schema.get("required", ())
+    if any(found.get(name) is None for name in required):
+        return None
+    # An empty default of an optional field, such as `metadata`, tells a reader nothing.
+    empty: tuple[Any, ...] = ({}, [], "", None)
+    return {name: v for name, v in found.items() if name in required or v not in empty}
+
+
+def _example_number(schema: Mapping[str, Any]) -> Any:
+    if schema.get("multipleOf") or "exclusiveMinimum" in schema or "exclusiveMaximum" in schema:
+        return None
+    low, high = schema.get("minimum"), schema.get("maximum")
+    value = 1 if low is None else max(1, low)
+    return value if high is None else min(value, high)
+
+
+def _definition(target: str, root: Mapping[str, Any]) -> Any:
+    if target == "#":
+        return root
+    return root.get("$defs", {}).get(target.removeprefix("#/$defs/"))

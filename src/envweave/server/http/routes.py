@@ -45,15 +45,15 @@ def http_routes(service: Service) -> list[Route]:
     """Return the routes of plain HTTP, those that are called most first."""
     calls = _Calls(HTTPSessions(service))
     return [
-        Route("/step", told(calls.step), methods=["POST"]),
-        Route("/reset", told(calls.reset), methods=["POST"]),
-        Route("/state", told(calls.state), methods=["GET"]),
-        Route("/sessions", told(calls.open), methods=["POST"]),
-        Route("/sessions/{session_id}", told(calls.close), methods=["DELETE"]),
+        Route("/step", answer_errors(calls.step), methods=["POST"]),
+        Route("/reset", answer_errors(calls.reset), methods=["POST"]),
+        Route("/state", answer_errors(calls.state), methods=["GET"]),
+        Route("/sessions", answer_errors(calls.open), methods=["POST"]),
+        Route("/sessions/{session_id}", answer_errors(calls.close), methods=["DELETE"]),
     ]
 
 
-def told(endpoint: Endpoint) -> Endpoint:
+def answer_errors(endpoint: Endpoint) -> Endpoint:
     """Answer errors on purpose by their faults."""
 
     @functools.wraps(endpoint)

@@ -18,9 +18,9 @@ from envweave.errors import (
 )
 from envweave.server.dispatch import (
     CallOutcome,
+    ParsedCall,
     PlainDriver,
     ProcessExitAttemptError,
-    ResetRequests,
     is_live,
     perform,
     perform_on_loop,
@@ -125,40 +125,40 @@ class ThreadedRunner:
         Raises:
             EnvWeaveError: The call was refused, or failed.
         """
-        asked = read_call(method, params)
+        call = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
         if method == "state" and self._maker.is_given and self._driver is not None:
             refuse_early_state(self._driver.session)
         if method == "step":
-            return await self._step(asked, timeout_s)
+            return await self._step(call, timeout_s)
         if method == "reset":
-            return _travels(await self._reset(asked, timeout_s))
+            return _encoded_or_raise(await self._reset(call, timeout_s))
         try:
             if method == "check_reset":
                 await self._ready(timeout_s)
-            return _travels(await self._perform(asked, timeout_s))
+            return _encoded_or_raise(await self._perform(call, timeout_s))
         except EnvironmentLossError as loss:
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {loss}") from None
             raise EnvironmentLostError(f"{self._name} cannot be reset: {loss}") from None
 
-    async def _reset(self, asked: ResetRequests, timeout_s: float | None) -> CallOutcome:
+    async def _reset(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
         try:
             await self._ready(timeout_s)
             self.lanes.spread(self._pin)
             try:
-                return await self._perform(asked, timeout_s)
+                return await self._perform(call, timeout_s)
             except EnvironmentLossError:
-                self._position = advance_seed(self._position, asked.wanted.get("seed"))
+                self._position = advance_seed(self._position, call.reset_kwargs.get("seed"))
                 raise
         except EnvironmentLossError as loss:
             self._trail.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
-    async def _step(self, asked: ResetRequests, timeout_s: float | None) -> Any:
+    async def _step(self, call: ParsedCall, timeout_s: float | None) -> Any:
         try:
-            return _travels(await self._perform(asked, timeout_s))
+            return _encoded_or_raise(await self._perform(call, timeout_s))
         except EnvironmentLossError as loss:
             return await self._lost_in_step(loss, timeout_s)
 
@@ -192,7 +192,7 @@ class ThreadedRunner:
     def end_step(self, came: CallOutcome) -> Any:
         """Take what came of a step that was no ordinary one; return it as it travels."""
         self._note(came)
-        return came.value if came.travels is None else came.travels
+        return came.value if came.encoded is None else came.encoded
 
     async def lose_step(self, error: ProcessExitAttemptError | CallTimeoutError) -> Any:
         """Give up who tried to end the server, or is late; return what travels, or an error."""
@@ -217,13 +217,13 @@ class ThreadedRunner:
         if not self._autoreset or self._is_closed:
             return encode_result(result, agents, None)
         try:
-            fresh = await self._reset(ResetRequests("reset", {}), timeout_s)
+            fresh = await self._reset(ParsedCall("reset", {}), timeout_s)
         except EnvWeaveError as error:
             return encode_result(with_autoreset(result, error), agents, None)
         if isinstance(fresh.value, EnvWeaveError):
             return encode_result(with_autoreset(result, fresh.value), agents, None)
         return encode_result(
-            with_autoreset(result, fresh.value), fresh.travels.agents, fresh.position
+            with_autoreset(result, fresh.value), fresh.encoded.agents, fresh.position
         )
 
     # The environment
@@ -253,21 +253,21 @@ class ThreadedRunner:
         self._take(session)
         session.resume_from(self._position)
 
-    async def _perform(self, asked: ResetRequests, timeout_s: float | None) -> CallOutcome:
+    async def _perform(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
         driver, pin = self._driver, self._pin
         if driver is None:
             raise self._loss
         try:
             performed: CallOutcome = await self.lanes.run(
                 pin,
-                partial(perform, driver, asked),
+                partial(perform, driver, call),
                 timeout_s,
                 partial(self.left, driver, pin),
-                steps=int(asked.method == "step"),
+                steps=int(call.method == "step"),
             )
         except CallTimeoutError:
             limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "it may"
-            raise self._lose(f"{asked.method}() took longer than {limit}", "timeout") from None
+            raise self._lose(f"{call.method}() took longer than {limit}", "timeout") from None
         except PoolClosedError:
             raise self._lose("the server is stopping", "error") from None
         except ProcessExitAttemptError as error:
@@ -295,7 +295,7 @@ class ThreadedRunner:
     def _note(self, performed: CallOutcome) -> None:
         if performed.position is not None:
             self._position = performed.position
-        if performed.travels is not None and performed.travels is not performed.value:
+        if performed.encoded is not None and performed.encoded is not performed.value:
             if self._several:
                 self._trail.follow(performed.value)
             else:
@@ -343,7 +343,7 @@ class ThreadedRunner:
             self._gone(self._index)
 
 
-def _travels(performed: CallOutcome) -> Any:
+def _encoded_or_raise(performed: CallOutcome) -> Any:
     """Return what came of a call as it travels.
 
     Raises:
@@ -351,7 +351,7 @@ def _travels(performed: CallOutcome) -> Any:
     """
     if isinstance(performed.value, EnvWeaveError):
         raise performed.value
-    return performed.travels
+    return performed.encoded
 
 
 def _nothing() -> None:
@@ -415,14 +415,14 @@ class LoopRunner:
         Raises:
             EnvWeaveError: The call was refused, or failed.
         """
-        asked = read_call(method, params)
+        call = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
         if method == "state" and self._maker.is_given:
             refuse_early_state(self._session)
         self._driver.timeout_s = timeout_s
         try:
-            performed = await self._perform(asked)
+            performed = await self._perform(call)
         except ProcessExitAttemptError as error:
             self._session.slot.failed = True
             if method == "step":
@@ -432,10 +432,10 @@ class LoopRunner:
             raise EnvironmentLostError(f"{self._name}.reset() failed: {error}") from None
         if isinstance(performed.value, EnvWeaveError):
             raise performed.value
-        return performed.travels
+        return performed.encoded
 
-    async def _perform(self, asked: ResetRequests) -> CallOutcome:
-        performed = await perform_on_loop(self._driver, asked)
+    async def _perform(self, call: ParsedCall) -> CallOutcome:
+        performed = await perform_on_loop(self._driver, call)
         if isinstance(performed.value, StepResult):
             self._trail.follow(performed.value)
         return performed
@@ -448,7 +448,7 @@ class LoopRunner:
         if not self._session.autoreset:
             return encode_result(result, agents, None)
         try:
-            fresh = await self._perform(ResetRequests("reset", {}))
+            fresh = await self._perform(ParsedCall("reset", {}))
         except ProcessExitAttemptError as error:
             self._session.slot.failed = True
             return encode_result(
@@ -457,7 +457,7 @@ class LoopRunner:
         if isinstance(fresh.value, EnvWeaveError):
             return encode_result(with_autoreset(result, fresh.value), agents, None)
         return encode_result(
-            with_autoreset(result, fresh.value), fresh.travels.agents, fresh.position
+            with_autoreset(result, fresh.value), fresh.encoded.agents, fresh.position
         )
 
     async def _renew(self, make: Callable[[], Environment]) -> Environment:
