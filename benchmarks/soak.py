@@ -1,8 +1,10 @@
 """A long run of many environments: does memory grow, does every episode end exactly once?
 
-benchmemory_mb/run soak                                   1,000 LineWorlds, 100,000 steps
-benchmemory_mb/run soak --backend process --steps 20000
-benchmemory_mb/run soak --backend process --kills 0.05    kill a worker at 5 % of the steps
+    benchmarks/run soak                                   1,000 LineWorlds, 100,000 steps
+    benchmarks/run soak --backend process --steps 20000
+    benchmarks/run soak --backend process --kills 0.05    kill a worker at 5 % of the steps
+
+It prints the memory at every tenth of the run, and stops at the first episode that ends twice.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import envweave as ew
 def main(arguments: list[str]) -> int:
     """Run, and print the counts."""
     parser = argparse.ArgumentParser(
-        prog="benchmemory_mb/run soak",
+        prog="benchmarks/run soak",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

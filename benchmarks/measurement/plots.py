@@ -14,7 +14,7 @@ THEMES = {
 TEAL = "#009485"
 
 _WIDTH, _RIGHT, _TOP, _BOTTOM = 760, 90, 56, 46
-_ROW, _BAR, _CHARACTER = 30, 18, 7.4
+_ROW, _BAR, _CHARACTER = 30, 18, 8.5
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 
 
