@@ -38,7 +38,7 @@ class Results:
     tables: Callable[[dict[str, Any]], list[Table]]
     chart: Callable[[dict[str, Any]], BarChart] | None = None
     heading: str = "###"
-    page: str = "docs/explanation/speed.md"
+    page: str = "benchmarks/RESULTS.md"
 
     def load(self) -> dict[str, Any]:
         """Return the stored results."""
@@ -80,9 +80,10 @@ class Results:
         if self.chart is not None:
             title = self.chart(results).title
             folder = (ROOT / self.page).parent
-            paths = {theme: os.path.relpath(self._picture(theme), folder) for theme in THEMES}
+            light, dark = (os.path.relpath(self._picture(it), folder) for it in ("light", "dark"))
             parts.append(
-                "\n".join(f"![{title}]({path}#only-{theme})" for theme, path in paths.items())
+                f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+                f'<img src="{light}" alt="{title}"></picture>'
             )
         parts.append(_conditions(results))
         for table in self.tables(results):

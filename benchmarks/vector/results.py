@@ -15,7 +15,7 @@ from benchmarks.measurement.tables import (
     problem_notes,
 )
 
-CHART_SIZE = 256
+CHART_ROWS = ("process-own-256", "serial-own-256")
 
 
 def tables(results: dict[str, Any]) -> list[Table]:
@@ -108,14 +108,17 @@ def _steps(rate: dict[str, Any] | None) -> str:
 
 
 def chart(results: dict[str, Any]) -> BarChart:
-    """Return the steps per second of all vectors of one size."""
+    """Return the steps per second of the comparisons in one process and in worker processes."""
     values = {
-        one["library"]: one["steps_per_s"]["median"]
-        for one in results["scaling"]
-        if one["num_envs"] == CHART_SIZE and one["steps_per_s"]
+        library: rate["median"]
+        for key in CHART_ROWS
+        for row in results["rows"]
+        if row["key"] == key and not row["reads"]
+        for library, rate in row["steps_per_s"].items()
+        if rate
     }
     return BarChart(
-        f"Vectors of {CHART_SIZE} near-empty environments",
+        "Vectors of 256 near-empty environments",
         "steps per second over all environments, log scale (higher is better)",
         values,
         "{:,.0f}".format,

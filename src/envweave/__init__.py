@@ -1,4 +1,4 @@
-"""Isolated execution environments for agentic RL.
+"""Write an RL environment once. Run it anywhere. Trust every reward.
 
 Nothing is imported until it is used: `import envweave` alone loads no dependency.
 """

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs/guides/kubernetes.md").read_text()
 PROGRAMS = dict(
     re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
 )
-PRINTED = {"in_a_pod.py": "1", "options.py": "1.3", "vectors.py": "True"}
+PRINTED = {"in_a_pod.py": "Hello, World!", "options.py": "1.3", "vectors.py": "True"}
 
 
 @pytest.mark.slow
