@@ -38,7 +38,7 @@ from envweave.vector.process.shared_columns import SharedColumns, action_layout
 from envweave.vector.process.worker_pool import FinishedStep, WorkerPool
 from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo
-from envweave.workers.pickling import check_actions, pack, refusing_unpicklable, specs_in
+from envweave.workers.pickling import check_actions, specs_in, unpicklable_action
 from envweave.workers.shared_memory import SharedMemory
 
 
@@ -166,9 +166,12 @@ class ProcessTransport:
         if len(actions) != self._rows.num_envs:
             check_actions(actions)
             return
-        with refusing_unpicklable():
-            pack(actions[: self._num_local])
+        if self._num_local:
+            check_actions(actions[: self._num_local])
+        try:
             self._packed = actions, self._pool.pack_actions(actions)
+        except Exception as error:
+            raise unpicklable_action(error) from error
 
     def _admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         if not self._open_calls and not self._several and self._read_all is not None:
