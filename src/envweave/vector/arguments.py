@@ -155,13 +155,13 @@ def read_ids(ids: Any, num_envs: int) -> list[int]:
     return [int(i) for i in chosen]
 
 
-Wanted: TypeAlias = Mapping[int, Mapping[str, Any]]
+ResetKwargs: TypeAlias = Mapping[int, Mapping[str, Any]]
 """What each environment's reset is asked for, by its number: `seed`, `task` and `options`."""
 
 
-def read_wishes(
+def read_reset_kwargs(
     ids: Sequence[int], seed: Any, task: Any, options: Mapping[str, Any] | None
-) -> Wanted:
+) -> ResetKwargs:
     """Return what each environment's reset is asked for, from what a caller asked of all.
 
     Raises:

@@ -296,7 +296,7 @@ def _number(reward: float | None) -> float:
     return math.nan if reward is None else reward
 
 
-class Standing(NamedTuple):
+class RowStatus(NamedTuple):
     """Where an environment stands between two calls."""
 
     observation: Any
@@ -320,7 +320,7 @@ class ResetBatch:
     def __init__(
         self,
         began: Mapping[int, ResetResult[Any]],
-        others: Mapping[int, Standing],
+        others: Mapping[int, RowStatus],
         idle: Collection[int],
         current: Columns,
     ) -> None:
@@ -415,7 +415,7 @@ class ResetBatch:
         """The requests of each row; none where no episode began."""
         return [r.requests if (r := self._began.get(i)) else [] for i in range(len(self))]
 
-    def _rows(self) -> Iterator[ResetResult[Any] | Standing]:
+    def _rows(self) -> Iterator[ResetResult[Any] | RowStatus]:
         return (self._began.get(i) or self._others[i] for i in range(len(self)))
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """Vectors whose environments are stepped apart, and come back one by one.
 
-`ConcurrentTransport` keeps the books; a `WorkerCrew` runs the calls: on an event loop (`loop.py`),
+`ConcurrentTransport` keeps the books; a `CallExecutor` runs the calls: on an event loop (`loop.py`),
 or in
 threads (`threads.py`). Every call has a number. A caller who is interrupted while it waits for
 a reset has abandoned those calls, and whatever still comes of them is dropped by number; steps
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 from envweave.errors import ActionError, EnvWeaveError
 from envweave.session import Session
 from envweave.types import ResetResult, State, Tasks
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch, batch_of
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch, batch_of
 from envweave.vector.columns import Columns, Layout, Listed, replaced
-from envweave.vector.serial import admit_each, check_each, first_seen, standing
+from envweave.vector.serial import admit_each, check_each, first_observations, row_status
 
 Outcome: TypeAlias = Any
 """A result, an author's state, or whatever was raised instead."""
@@ -45,7 +45,7 @@ class QueuedCall(NamedTuple):
     keywords: Mapping[str, Any] = {}
 
 
-class WorkerCrew(Protocol):
+class CallExecutor(Protocol):
     """Runs the calls of many environments at once, each environment's one after the other.
 
     Every call comes to an outcome, also one that raises what is no `Exception`.
@@ -72,7 +72,7 @@ class ConcurrentTransport:
     """Steps many sessions at once; a slow one holds up nobody but a barrier."""
 
     def __init__(
-        self, sessions: Sequence[Session], crew: Callable[[list[Session]], WorkerCrew]
+        self, sessions: Sequence[Session], crew: Callable[[list[Session]], CallExecutor]
     ) -> None:
         self.sessions = list(sessions)
         self._crew = crew(self.sessions)
@@ -88,7 +88,7 @@ class ConcurrentTransport:
         return self.sessions[0].tasks
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """The environments whose step nobody has received yet."""
         return set(self._steps.values())
 
@@ -99,18 +99,18 @@ class ConcurrentTransport:
         for session in self.sessions:
             session.fits = layout.check
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self.sessions, wanted)
+        check_each(self.sessions, resets)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         came = self._ask(
             QueuedCall(next(self._numbers), i, "reset", (), keywords)
-            for i, keywords in wanted.items()
+            for i, keywords in resets.items()
         )
-        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(wanted, came, strict=True))
-        started = first_seen(outcomes)
+        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(resets, came, strict=True))
+        started = first_observations(outcomes)
         if self.columns is not None and started:
             self.columns = replaced(self.columns, started, self._layout)
         return outcomes
@@ -132,9 +132,9 @@ class ConcurrentTransport:
                 raise _named(i, outcome)
         return outcomes
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return where these environments stand."""
-        return [standing(self.sessions[i]) for i in ids]
+        return [row_status(self.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
@@ -157,21 +157,21 @@ class ConcurrentTransport:
         """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
         return self._take(self._wait(self._steps, min_ready, timeout_s))
 
-    def _wait(self, wanted: Container[int], count: int, timeout_s: float | None) -> list[int]:
-        """Wait until `count` of the calls wanted are done; return those that are."""
+    def _wait(self, resets: Container[int], count: int, timeout_s: float | None) -> list[int]:
+        """Wait until `count` of the calls resets are done; return those that are."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while len(ready := self._sift(wanted)) < count:
+        while len(ready := self._sift(resets)) < count:
             left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
             self._crew.wait(count, left)
             if time.monotonic() >= deadline:
-                return self._sift(wanted)
+                return self._sift(resets)
         return ready
 
-    def _sift(self, wanted: Container[int]) -> list[int]:
-        """Return which of the calls wanted are done, and drop what nobody waits for."""
+    def _sift(self, resets: Container[int]) -> list[int]:
+        """Return which of the calls resets are done, and drop what nobody waits for."""
         ready = []
         for number in list(self._crew.done):
-            if number in wanted:
+            if number in resets:
                 ready.append(number)
             elif number not in self._steps:
                 del self._crew.done[number]

@@ -12,7 +12,7 @@ from envweave.vector.concurrent import Outcome, QueuedCall
 
 
 @final
-class LoopCrew:
+class LoopCallExecutor:
     """Runs every environment as a task of one loop, which turns while somebody waits.
 
     Each call of an author's may take `timeout_s` seconds; time in which nobody waits is not

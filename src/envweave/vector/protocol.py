@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from envweave.environment import Interface
 from envweave.types import ResetResult, State, Tasks
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch
 from envweave.vector.columns import Columns, Layout
 
 
@@ -29,21 +29,21 @@ class BatchTransport(Protocol):
         """What to act on next. Nobody writes to it."""
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """The environments whose step was sent for, and can still be received."""
         ...
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns, at the first reset of all."""
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse, naming the environment; nothing changes."""
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         ...
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return where these environments stand."""
         ...
 

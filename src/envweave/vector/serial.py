@@ -20,8 +20,8 @@ from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCall
 from envweave.session import Phase, Session, SyncDriver
 from envweave.session.snapshot import is_shallow_immutable, snapshot
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch, Tick, batch_of
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch, Tick, batch_of
 from envweave.vector.columns import (
     Arrays,
     Columns,
@@ -31,7 +31,13 @@ from envweave.vector.columns import (
     Listed,
     replaced,
 )
-from envweave.vector.step_columns import BLANK, HELD_BY_COLUMN, Rare, StepColumns, take_apart
+from envweave.vector.step_columns import (
+    BLANK,
+    UNSHARED_IN_COLUMN,
+    Rare,
+    StepColumns,
+    split_outcomes,
+)
 
 
 @final
@@ -81,15 +87,15 @@ class SessionRows:
         """What to act on next. Nobody writes to it."""
         return self._columns
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
-        for i, keywords in wanted.items():
+        for i, keywords in resets.items():
             try:
                 outcomes[i] = self.drivers[i].reset(**keywords)
             except EnvWeaveError as error:
                 outcomes[i] = error
-        started = first_seen(outcomes)
+        started = first_observations(outcomes)
         self._start(started)
         self._note_detours(started)
         return outcomes
@@ -119,7 +125,7 @@ class SessionRows:
             for i, box in enumerate(self._boxes):
                 if box:
                     rare.setdefault(i, None)
-        return self._book(take_apart(outcomes, rare), outcomes, rare)
+        return self._book(split_outcomes(outcomes, rare), outcomes, rare)
 
     def _book(self, told: StepColumns, outcomes: list[Any], rare: Rare) -> StepBatch:
         special: dict[int, StepResult[Any]] = {}
@@ -180,7 +186,7 @@ class SessionRows:
         infos = told.infos
         for i, one in enumerate(told.observations):
             is_ours = (
-                held[i] <= HELD_BY_COLUMN and i not in infos and is_shallow_immutable(type(one))
+                held[i] <= UNSHARED_IN_COLUMN and i not in infos and is_shallow_immutable(type(one))
             )
             if i in special or is_ours:
                 continue
@@ -291,7 +297,7 @@ class SessionRows:
         return batch_of(list(results.values()), list(results), self._layout)
 
 
-def first_seen(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
+def first_observations(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
     """Return the first observation of each environment whose reset did not fail."""
     return {i: one.observation for i, one in outcomes.items() if isinstance(one, ResetResult)}
 
@@ -310,18 +316,18 @@ def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]
     return admitted
 
 
-def check_each(sessions: Sequence[Session], wanted: Wanted) -> None:
+def check_each(sessions: Sequence[Session], resets: ResetKwargs) -> None:
     """Refuse a reset that one of these would refuse, naming it; nothing changes."""
-    for i, keywords in wanted.items():
+    for i, keywords in resets.items():
         try:
             sessions[i].check_reset(**keywords)
         except EnvWeaveError as error:
             raise type(error)(f"Environment {i}: {error}") from None
 
 
-def standing(session: Session) -> Standing:
+def row_status(session: Session) -> RowStatus:
     """Return where a session stands."""
-    return Standing(session.last, session.step_index, session.episode_id, session.task_id)
+    return RowStatus(session.last, session.step_index, session.episode_id, session.task_id)
 
 
 @final
@@ -349,22 +355,22 @@ class SerialTransport:
         return self._rows.columns
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """The environments that were sent for, and have not been stepped yet."""
         return {i for i, _ in self._sent}
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self._rows.sessions, wanted)
+        check_each(self._rows.sessions, resets)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
-        return self._rows.reset(wanted)
+        return self._rows.reset(resets)
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return where these environments stand."""
         self._rows.catch_up()
-        return [standing(self._rows.sessions[i]) for i in ids]
+        return [row_status(self._rows.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""

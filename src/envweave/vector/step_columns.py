@@ -71,7 +71,7 @@ class ByRow(Mapping[int, dict[str, Any]]):
 _NO_INFOS: Mapping[int, dict[str, Any]] = {}
 
 
-def take_apart(outcomes: list[Any], rare: Rare) -> StepColumns:
+def split_outcomes(outcomes: list[Any], rare: Rare) -> StepColumns:
     """Return the columns of these outcomes, and add to `rare` the rows that are not ordinary.
 
     Where none is added and there are infos, the list is emptied.
@@ -157,7 +157,7 @@ def _infos(told: Sequence[Any], outcomes: list[Any], rare: Rare) -> Mapping[int,
                 if not rare:
                     # What nobody else holds nobody can change: a third of the cost of copies.
                     outcomes.clear()
-                    if max(map(sys.getrefcount, told)) <= HELD_BY_COLUMN:
+                    if max(map(sys.getrefcount, told)) <= UNSHARED_IN_COLUMN:
                         return ByRow(told)
                 return ByRow(list(map(dict.copy, told)))
     except Exception:  # noqa: BLE001, S110 - whatever an author takes for an info
@@ -188,4 +188,4 @@ def _held_by_column() -> int:
     return max(map(sys.getrefcount, told))
 
 
-HELD_BY_COLUMN = _held_by_column()
+UNSHARED_IN_COLUMN = _held_by_column()

@@ -24,7 +24,7 @@ AnyDriver: TypeAlias = SyncDriver | LoopDriver
 
 
 @final
-class ThreadCrew:
+class ThreadCallExecutor:
     """Runs environments in threads; from its first reset on each stays in one thread.
 
     sqlite connections, event loops and GPU contexts care about that: open them in `reset`. Up to

@@ -22,7 +22,7 @@ from envweave.errors import (
 from envweave.types import State, Task, Tasks
 from envweave.vector.agents.batch import AgentResetBatch
 from envweave.vector.agents.rows import AgentRows
-from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_wishes
+from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_reset_kwargs
 from envweave.vector.batch import OVER, ResetBatch, StepBatch, lend
 from envweave.vector.columns import Layout, layout_of
 from envweave.vector.protocol import BatchTransport, TakesArrays
@@ -117,10 +117,10 @@ class VectorEnv:
         chosen = list(range(self.num_envs)) if ids is None else read_ids(ids, self.num_envs)
         if self._layout is None and len(chosen) < self.num_envs:
             raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
-        wanted = read_wishes(chosen, seed, task, options)
-        self._transport.check_reset(wanted)
+        resets = read_reset_kwargs(chosen, seed, task, options)
+        self._transport.check_reset(resets)
         try:
-            outcomes = self._transport.reset(wanted)
+            outcomes = self._transport.reset(resets)
         except BaseException as error:
             self._note_interrupt("reset", chosen, error)
             raise
@@ -139,7 +139,7 @@ class VectorEnv:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
         others = [i for i in range(self.num_envs) if i not in began]
-        standing = self._transport.standing(others) if others else ()
+        standing = self._transport.row_status(others) if others else ()
         stand, idle = dict(zip(others, standing, strict=True)), frozenset(self._idle)
         if self._agents is not None:
             return self._hand(AgentResetBatch(began, stand, idle, self._agents.slots(idle)))
@@ -170,7 +170,7 @@ class VectorEnv:
         Steps that can still be received are under way. How far the other environments came,
         nobody knows, so that they must be reset.
         """
-        self._under_way = self._transport.owed
+        self._under_way = self._transport.receivable
         why = f"its last {call}() was interrupted by {type(error).__name__}"
         self._idle.update(dict.fromkeys(set(ids) - self._under_way, why))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
-from envweave.vector.batch import ResetBatch, Standing, StepBatch, tick_of
+from envweave.vector.batch import ResetBatch, RowStatus, StepBatch, tick_of
 from envweave.vector.columns import Columns
 
 Needs = Sequence[NeedAction[Any]]
@@ -64,7 +64,7 @@ class AgentResetBatch(ResetBatch):
     def __init__(
         self,
         began: Mapping[int, ResetResult[Any]],
-        others: Mapping[int, Standing],
+        others: Mapping[int, RowStatus],
         idle: Collection[int],
         slots: Slots,
     ) -> None:

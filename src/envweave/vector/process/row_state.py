@@ -21,7 +21,7 @@ from envweave.types import (
     StepResult,
     ToolCallRequest,
 )
-from envweave.vector.batch import Standing, StepBatch, Tick, tick_of
+from envweave.vector.batch import RowStatus, StepBatch, Tick, tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers, replaced
 from envweave.vector.process.lazy_rows import RebuiltRows
 from envweave.vector.process.shared_columns import SharedColumns
@@ -197,9 +197,9 @@ class RowState:
         rows = RebuiltRows(self.layout, self.columns, self._rewards, self._infos, {})
         return snapshot(rows[row])
 
-    def standing(self, row: int) -> Standing:
+    def row_status(self, row: int) -> RowStatus:
         """Return where a row stands."""
-        return Standing(self.last(row), self._step(row), self._episodes[row], self._tasks[row])
+        return RowStatus(self.last(row), self._step(row), self._episodes[row], self._tasks[row])
 
     def _step(self, row: int) -> int:
         return int(self._steps[row]) + self._clock
