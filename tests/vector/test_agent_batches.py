@@ -258,18 +258,18 @@ def test_one_array_holds_a_column_an_agent() -> None:
     [
         ([{"x": {"cell": 0}}, {"o": {"cell": 0}}], r"actions\[1\]\['o'\]: it is not .* turn"),
         ([{"x": {"cell": 0}}, {}], r"actions\[1\]\['x'\]: this agent's action is missing"),
-        ([{"x": {"cell": 0}}], "actions: 1 were given for 2 environments"),
+        ([{"x": {"cell": 0}}], "actions: got 1 for 2 environments"),
         ({"x": [{"cell": 0}, {"cell": 9}]}, r"actions\[1\]\['x'\].cell: 9 is not between"),
         ({"x": [{"cell": 0}, None]}, r"actions\[1\]\['x'\]: None"),
-        ({"x": [{"cell": 0}]}, r"actions\['x'\]: 1 were given for 2 environments"),
+        ({"x": [{"cell": 0}]}, r"actions\['x'\]: got 1 for 2 environments"),
         ({"o": [None, None]}, r"actions\[0\]\['x'\]: this agent's action is missing"),
-        ({"z": [None, None]}, r"actions\['z'\]: there is no such agent"),
-        ({"x": {"cell": 3}}, r"actions\['x'\].cell: 3 is no column"),
-        (np.zeros(2), r"shape \(2,\) does not begin with \(2, 2\)"),
-        ("xo", "str is no list"),
+        ({"z": [None, None]}, r"actions\['z'\]: unknown agent"),
+        ({"x": {"cell": 3}}, r"actions\['x'\].cell: a dict of columns .* got 3"),
+        (np.zeros(2), r"must begin with \(2, 2\), .* got \(2,\)"),
+        ("xo", "must be a list, .* got str"),
     ],
 )
-def test_actions_are_refused_by_their_place(actions: Any, words: str) -> None:
+def test_a_refused_action_is_named_by_its_index(actions: Any, words: str) -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     venv.reset(seed=0)
 

@@ -62,7 +62,7 @@ def test_seeds_and_tasks_may_be_given_one_each() -> None:
     assert [info["seed"] for info in batch.infos] == [5, 5]
     assert batch.task_id == ["third", "first"]
     assert batch.current["noise"][0] == batch.current["noise"][1]
-    with pytest.raises(SeedError, match="3 were given for 2"):
+    with pytest.raises(SeedError, match="got 3 for 2"):
         venv.reset(seed=[1, 2, 3])
 
 
@@ -88,12 +88,12 @@ def test_actions_come_as_a_list_as_columns_or_as_one_array(actions: Any) -> None
 @pytest.mark.parametrize(
     ("actions", "words"),
     [
-        ([{"delta": 1}] * 2, "2 were given for 3"),
+        ([{"delta": 1}] * 2, "got 2 for 3"),
         ([{"delta": 1}, {"dleta": 1}, {"delta": 1}], r"actions\[1\]\.dleta: unknown field"),
         (np.zeros(3), r"actions\[0\]\.delta: 0.0 is not an int"),
         ({"delta": [1, 2], "metadata": [{}, {}, {}]}, "differ in length"),
-        ("abc", "no list"),
-        (7, "no list"),
+        ("abc", "must be a list"),
+        (7, "must be a list"),
     ],
 )
 def test_if_one_action_is_refused_none_is_stepped(actions: Any, words: str) -> None:
