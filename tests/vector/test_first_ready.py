@@ -85,7 +85,7 @@ def test_the_quick_ones_may_go_on_meanwhile(gated: ew.VectorEnv) -> None:
     again = gated.recv(min_ready=3)
 
     assert again.step_index.tolist() == [2, 2, 2]
-    with pytest.raises(BusyError, match=r"\[1\] are still under way"):
+    with pytest.raises(BusyError, match=r"\[1\] are still in flight"):
         gated.send([{"delta": 1}], ids=[1])
 
 
@@ -96,7 +96,7 @@ def test_a_barrier_is_refused_while_somebody_is_under_way(gated: ew.VectorEnv) -
         gated.step(np.ones(4, int))
     with pytest.raises(BusyError):
         gated.reset()
-    with pytest.raises(BusyError, match="all environments are under way"):
+    with pytest.raises(BusyError, match="all environments are in flight"):
         gated.send(np.ones(4, int))
 
     GATES[-1].set()
