@@ -138,7 +138,7 @@ class ConcurrentTransport:
         return [row_status(self.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         return admit_each([self.sessions[i] for i in ids], actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:

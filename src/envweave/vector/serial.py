@@ -103,7 +103,7 @@ class SessionRows:
         return outcomes
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         if not self._slow_path and self._read_all is not None:
             try:
                 return self._read_all(actions)
@@ -377,7 +377,7 @@ class SerialTransport:
         return [row_status(self._rows.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         return self._rows.admit(ids, actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:

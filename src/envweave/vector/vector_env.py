@@ -25,7 +25,7 @@ from envweave.vector.agents.rows import AgentRows
 from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_reset_kwargs
 from envweave.vector.batch import OVER, ResetBatch, StepBatch, lend
 from envweave.vector.columns import Layout, layout_of
-from envweave.vector.protocol import BatchTransport, TakesArrays
+from envweave.vector.transport import BatchTransport, TakesArrays
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
 

@@ -155,7 +155,7 @@ class ProcessTransport:
     # Actions
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         admitted = self._admit(ids, actions)
         if self._may_be_unpicklable:
             self._pack(admitted)
