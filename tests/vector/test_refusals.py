@@ -51,7 +51,7 @@ def test_a_refused_reset_changes_nothing(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_options_that_nobody_takes_are_refused_and_nobody_is_reset(mode: str) -> None:
+def test_options_that_reset_does_not_take_are_refused_and_no_row_is_reset(mode: str) -> None:
     with ew.make_vector(CounterEnv, num_envs=2, mode=mode) as venv:
         venv.reset(seed=0)
         venv.step(np.ones(2, int))
@@ -139,7 +139,7 @@ class EndsBadly(CounterEnv):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_resets_by_itself_is_not_advised_to(mode: str) -> None:
+def test_a_vector_with_autoreset_is_not_advised_to_use_autoreset(mode: str) -> None:
     with ew.make_vector(EndsBadly, num_envs=2, autoreset=True, mode=mode) as venv:
         venv.reset()
         assert venv.step(np.array([1, 3])).needs_reset.tolist() == [False, True]
@@ -153,7 +153,7 @@ def test_who_resets_by_itself_is_not_advised_to(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_why_nobody_is_there_to_step_is_said(mode: str) -> None:
+def test_the_refusal_of_an_idle_row_says_why(mode: str) -> None:
     with ew.make_vector(EndsBadly, num_envs=2, mode=mode) as venv:
         venv.reset()
         venv.step(np.array([1, 3]))
@@ -167,7 +167,7 @@ def test_why_nobody_is_there_to_step_is_said(mode: str) -> None:
 
 
 @pytest.mark.parametrize("min_ready", ["2", 1.5, None, 0])
-def test_how_many_to_wait_for_is_a_number(min_ready: Any) -> None:
+def test_min_ready_must_be_a_positive_integer(min_ready: Any) -> None:
     venv = ew.make_vector(CounterEnv, num_envs=2)
     venv.reset()
     venv.send(np.ones(2, int))
@@ -181,7 +181,7 @@ def test_how_many_to_wait_for_is_a_number(min_ready: Any) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"min_ready": True}, {"timeout_s": "a"}, {"timeout_s": -1}], ids=str
 )
-def test_recv_refuses_what_it_cannot_wait_for(wrong):
+def test_recv_refuses_invalid_arguments(wrong):
     with ew.make_vector("counter-v0", num_envs=2) as venv:
         venv.reset()
         venv.send([{"delta": 1}] * 2)
