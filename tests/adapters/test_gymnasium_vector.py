@@ -174,8 +174,8 @@ def test_batches_are_the_callers_own():
         ([0, 7], r"actions\[1\]: 7 is not between -1 and 1"),
         (np.array([0, 7]), r"actions\[1\]: 7 is not between -1 and 1"),
         (np.array([0.5, 0]), r"actions\[0\]: 0.5 is not an int"),
-        ([0], "1 were given for 2 environments"),
-        (np.array([0, 0, 0]), "3 were given for 2 environments"),
+        ([0], "got 1 for 2 environments"),
+        (np.array([0, 0, 0]), "got 3 for 2 environments"),
         ({"a": [0, 0]}, r"actions\[0\]"),
     ],
 )

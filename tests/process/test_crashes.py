@@ -82,7 +82,7 @@ def test_an_environment_that_fails_costs_its_own_row(venv: Any, action: int, cau
     assert venv.step([GO] * 4).step_index.tolist() == [2, 2, 1, 2]
 
 
-def test_a_function_in_an_info_travels(venv: Any) -> None:
+def test_a_function_in_an_info_is_sent(venv: Any) -> None:
     venv.reset(seed=5)
 
     batch = venv.step([LAMBDA] * 4)
@@ -92,7 +92,9 @@ def test_a_function_in_an_info_travels(venv: Any) -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("action", "cause"), [*GONE, *FAILED])
-def test_one_environment_that_is_lost_or_fails_goes_on(env: Any, action: int, cause: str) -> None:
+def test_a_single_environment_continues_after_a_loss_or_a_failure(
+    env: Any, action: int, cause: str
+) -> None:
     env.reset(seed=5)
     env.step(GO)
 
@@ -105,7 +107,7 @@ def test_one_environment_that_is_lost_or_fails_goes_on(env: Any, action: int, ca
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_thread_that_was_left_behind_does_not_hold_up_the_news() -> None:
+def test_a_leftover_thread_does_not_delay_the_report_of_a_lost_worker() -> None:
     with ew.make_vector(Stays, num_envs=2, backend="process", workers=1) as venv:
         venv.reset()
 
@@ -115,7 +117,7 @@ def test_a_thread_that_was_left_behind_does_not_hold_up_the_news() -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_what_cannot_be_sent_of_a_reset_or_a_state_is_told() -> None:
+def test_a_reset_or_state_that_cannot_be_pickled_fails_with_a_message() -> None:
     with ew.make_vector(Unsendable, num_envs=2, backend="process", workers=1) as venv:
         with pytest.raises(StateFailedError, match="cannot be sent to another process"):
             venv.state()
@@ -132,7 +134,7 @@ def test_what_cannot_be_sent_of_a_reset_or_a_state_is_told() -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_an_answer_that_cannot_be_read_loses_its_worker() -> None:
+def test_a_reply_that_cannot_be_unpickled_loses_its_worker() -> None:
     how: Any = {"backend": "process", "autoreset": True}
     with ew.make_vector(Unreadable, num_envs=2, workers=2, **how) as venv:
         venv.reset()

@@ -29,7 +29,7 @@ LATE, MATE = ("timeout", "environment"), ("lost", "infrastructure")
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("kind", "action"), [(Place, HANG), (AsyncPlace, BLOCK)])
-def test_whoever_hangs_ends_as_a_timeout_and_those_in_its_worker_are_lost(
+def test_a_hanging_row_times_out_and_the_other_rows_of_its_worker_are_lost(
     kind: Any, action: int
 ) -> None:
     with vector(kind) as venv:
@@ -46,7 +46,7 @@ def test_whoever_hangs_ends_as_a_timeout_and_those_in_its_worker_are_lost(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_coroutine_past_its_deadline_costs_nobody_else() -> None:
+def test_a_coroutine_past_its_deadline_affects_only_its_own_row() -> None:
     with vector(AsyncPlace) as venv:
         venv.reset(seed=5)
 
@@ -71,7 +71,7 @@ def test_a_reset_that_hangs_fails_and_the_next_one_is_of_another_episode(tmp_pat
 
 
 @pytest.mark.slow  # starts worker processes
-def test_an_autoreset_that_hangs_needs_a_reset_which_passes_it_over(tmp_path: Path) -> None:
+def test_after_an_autoreset_that_hangs_the_next_reset_skips_that_episode(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)
         (tmp_path / f"hang-reset-{episode_seed(5, 1)}").touch()
@@ -88,7 +88,7 @@ def test_an_autoreset_that_hangs_needs_a_reset_which_passes_it_over(tmp_path: Pa
 
 
 @pytest.mark.slow  # starts worker processes
-def test_with_a_deadline_the_callers_thread_steps_none() -> None:
+def test_with_a_deadline_the_callers_thread_steps_no_rows() -> None:
     with vector(workers=None) as venv:
         venv.reset(seed=5)
 
@@ -114,7 +114,7 @@ def test_one_environment_that_hangs_is_replaced(kind: Any, action: int, autorese
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_reset_that_hangs_alone_is_passed_over_too(tmp_path: Path) -> None:
+def test_a_single_environment_skips_the_episode_of_a_reset_that_hangs(tmp_path: Path) -> None:
     with ew.make(Place, backend="process", timeout_s=TIMEOUT_S, at=str(tmp_path)) as env:
         env.reset(seed=5)
         (tmp_path / f"hang-reset-{episode_seed(5, 1)}").touch()

@@ -45,7 +45,7 @@ def test_an_interrupted_step_goes_on_and_can_be_received(workers: int | None) ->
 
 
 @pytest.mark.slow  # starts worker processes
-def test_after_an_interrupted_reset_every_call_gets_its_own_answer(tmp_path: Path) -> None:
+def test_after_an_interrupted_reset_every_call_gets_its_own_reply(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)
         (tmp_path / "press-reset").touch()
@@ -62,7 +62,7 @@ def test_after_an_interrupted_reset_every_call_gets_its_own_answer(tmp_path: Pat
 
 
 @pytest.mark.slow  # starts worker processes
-def test_after_an_interrupted_look_every_call_gets_its_own_answer(tmp_path: Path) -> None:
+def test_after_an_interrupted_state_every_call_gets_its_own_reply(tmp_path: Path) -> None:
     with vector(at=str(tmp_path)) as venv:
         venv.reset(seed=5)
         (tmp_path / "press-state").touch()
@@ -76,7 +76,7 @@ def test_after_an_interrupted_look_every_call_gets_its_own_answer(tmp_path: Path
 
 
 @pytest.mark.slow  # starts worker processes
-def test_one_environment_that_was_interrupted_wants_a_reset() -> None:
+def test_a_single_environment_needs_a_reset_after_an_interrupt() -> None:
     with ew.make(Presses, backend="process") as env:
         env.reset(seed=5)
 
@@ -144,7 +144,7 @@ print(mixed, threading.active_count())
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int8", "record"])
 @pytest.mark.parametrize("share", ["own", "workers"])
-def test_a_storm_of_interrupts_mixes_nothing_up(kind: str, share: str) -> None:
+def test_many_interrupts_never_mix_up_replies(kind: str, share: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STORM, kind, share],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")},

@@ -139,7 +139,7 @@ def test_a_worker_killed_in_mid_reset_fails_that_reset_and_no_other(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_an_idle_worker_that_was_killed_is_not_in_the_way_of_a_reset() -> None:
+def test_a_reset_replaces_an_idle_worker_that_was_killed() -> None:
     with vector() as venv:
         batch = venv.reset(seed=5)
         kill(batch.current[0, 0])
@@ -172,7 +172,7 @@ def test_a_replacement_that_is_killed_is_replaced_too(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_second_kill_before_anybody_was_told_of_the_first_skips_no_episode() -> None:
+def test_a_second_kill_before_the_first_was_reported_skips_no_episode() -> None:
     with vector(num_envs=2, autoreset=True) as venv:
         batch = venv.reset(seed=5)
         kill(batch.current[0, 0])
@@ -193,7 +193,7 @@ def test_a_second_kill_before_anybody_was_told_of_the_first_skips_no_episode() -
 
 
 @pytest.mark.slow
-def test_every_episode_ends_exactly_once_and_the_streams_are_those_of_a_quiet_life() -> None:
+def test_under_random_kills_every_episode_ends_exactly_once_with_the_usual_seeds() -> None:
     rng = np.random.default_rng(3)
     begun: dict[str, tuple[int, int]] = {}
     ended: list[str] = []

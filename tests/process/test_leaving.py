@@ -95,7 +95,7 @@ def test_closing_while_a_worker_is_replaced_ends_both() -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("what", ["vector", "one"])
-def test_whoever_drops_it_is_warned_and_leaves_nothing(what: str) -> None:
+def test_dropping_without_close_warns_and_leaves_no_process(what: str) -> None:
     made: Any = vector() if what == "vector" else ew.make(Place, backend="process")
     made.reset(seed=5)
 
@@ -124,7 +124,7 @@ def test_many_vectors_and_many_kills_leak_no_file_descriptor() -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("way", ["leave", "exit"])
-def test_a_forked_copy_of_the_trainer_does_not_disturb_its_workers(way: str) -> None:
+def test_a_forked_copy_of_the_parent_does_not_disturb_its_workers(way: str) -> None:
     script = f"""
     import os, sys
     import envweave as ew
@@ -181,7 +181,7 @@ WAYS += [("sys.exit(0)", False, True), ("raise ValueError", True, False)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("leave", "hangs", "is_threaded"), WAYS)
-def test_with_its_trainer_a_worker_ends_and_all_that_it_started(
+def test_workers_and_their_children_end_with_their_parent(
     tmp_path: Path, leave: str, hangs: bool, is_threaded: bool
 ) -> None:
     script = TRAINER.replace("LEAVE", leave).replace("HANGS", str(hangs))
@@ -224,7 +224,7 @@ def run(script: str, *, check: bool = True) -> str:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_close_gives_back_the_shared_memory_while_the_vector_and_its_batches_are_still_held() -> (
+def test_close_frees_the_shared_memory_although_the_vector_and_its_batches_are_still_referenced() -> (
     None
 ):
     venv = vector()

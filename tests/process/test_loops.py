@@ -30,7 +30,7 @@ def test_the_deadline_holds_on_every_event_loop(loops_before: int) -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_pool_is_spread_over_as_many_workers_as_asked() -> None:
+def test_a_pool_has_as_many_workers_as_requested() -> None:
     async def processes(workers: int) -> int:
         async with ew.pool(Place, size=6, backend="process", workers=workers) as pool:
             episodes = await ew.rollout(pool, lambda _: 0, episodes=6, max_steps=1, seed=1)

@@ -19,7 +19,7 @@ def pool_of(kind: Any = Place, size: int = 4, **options: Any) -> Any:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("kind", [Place, AsyncPlace])
-def test_an_async_caller_goes_on_after_a_loss(kind: Any) -> None:
+def test_an_async_caller_continues_after_a_loss(kind: Any) -> None:
     async def run() -> None:
         async with ew.make_async(kind, backend="process") as env:
             await env.reset(seed=5)
@@ -47,7 +47,7 @@ def test_an_idle_worker_that_was_killed_is_replaced_at_the_next_reset() -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_call_that_is_cancelled_leaves_the_environment_to_the_next_reset() -> None:
+def test_after_a_cancelled_call_the_environment_needs_a_reset() -> None:
     async def run() -> None:
         async with ew.make_async(AsyncPlace, backend="process") as env:
             await env.reset(seed=5)
@@ -77,7 +77,7 @@ class KillsOnce:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_rollout_replaces_and_counts_what_was_lost() -> None:
+def test_a_rollout_replaces_and_counts_lost_episodes() -> None:
     async def run() -> Any:
         async with pool_of() as pool:
             return await ew.rollout(pool, KillsOnce(), episodes=8, seed=5)
@@ -90,7 +90,7 @@ def test_a_rollout_replaces_and_counts_what_was_lost() -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_rollout_that_is_cancelled_leaves_nothing() -> None:
+def test_a_cancelled_rollout_leaves_no_process() -> None:
     async def run() -> None:
         async with pool_of(AsyncPlace) as pool:
             with pytest.raises(TimeoutError):

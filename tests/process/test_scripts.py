@@ -137,7 +137,7 @@ def test_a_module_beside_the_script_is_imported_by_the_workers(tmp_path: Path) -
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_closure_brings_what_it_holds() -> None:
+def test_a_closure_is_sent_with_its_values() -> None:
     held = np.arange(3)
 
     class Holds(ew.Environment):

@@ -19,7 +19,7 @@ from envweave.errors import DefinitionError, OptionError
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("workers", [None, 3])
-def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
+def test_an_environment_that_cannot_be_made_is_named_once_by_its_index(
     tmp_path: Path, workers: int | None
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
@@ -42,7 +42,7 @@ def test_the_environment_that_cannot_be_made_is_named_once_by_its_number(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
+def test_an_environment_of_a_pool_that_cannot_be_made_is_named_by_its_index(tmp_path: Path) -> None:
     for fail_at in (0, 1, 2, 3):
         at = tmp_path / str(fail_at)
         at.mkdir()
@@ -52,7 +52,9 @@ def test_one_of_a_pool_is_named_too(tmp_path: Path) -> None:
         gc.collect()  # whoever was made already is closed, and tells nobody off
 
 
-def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:
+def test_a_single_environment_that_cannot_be_made_has_no_index_in_the_message(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(DefinitionError, match=r"^Making 'Place' failed: OSError: out of machines"):
         ew.make(Place, backend="process", at=str(tmp_path), fail_at=0)
 
@@ -61,7 +63,7 @@ def test_of_one_environment_no_number_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "words"), [("segfault", "was killed by SIGSEGV"), ("leave", "ended with exit code 4")]
 )
-def test_a_worker_that_dies_while_it_makes_its_environments_is_told(
+def test_a_worker_that_dies_while_making_its_environments_is_a_definition_error(
     tmp_path: Path, how: str, words: str
 ) -> None:
     options: dict[str, Any] = {"at": str(tmp_path), "fail_at": 1, "how": how}
@@ -71,7 +73,9 @@ def test_a_worker_that_dies_while_it_makes_its_environments_is_told(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_worker_killed_while_it_starts_is_told(trap: Callable[[], None], tmp_path: Path) -> None:
+def test_a_worker_killed_while_it_starts_is_a_definition_error(
+    trap: Callable[[], None], tmp_path: Path
+) -> None:
     (tmp_path / "hold-make").touch()
     trap()
 
@@ -79,7 +83,9 @@ def test_a_worker_killed_while_it_starts_is_told(trap: Callable[[], None], tmp_p
         ew.make_vector(Place, num_envs=4, backend="process", workers=2, at=str(tmp_path))
 
 
-def test_a_module_that_only_the_trainer_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_workers_cannot_import_is_a_definition_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module = types.ModuleType("only_here")
     monkeypatch.setitem(sys.modules, "only_here", module)
     module.Nowhere = type("Nowhere", (Place,), {"__module__": "only_here"})  # type: ignore[attr-defined]
@@ -88,18 +94,18 @@ def test_a_module_that_only_the_trainer_has_is_told(monkeypatch: pytest.MonkeyPa
         ew.make_vector(module.Nowhere, num_envs=2, backend="process")  # type: ignore[attr-defined]
 
 
-def test_a_closure_that_cannot_be_sent_is_told() -> None:
+def test_a_closure_that_cannot_be_pickled_is_a_definition_error() -> None:
     lock = threading.Lock()
 
     with pytest.raises(DefinitionError, match=r"cannot be sent .*cannot pickle '_thread.lock'"):
         ew.make_vector(lambda: Place(str(lock)), num_envs=2, backend="process")
 
 
-def test_a_keyword_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_keyword_is_refused() -> None:
     with pytest.raises(OptionError, match="'nope' is neither an option of make"):
         ew.make_vector(Place, num_envs=2, backend="process", nope=1)
 
 
-def test_a_mode_is_no_matter_of_worker_processes() -> None:
+def test_mode_is_refused_with_worker_processes() -> None:
     with pytest.raises(OptionError, match="mode='threads' is a way to run in this process"):
         ew.make_vector(Place, num_envs=2, backend="process", mode="threads")

@@ -39,7 +39,7 @@ KINDS = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for o
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_observation_comes_as_it_is(kind: str) -> None:
+def test_every_kind_of_observation_arrives_unchanged(kind: str) -> None:
     with (
         ew.make_vector(Shows, kind=kind, **HERE) as here,
         ew.make_vector(Shows, kind=kind, **THERE) as there,
@@ -64,7 +64,7 @@ ACTIONS: list[tuple[Any, list[Any]]] = [
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(("kind", "actions"), ACTIONS)
-def test_every_kind_of_action_arrives_as_it_is(kind: Any, actions: list[Any]) -> None:
+def test_every_kind_of_action_arrives_unchanged(kind: Any, actions: list[Any]) -> None:
     with ew.make_vector(kind, **HERE) as here, ew.make_vector(kind, **THERE) as there:
         options = {"options": {"deep": [1]}, "task": ew.Task("t")}
         assert_same(here.reset(seed=3, **options), there.reset(seed=3, **options))
@@ -74,7 +74,7 @@ def test_every_kind_of_action_arrives_as_it_is(kind: Any, actions: list[Any]) ->
 
 
 @pytest.mark.slow  # starts worker processes
-def test_an_action_that_cannot_be_sent_is_refused_and_nobody_is_stepped() -> None:
+def test_an_action_that_cannot_be_pickled_is_refused_and_no_row_is_stepped() -> None:
     with ew.make_vector(TakesAny, **THERE) as venv:
         venv.reset(seed=3)
 
@@ -95,7 +95,7 @@ def test_an_action_that_cannot_be_sent_is_refused_and_nobody_is_stepped() -> Non
 
 
 @pytest.mark.slow  # starts worker processes
-def test_many_large_observations_come_whole() -> None:
+def test_many_large_observations_arrive_complete() -> None:
     with ew.make_vector(Large, num_envs=8, backend="process", workers=2) as venv:
         venv.reset(seed=3)
 
@@ -113,7 +113,7 @@ class Large(Shows):
         return np.full((1024, 1024), self.at, np.uint8)
 
 
-def test_limits_and_transforms_are_those_of_the_session() -> None:
+def test_limits_and_transforms_apply_as_in_a_session() -> None:
     def play(**how: Any) -> Any:
         registry = ew.Registry()
         registry.register("local://counts-v0", factory=ew.examples.CounterEnv, max_episode_steps=2)

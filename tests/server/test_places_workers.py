@@ -88,7 +88,7 @@ def test_a_segfault_loses_the_sessions_of_one_worker_and_it_is_replaced() -> Non
 
 
 @pytest.mark.slow  # starts server processes
-def test_with_autoreset_the_next_episode_begins_elsewhere_in_the_same_result() -> None:
+def test_with_autoreset_the_next_episode_begins_in_another_worker_in_the_same_result() -> None:
     async def play() -> tuple[Any, Any]:
         place = placed(ByProcess)
         await place.start()
@@ -107,7 +107,7 @@ def test_with_autoreset_the_next_episode_begins_elsewhere_in_the_same_result() -
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_worker_says_the_same_as_a_place_of_the_servers_own(
+def test_a_worker_gives_the_same_results_as_the_servers_own_process(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def play() -> None:
@@ -165,7 +165,7 @@ def test_a_worker_with_a_call_that_cannot_be_stopped_is_replaced_when_it_is_empt
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_worker_with_too_many_such_calls_is_ended_at_once() -> None:
+def test_a_worker_with_too_many_stuck_calls_is_ended_at_once() -> None:
     async def play() -> Any:
         place = placed(ByProcess, max_stuck=0)
         await place.start()
@@ -182,7 +182,7 @@ def test_a_worker_with_too_many_such_calls_is_ended_at_once() -> None:
 
 
 @pytest.mark.slow  # starts server processes
-def test_workers_that_die_at_the_start_are_told_of_when_a_session_is_opened(
+def test_opening_a_session_reports_workers_that_die_at_the_start(
     tmp_path: Path,
 ) -> None:
     sign = tmp_path / "sign"
@@ -206,7 +206,7 @@ def test_workers_that_die_at_the_start_are_told_of_when_a_session_is_opened(
     run(play())
 
 
-def test_environments_that_cannot_be_made_are_found_out_at_the_start() -> None:
+def test_environments_that_cannot_be_made_fail_the_start() -> None:
     async def play() -> None:
         place = placed(Broken)
         with pytest.raises(DefinitionError, match="no licence"):
@@ -215,7 +215,7 @@ def test_environments_that_cannot_be_made_are_found_out_at_the_start() -> None:
     run(play())
 
 
-def test_one_object_cannot_be_in_workers() -> None:
+def test_one_object_cannot_be_served_by_workers() -> None:
     with pytest.raises(OptionError, match="Serve its class"):
         placed(ReadyMade(Worker()))
 

@@ -73,7 +73,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow  # starts server processes
 @pytest.mark.usefixtures("impatient")
-def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
+def test_a_worker_that_answers_pings_is_kept_although_a_call_is_overdue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[str] = []
@@ -106,7 +106,7 @@ def test_a_worker_that_answers_though_a_call_is_overdue_is_left_alone(
 
 @pytest.mark.slow  # starts server processes
 @pytest.mark.usefixtures("impatient")
-def test_closing_a_session_of_a_worker_whose_loop_is_held_up_ends_the_worker() -> None:
+def test_closing_a_session_of_a_worker_with_a_blocked_loop_ends_the_worker() -> None:
     async def play() -> Any:
         place = placed(Blocking)
         await place.start()
@@ -131,7 +131,7 @@ def test_closing_a_session_of_a_worker_whose_loop_is_held_up_ends_the_worker() -
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
+def test_a_worker_is_replaced_once_a_process_can_be_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def play() -> None:
@@ -162,7 +162,7 @@ def test_a_worker_is_replaced_when_there_is_room_for_a_process_again(
 
 
 @pytest.mark.slow  # starts server processes
-def test_tasks_with_any_data_come_from_a_worker_as_from_the_servers_own_process() -> None:
+def test_tasks_with_any_data_are_the_same_from_a_worker_as_from_the_servers_own_process() -> None:
     async def play() -> list[Any]:
         place = placed(Counting)
         await place.start()
@@ -176,7 +176,7 @@ def test_tasks_with_any_data_come_from_a_worker_as_from_the_servers_own_process(
     assert (one.id, one.data[1]) == ("a", "one")
 
 
-def test_a_worker_remembers_nothing_of_sessions_that_could_not_be_made() -> None:
+def test_a_worker_forgets_sessions_that_could_not_be_made() -> None:
     class Fragile(Worker):
         is_whole = True
 

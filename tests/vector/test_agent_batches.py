@@ -58,7 +58,7 @@ def test_with_one_agent_there_are_no_slots() -> None:
     assert isinstance(venv.reset(), ew.ResetBatch)
 
 
-def test_columns_of_like_agents_stack_into_one_array() -> None:
+def test_columns_of_agents_with_one_spec_stack_into_one_array() -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=3)
 
     batch = venv.reset(seed=0)
@@ -69,7 +69,9 @@ def test_columns_of_like_agents_stack_into_one_array() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_agent_that_leaves_is_seen_once_more_and_then_blank(make_vector: Any, mode: str) -> None:
+def test_the_columns_of_an_agent_that_left_are_blank_after_its_last_step(
+    make_vector: Any, mode: str
+) -> None:
     script = ({"leave": ["a"], "rewards": {"a": 2.0, "b": 1.0}}, {}, {})
     venv = make_vector(scripted(*script), num_envs=2, mode=mode)
     venv.reset(seed=0)
@@ -89,7 +91,7 @@ def test_an_agent_that_leaves_is_seen_once_more_and_then_blank(make_vector: Any,
     assert not after.done.any()
 
 
-def test_an_agent_that_joins_is_asked_but_has_settled_nothing() -> None:
+def test_an_agent_that_joins_is_asked_but_nothing_is_settled() -> None:
     script = ({"join": ["c"], "rewards": {"a": 1.0, "b": 1.0, "c": 5.0}}, {})
     venv = ew.make_vector(scripted(*script, possible_agents=("a", "b", "c")), num_envs=1)
 
@@ -117,7 +119,7 @@ def test_after_an_autoreset_current_and_successor_differ() -> None:
     assert not batch.needs_reset.any()
 
 
-def test_at_an_end_only_those_who_were_there_have_ended() -> None:
+def test_at_an_end_only_agents_that_took_part_have_ended() -> None:
     script = ({"leave": ["a"]}, {"cut": True})
     venv = ew.make_vector(scripted(*script, possible_agents=("a", "b", "c")), num_envs=1)
     venv.reset(seed=0)
@@ -132,7 +134,7 @@ def test_at_an_end_only_those_who_were_there_have_ended() -> None:
     assert not batch.alive.any()
 
 
-def test_by_turns_an_action_is_settled_when_its_agent_is_asked_again() -> None:
+def test_in_a_turn_based_game_an_action_is_settled_when_its_agent_is_asked_again() -> None:
     script = (
         {"rewards": {"a": 1.0}, "act": ["b"]},
         {"rewards": {"a": 10.0, "b": 2.0}, "act": ["a"]},
@@ -175,7 +177,7 @@ def test_a_failure_ends_one_episode_and_settles_nothing(make_vector: Any, mode: 
     assert batch[0].end.cause.startswith("ValueError: broken")
 
 
-def test_an_all_flag_ends_the_episode_for_everybody() -> None:
+def test_an_all_flag_ends_the_episode_for_every_agent() -> None:
     class Gate(ew.MultiAgentEnvironment):
         possible_agents = ("a", "b")
 
@@ -195,7 +197,7 @@ def test_an_all_flag_ends_the_episode_for_everybody() -> None:
     assert batch.successor["b"].tolist() == [0.0]
 
 
-def test_a_reset_of_some_shows_where_the_others_stand() -> None:
+def test_a_partial_reset_shows_the_status_of_the_others() -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     venv.reset(seed=0)
     venv.step([{"x": {"cell": 4}}] * 2)
@@ -210,7 +212,7 @@ def test_a_reset_of_some_shows_where_the_others_stand() -> None:
     assert batch.step_index.tolist() == [1, 0]
 
 
-def test_where_a_reset_failed_nobody_takes_part() -> None:
+def test_where_a_reset_failed_no_agent_takes_part() -> None:
     class Once(ScriptedAgents):
         resets = 0
 
@@ -231,7 +233,7 @@ def test_where_a_reset_failed_nobody_takes_part() -> None:
     assert batch.needs_reset.tolist() == [True, False]
 
 
-def test_actions_of_who_is_not_asked_are_ignored_in_columns() -> None:
+def test_actions_of_agents_that_are_not_asked_are_ignored_in_columns() -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     venv.reset(seed=0)
 
@@ -244,7 +246,7 @@ def test_actions_of_who_is_not_asked_are_ignored_in_columns() -> None:
     ]
 
 
-def test_one_array_holds_a_column_an_agent() -> None:
+def test_one_array_has_a_column_for_each_agent() -> None:
     venv = ew.make_vector("harvest-v0", num_envs=2, num_agents=3)
     venv.reset(seed=0)
 
@@ -258,18 +260,18 @@ def test_one_array_holds_a_column_an_agent() -> None:
     [
         ([{"x": {"cell": 0}}, {"o": {"cell": 0}}], r"actions\[1\]\['o'\]: it is not .* turn"),
         ([{"x": {"cell": 0}}, {}], r"actions\[1\]\['x'\]: this agent's action is missing"),
-        ([{"x": {"cell": 0}}], "actions: 1 were given for 2 environments"),
+        ([{"x": {"cell": 0}}], "actions: got 1 for 2 environments"),
         ({"x": [{"cell": 0}, {"cell": 9}]}, r"actions\[1\]\['x'\].cell: 9 is not between"),
         ({"x": [{"cell": 0}, None]}, r"actions\[1\]\['x'\]: None"),
-        ({"x": [{"cell": 0}]}, r"actions\['x'\]: 1 were given for 2 environments"),
+        ({"x": [{"cell": 0}]}, r"actions\['x'\]: got 1 for 2 environments"),
         ({"o": [None, None]}, r"actions\[0\]\['x'\]: this agent's action is missing"),
-        ({"z": [None, None]}, r"actions\['z'\]: there is no such agent"),
-        ({"x": {"cell": 3}}, r"actions\['x'\].cell: 3 is no column"),
-        (np.zeros(2), r"shape \(2,\) does not begin with \(2, 2\)"),
-        ("xo", "str is no list"),
+        ({"z": [None, None]}, r"actions\['z'\]: unknown agent"),
+        ({"x": {"cell": 3}}, r"actions\['x'\].cell: a dict of columns .* got 3"),
+        (np.zeros(2), r"must begin with \(2, 2\), .* got \(2,\)"),
+        ("xo", "must be a list, .* got str"),
     ],
 )
-def test_actions_are_refused_by_their_place(actions: Any, words: str) -> None:
+def test_a_refused_action_is_named_by_its_index(actions: Any, words: str) -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     venv.reset(seed=0)
 
@@ -279,7 +281,7 @@ def test_actions_are_refused_by_their_place(actions: Any, words: str) -> None:
     assert venv.state()[0].step_count == 0
 
 
-def test_first_ready_brings_the_rows_of_some(make_vector: Any) -> None:
+def test_recv_returns_the_rows_that_are_ready(make_vector: Any) -> None:
     venv = make_vector("tictactoe-v0", num_envs=3, mode="threads")
     venv.reset(seed=0)
 

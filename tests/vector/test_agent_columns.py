@@ -40,7 +40,7 @@ class Latecomers(ew.MultiAgentEnvironment):
         return {"first": 2.0, **self.late}, {}, {}, {}, {}
 
 
-def test_the_columns_of_who_comes_late_are_laid_out_by_its_spec() -> None:
+def test_the_columns_of_an_agent_that_joins_late_follow_its_spec() -> None:
     image = np.full((2, 2), 7, np.uint8)
     late = {"pixels": Pixels(image, "hello"), "open": np.zeros(3)}
     venv = ew.make_vector(Latecomers, num_envs=2, late=late)
@@ -57,7 +57,9 @@ def test_the_columns_of_who_comes_late_are_laid_out_by_its_spec() -> None:
 
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_what_does_not_fit_an_agents_columns_is_that_environments_error(mode: str) -> None:
+def test_an_observation_that_does_not_fit_an_agents_columns_fails_its_environment(
+    mode: str,
+) -> None:
     late = {"pixels": Pixels(np.zeros((3, 3), np.uint8), "too large")}
     with ew.make_vector(Latecomers, num_envs=2, late=late, mode=mode) as venv:
         venv.reset(seed=0)
@@ -69,7 +71,7 @@ def test_what_does_not_fit_an_agents_columns_is_that_environments_error(mode: st
     assert not batch.valid.any()
 
 
-def test_environments_that_show_an_agent_different_things_are_refused_by_name() -> None:
+def test_environments_with_different_observations_of_an_agent_are_refused_by_name() -> None:
     shapes = iter([2, 3])
 
     class Odd(ew.MultiAgentEnvironment):
@@ -92,7 +94,7 @@ class Height(ew.Observation):
     metres: float
 
 
-def test_who_comes_late_has_the_number_types_of_its_likes() -> None:
+def test_an_agent_that_joins_late_has_the_dtypes_of_agents_with_its_spec() -> None:
     class Climbers(ew.MultiAgentEnvironment):
         possible_agents = ("first", "second")
 
@@ -112,7 +114,7 @@ def test_who_comes_late_has_the_number_types_of_its_likes() -> None:
     assert batch.current["second"]["metres"].tolist() == [2.0, 2.0]
 
 
-def test_what_was_handed_out_is_the_callers_own() -> None:
+def test_returned_arrays_are_the_callers_own() -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     batches = [venv.reset(seed=0), venv.step({"x": np.array([0, 0])})]
     board = batches[1].current["x"]["board"].copy()

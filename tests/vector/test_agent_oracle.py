@@ -41,7 +41,7 @@ class Rounds(ew.MultiAgentEnvironment):
 
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_values_learnt_from_settled_turns_are_the_true_ones(mode: str) -> None:
+def test_values_learned_from_settled_turns_are_correct(mode: str) -> None:
     values = np.zeros((2, 2))  # by agent, and by whether it has entered
     with ew.make_vector(Rounds, num_envs=3, autoreset=True, max_episode_steps=7, mode=mode) as venv:
         batch: Any = venv.reset()

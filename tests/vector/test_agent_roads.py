@@ -35,7 +35,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("case", [1, 2, 3])
-def test_worker_processes_play_them_too(case: int) -> None:
+def test_worker_processes_play_the_same_episodes(case: int) -> None:
     with ew.make_vector(
         WildAgents, num_envs=3, autoreset=True, backend="process", case=case
     ) as venv:

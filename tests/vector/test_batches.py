@@ -51,7 +51,7 @@ def test_every_column_of_a_step_is_one_of_a_reset() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_was_left_out_of_a_reset_is_shown_as_it_stands(mode: str) -> None:
+def test_an_environment_left_out_of_a_reset_shows_its_status(mode: str) -> None:
     _, step, batch = batches(mode)
 
     assert batch.began.tolist() == [False, False, True]
@@ -81,7 +81,7 @@ def test_rows_and_columns_of_a_reset_agree(mode: str) -> None:
         )
 
 
-def test_the_row_of_one_left_out_is_the_callers_own() -> None:
+def test_the_row_of_an_environment_left_out_is_the_callers_own() -> None:
     _, _, batch = batches("serial")
 
     batch[0].observation.value = 99
@@ -91,21 +91,21 @@ def test_the_row_of_one_left_out_is_the_callers_own() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_rows_come_by_number_and_by_slice(which: int) -> None:
+def test_rows_are_indexed_by_integers_and_slices(which: int) -> None:
     batch: Any = batches("serial")[which]
 
     assert [row.episode_id for row in batch[1:]] == batch.episode_id[1:]
     assert batch[-1].episode_id == batch[np.int64(2)].episode_id == batch.episode_id[2]
-    with pytest.raises(IndexError, match="no row 3; it has 3"):
+    with pytest.raises(IndexError, match="Row 3 is out of range: the batch has 3 rows"):
         batch[3]
-    with pytest.raises(IndexError, match="no row -4"):
+    with pytest.raises(IndexError, match="Row -4 is out of range"):
         batch[-4]
     for odd in ("a", True, 1.0, [0, 1], None, np.array([True, False, True])):
-        with pytest.raises(TypeError, match="by number or slice"):
+        with pytest.raises(TypeError, match="indexed by integers or slices"):
             batch[odd]
 
 
-def test_what_a_caller_does_to_a_column_of_a_reset_stays_there() -> None:
+def test_changing_a_column_of_a_reset_changes_nothing_else() -> None:
     venv = ew.make_vector(CounterEnv, num_envs=2)
     batch = venv.reset(seed=0)
     batch.current["value"][:] = 99

@@ -60,13 +60,13 @@ def learn(*, merged: bool, sweeps: int = 4000, **way: Any) -> np.ndarray[Any, An
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_values_through_bootstrap_are_the_true_ones(way: dict[str, Any]) -> None:
+def test_values_learned_with_bootstrap_are_correct(way: dict[str, Any]) -> None:
     values = learn(merged=False, **way)
 
     assert values[:LIMIT] == pytest.approx(np.full(LIMIT, 10.0), abs=0.05)
 
 
-def test_merging_the_flags_learns_the_wrong_value() -> None:
+def test_merging_the_flags_gives_the_wrong_value() -> None:
     values = learn(merged=True)
 
     assert values[0] == pytest.approx(6.51, abs=0.05)

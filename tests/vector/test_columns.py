@@ -103,7 +103,9 @@ def fits(layout: Layout, value: Any) -> bool:
 @pytest.mark.slow  # starts worker processes
 @settings(max_examples=600, deadline=None)
 @given(first=values, rows=st.lists(values, max_size=4), others=st.data())
-def test_what_each_row_may_be_all_of_them_may_be(first: Any, rows: list[Any], others: Any) -> None:
+def test_a_vector_accepts_every_observation_that_a_single_environment_does(
+    first: Any, rows: list[Any], others: Any
+) -> None:
     layout = layout_of(AnySpec(), first)
     rows = [first if others.draw(st.booleans()) else row for row in rows]
 
@@ -151,7 +153,7 @@ def showing(*shown: Any, num_envs: int = 2) -> ew.VectorEnv:
         ((Point(1), Point("far")), "x: An observation is str 'far'"),
     ],
 )
-def test_what_does_not_fit_costs_its_row_and_never_the_call(shown: Any, words: str) -> None:
+def test_an_observation_that_does_not_fit_fails_only_its_row(shown: Any, words: str) -> None:
     venv = showing(*shown)
 
     batch = venv.step([0, 0])
@@ -169,7 +171,7 @@ def test_a_masked_array_is_kept_as_it_is() -> None:
     assert batch.current[0].mask.tolist() == [False, True]
 
 
-def test_a_row_of_arrays_without_dimension_is_an_array() -> None:
+def test_a_row_of_0_dimensional_arrays_is_an_array() -> None:
     batch = showing(np.array(1.0), np.array(2.0)).step([0, 0])
 
     assert batch.current.tolist() == [2.0, 2.0]
@@ -177,7 +179,7 @@ def test_a_row_of_arrays_without_dimension_is_an_array() -> None:
     assert batch[0].observation.shape == ()
 
 
-def test_a_failure_among_arrays_without_dimension_shows_the_last_good_one() -> None:
+def test_a_failure_among_0_dimensional_arrays_shows_the_last_good_one() -> None:
     venv = showing(np.array(1.0), np.array(2.0), "nonsense")
     venv.step([0, 0])
 
@@ -210,7 +212,7 @@ class Breaks(ew.Environment):
         return Promised()
 
 
-def test_a_reset_that_shows_another_kind_than_step_promises_is_refused_in_words() -> None:
+def test_a_reset_with_another_type_than_step_declares_is_refused() -> None:
     venv = ew.make_vector(Breaks, num_envs=2)
 
     with pytest.raises(BadReturnError, match=r"Environment 0: .*observation_spec says Promised"):
@@ -243,7 +245,7 @@ def test_the_items_of_list_columns_are_the_callers_own(mode: str) -> None:
         assert batch[0].observation.words == ["upon"]
 
 
-def test_an_array_of_no_dimension_is_a_number() -> None:
+def test_a_0_dimensional_array_is_a_number() -> None:
     class Pointed(ew.Environment):
         def reset(self) -> Any:
             return np.array(3), {}

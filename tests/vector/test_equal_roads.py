@@ -167,7 +167,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(
     autoreset=st.booleans(),
     workers=st.sampled_from([None, 2]),
 )
-def test_a_vector_in_worker_processes_plays_them_too(
+def test_a_vector_in_worker_processes_plays_the_same_episodes(
     case: int, n: int, form: str, autoreset: bool, workers: int | None
 ) -> None:
     play(case, n, form, autoreset, backend="process", workers=workers)
@@ -189,7 +189,7 @@ class WildSeen(Wild):
     autoreset=st.booleans(),
     encoding=st.sampled_from(["msgpack", "json"]),
 )
-def test_a_vector_at_a_server_plays_them_too(
+def test_a_vector_at_a_server_plays_the_same_episodes(
     case: int, n: int, form: str, autoreset: bool, encoding: str
 ) -> None:
     kind = Wild if form == "tuple" else WildSeen

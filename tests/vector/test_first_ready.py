@@ -63,7 +63,7 @@ def gated(request: pytest.FixtureRequest) -> Any:
         venv.close()
 
 
-def test_the_first_ready_come_back_while_a_slow_one_is_still_under_way(gated: ew.VectorEnv) -> None:
+def test_recv_returns_ready_rows_while_a_slow_one_is_in_flight(gated: ew.VectorEnv) -> None:
     gated.send(np.array([1, -1, 2, 1]))
 
     first = gated.recv(min_ready=3)
@@ -77,7 +77,7 @@ def test_the_first_ready_come_back_while_a_slow_one_is_still_under_way(gated: ew
     assert last.reward.tolist() == [1.0]
 
 
-def test_the_quick_ones_may_go_on_meanwhile(gated: ew.VectorEnv) -> None:
+def test_fast_environments_can_be_sent_again_meanwhile(gated: ew.VectorEnv) -> None:
     gated.send(np.array([1, -1, 1, 1]))
     ready = gated.recv(min_ready=3)
 
@@ -85,18 +85,18 @@ def test_the_quick_ones_may_go_on_meanwhile(gated: ew.VectorEnv) -> None:
     again = gated.recv(min_ready=3)
 
     assert again.step_index.tolist() == [2, 2, 2]
-    with pytest.raises(BusyError, match=r"\[1\] are still under way"):
+    with pytest.raises(BusyError, match=r"\[1\] are still in flight"):
         gated.send([{"delta": 1}], ids=[1])
 
 
-def test_a_barrier_is_refused_while_somebody_is_under_way(gated: ew.VectorEnv) -> None:
+def test_step_and_reset_are_refused_while_rows_are_in_flight(gated: ew.VectorEnv) -> None:
     gated.send(np.array([1, -1, 1, 1]))
 
     with pytest.raises(BusyError, match=r"recv\(\) or drain\(\) first"):
         gated.step(np.ones(4, int))
     with pytest.raises(BusyError):
         gated.reset()
-    with pytest.raises(BusyError, match="all environments are under way"):
+    with pytest.raises(BusyError, match="all environments are in flight"):
         gated.send(np.ones(4, int))
 
     GATES[-1].set()
@@ -104,7 +104,7 @@ def test_a_barrier_is_refused_while_somebody_is_under_way(gated: ew.VectorEnv) -
     assert gated.step(np.ones(4, int)).valid.all()
 
 
-def test_after_the_time_is_up_fewer_come_back_or_none(gated: ew.VectorEnv) -> None:
+def test_after_a_timeout_recv_returns_fewer_rows_or_none(gated: ew.VectorEnv) -> None:
     gated.send(np.array([-1, -1, -1, -1]))
 
     nobody = gated.recv(min_ready=4, timeout_s=0.01)
@@ -117,7 +117,7 @@ def test_after_the_time_is_up_fewer_come_back_or_none(gated: ew.VectorEnv) -> No
 
 
 @pytest.mark.parametrize("mode", ["threads", "async"])
-def test_who_only_looks_in_gets_the_steps_in_the_end(mode: str) -> None:
+def test_polling_with_recv_returns_every_step(mode: str) -> None:
     with ew.make_vector(AsyncScriptedEnvironment, num_envs=2, mode=mode) as venv:
         venv.reset(seed=0)
         venv.send([{}, {}])
@@ -131,26 +131,26 @@ def test_who_only_looks_in_gets_the_steps_in_the_end(mode: str) -> None:
     assert sorted(received) == [0, 1]
 
 
-def test_more_than_are_under_way_are_not_waited_for(gated: ew.VectorEnv) -> None:
+def test_recv_waits_for_no_more_rows_than_are_in_flight(gated: ew.VectorEnv) -> None:
     gated.send([{"delta": 1}], ids=[2])
 
     assert gated.recv(min_ready=99).ids.tolist() == [2]
 
 
-def test_what_is_wrong_with_a_call_is_said_and_nobody_is_stepped(gated: ew.VectorEnv) -> None:
+def test_an_invalid_call_is_refused_and_no_row_is_stepped(gated: ew.VectorEnv) -> None:
     with pytest.raises(CallOrderError, match=r"Call send\(\) first"):
         gated.recv()
     with pytest.raises(ActionError, match=r"actions\[1\]\.dleta"):
         gated.send([{"delta": 1}, {"dleta": 1}], ids=[0, 1])
     gated.send([{"delta": 1}], ids=[0])
-    with pytest.raises(OptionError, match="min_ready=0"):
+    with pytest.raises(OptionError, match="min_ready must be .* got 0"):
         gated.recv(0)
 
     assert gated.drain().step_index.tolist() == [1]
 
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_one_who_has_ended_is_not_sent_for(mode: str) -> None:
+def test_an_environment_whose_episode_is_over_cannot_be_sent(mode: str) -> None:
     with ew.make_vector(CounterEnv, num_envs=2, mode=mode) as venv:
         venv.reset()
         venv.send(np.array([3, 1]))
@@ -165,7 +165,7 @@ def test_one_who_has_ended_is_not_sent_for(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_barrier_and_first_ready_may_be_mixed(mode: str) -> None:
+def test_step_and_send_recv_may_be_mixed(mode: str) -> None:
     with ew.make_vector(ScriptedEnvironment, num_envs=3, mode=mode, autoreset=True) as venv:
         venv.reset(seed=0)
         venv.step([{}] * 3)
@@ -216,7 +216,7 @@ def test_an_environment_stays_in_one_thread() -> None:
         assert venv.step(np.full(300, 3)).valid.all()
 
 
-def test_a_mode_nobody_knows_or_that_cannot_be_is_refused() -> None:
+def test_an_unknown_or_impossible_mode_is_refused() -> None:
     with pytest.raises(OptionError, match="Did you mean 'threads'"):
         ew.make_vector(CounterEnv, num_envs=2, mode="thread")
     with pytest.raises(OptionError, match="mode='async'"):
@@ -233,7 +233,7 @@ class Interrupts(CounterEnv):
         return super().step(action)
 
 
-def test_after_an_interrupt_nobody_steps_on_as_if_nothing_was() -> None:
+def test_after_an_interrupt_rows_need_a_reset() -> None:
     venv = ew.make_vector(Interrupts, num_envs=3, done_at=100)
     venv.reset(seed=0)
 

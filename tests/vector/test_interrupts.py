@@ -62,7 +62,7 @@ def numbered(kind: Any, count: int, **options: Any) -> ew.VectorEnv:
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("threads", Leaves), ("async", AsyncLeaves)])
-def test_an_author_who_leaves_costs_one_row_and_the_others_can_be_received(
+def test_a_system_exit_in_step_fails_one_row_and_the_others_can_be_received(
     mode: str, kind: Any
 ) -> None:
     with numbered(kind, 3, mode=mode) as venv:
@@ -84,7 +84,7 @@ def test_an_author_who_leaves_costs_one_row_and_the_others_can_be_received(
 @pytest.mark.parametrize(
     ("mode", "kind"), [("serial", Leaves), ("threads", Leaves), ("async", AsyncLeaves)]
 )
-def test_an_author_who_leaves_in_reset_does_not_hang_the_vector(mode: str, kind: Any) -> None:
+def test_a_system_exit_in_reset_does_not_hang_the_vector(mode: str, kind: Any) -> None:
     with numbered(kind, 3, mode=mode) as venv:
         venv.reset(seed=0)
 
@@ -97,7 +97,7 @@ def test_an_author_who_leaves_in_reset_does_not_hang_the_vector(mode: str, kind:
         assert venv.step(np.ones(3, int)).step_index.tolist() == [1, 1, 1]
 
 
-def test_a_cancellation_that_nobody_asked_for_is_the_environments_failure() -> None:
+def test_an_unrequested_cancellation_is_the_environments_failure() -> None:
     with numbered(AsyncLeaves, 2) as venv:
         venv.reset(seed=0)
 
@@ -166,7 +166,7 @@ TRAPPED = [("threads", Trapped), ("async", AsyncTrapped)]
 
 
 @pytest.mark.parametrize(("mode", "kind"), TRAPPED)
-def test_after_an_interrupted_reset_every_call_gets_its_own_answer(mode: str, kind: Any) -> None:
+def test_after_an_interrupted_reset_every_call_gets_its_own_reply(mode: str, kind: Any) -> None:
     with ew.make_vector(kind, num_envs=2, mode=mode) as venv:
         venv.reset(seed=0)
         Trap.arm()
@@ -227,7 +227,7 @@ class InterruptedOnce(Numbered):
         return super().step(action)
 
 
-def test_a_serial_vector_that_is_interrupted_in_recv_has_nobody_under_way() -> None:
+def test_a_serial_vector_interrupted_in_recv_has_nothing_in_flight() -> None:
     venv = numbered(InterruptedOnce, 3)
     venv.reset(seed=0)
     venv.send(np.array([1, 9]), ids=[0, 1])

@@ -81,7 +81,7 @@ class Recounter(ew.Environment):
         return self.mine
 
 
-def test_a_dataclass_that_is_shown_again_and_again_was_copied() -> None:
+def test_a_dataclass_that_its_author_returns_repeatedly_is_copied() -> None:
     with ew.make(Recounter()) as env, ew.make_vector(Recounter, num_envs=2) as venv:
         env.reset()
         venv.reset()
@@ -92,7 +92,7 @@ def test_a_dataclass_that_is_shown_again_and_again_was_copied() -> None:
     assert [batch[1].observation.at for batch in batches] == [1, 2, 3]
 
 
-def test_a_dataclass_that_nobody_holds_is_handed_out_as_it_is() -> None:
+def test_a_dataclass_without_other_references_is_not_copied() -> None:
     made: list[int] = []
 
     class Maker(ew.Environment):
@@ -114,7 +114,7 @@ def test_a_dataclass_that_nobody_holds_is_handed_out_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("keeps", ["nothing", "buffer", "info", "outcome"])
-def test_what_an_author_keeps_and_writes_to_was_copied(keeps: str) -> None:
+def test_an_observation_that_its_author_writes_to_later_is_copied(keeps: str) -> None:
     with ew.make_vector(lambda: Hoarder(keeps), num_envs=3) as venv:
         venv.reset()
         batches = [venv.step([0, 0, 0]) for _ in range(3)]
@@ -127,7 +127,7 @@ def test_what_an_author_keeps_and_writes_to_was_copied(keeps: str) -> None:
 
 
 @pytest.mark.parametrize("changes", ["longer", "shorter", "flat"])
-def test_an_array_that_is_filled_again_is_still_looked_at_when_another_comes(changes: str) -> None:
+def test_a_reused_array_is_checked_again_when_another_one_is_returned(changes: str) -> None:
     made = iter(["", changes, ""])
     with ew.make_vector(lambda: Grid(next(made)), num_envs=3) as venv:
         venv.reset()
@@ -140,7 +140,7 @@ def test_an_array_that_is_filled_again_is_still_looked_at_when_another_comes(cha
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (3, 2)])
-def test_an_array_that_changes_its_size_in_place_costs_its_own_row(shape: tuple[int, int]) -> None:
+def test_an_array_resized_in_place_fails_only_its_row(shape: tuple[int, int]) -> None:
     grids: list[Grid] = []
 
     def make() -> Grid:
@@ -171,7 +171,7 @@ def test_the_arrays_of_a_batch_are_the_callers_own() -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_without_copies_batches_hold_the_same_and_cannot_be_written_to(mode: str) -> None:
+def test_without_copies_batches_are_equal_and_read_only(mode: str) -> None:
     with (
         ew.make_vector(Grid, num_envs=2, mode=mode, autoreset=True) as copying,
         ew.make_vector(Grid, num_envs=2, mode=mode, autoreset=True, copy=False) as lending,
@@ -196,6 +196,6 @@ def test_without_copies_nothing_is_copied_where_no_episode_ended() -> None:
     assert np.shares_memory(batch.current, batch.successor)
 
 
-def test_a_copy_that_is_neither_true_nor_false_is_refused() -> None:
+def test_copy_must_be_a_bool() -> None:
     with pytest.raises(OptionError, match="copy=1 is neither True nor False"):
         ew.make_vector(Grid, num_envs=2, copy=1)  # type: ignore[arg-type]

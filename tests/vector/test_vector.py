@@ -42,7 +42,7 @@ def test_current_and_successor_differ_only_where_an_autoreset_happened() -> None
     assert batch.needs_reset.tolist() == [False, False, False]
 
 
-def test_environment_i_gets_seed_plus_i_and_later_ones_follow_from_it() -> None:
+def test_environment_i_gets_seed_plus_i_and_later_seeds_derive_from_it() -> None:
     venv = counters(autoreset=True)
 
     first = venv.reset(seed=10)
@@ -54,7 +54,7 @@ def test_environment_i_gets_seed_plus_i_and_later_ones_follow_from_it() -> None:
     ]
 
 
-def test_seeds_and_tasks_may_be_given_one_each() -> None:
+def test_seeds_and_tasks_may_be_sequences() -> None:
     venv = ew.make_vector(ScriptedEnvironment, num_envs=2)
 
     batch = venv.reset(seed=[5, 5], task=["third", "first"])
@@ -62,7 +62,7 @@ def test_seeds_and_tasks_may_be_given_one_each() -> None:
     assert [info["seed"] for info in batch.infos] == [5, 5]
     assert batch.task_id == ["third", "first"]
     assert batch.current["noise"][0] == batch.current["noise"][1]
-    with pytest.raises(SeedError, match="3 were given for 2"):
+    with pytest.raises(SeedError, match="got 3 for 2"):
         venv.reset(seed=[1, 2, 3])
 
 
@@ -76,7 +76,7 @@ def test_seeds_and_tasks_may_be_given_one_each() -> None:
         np.array([1, 2, 3]),
     ],
 )
-def test_actions_come_as_a_list_as_columns_or_as_one_array(actions: Any) -> None:
+def test_actions_may_be_a_list_columns_or_one_array(actions: Any) -> None:
     venv = counters()
     venv.reset()
 
@@ -88,12 +88,12 @@ def test_actions_come_as_a_list_as_columns_or_as_one_array(actions: Any) -> None
 @pytest.mark.parametrize(
     ("actions", "words"),
     [
-        ([{"delta": 1}] * 2, "2 were given for 3"),
+        ([{"delta": 1}] * 2, "got 2 for 3"),
         ([{"delta": 1}, {"dleta": 1}, {"delta": 1}], r"actions\[1\]\.dleta: unknown field"),
         (np.zeros(3), r"actions\[0\]\.delta: 0.0 is not an int"),
         ({"delta": [1, 2], "metadata": [{}, {}, {}]}, "differ in length"),
-        ("abc", "no list"),
-        (7, "no list"),
+        ("abc", "must be a list"),
+        (7, "must be a list"),
     ],
 )
 def test_if_one_action_is_refused_none_is_stepped(actions: Any, words: str) -> None:
@@ -127,7 +127,7 @@ def test_the_first_reset_is_of_all() -> None:
 
 
 @pytest.mark.parametrize("ids", [[0, 0], [3], [-1]])
-def test_numbers_that_name_no_environment_are_refused(ids: list[int]) -> None:
+def test_ids_out_of_range_are_refused(ids: list[int]) -> None:
     venv = counters()
     venv.reset()
 
@@ -135,7 +135,7 @@ def test_numbers_that_name_no_environment_are_refused(ids: list[int]) -> None:
         venv.reset(ids=ids)
 
 
-def test_a_batch_has_no_observation_and_says_which_of_two_is_meant() -> None:
+def test_a_batch_has_no_observation_and_names_the_two_alternatives() -> None:
     venv = counters()
     batch = venv.reset()
 
@@ -171,7 +171,7 @@ class FailsInTheSecond(CounterEnv):
         return super().step(action)
 
 
-def test_a_failure_costs_one_row_and_not_the_batch() -> None:
+def test_a_failure_affects_one_row_of_the_batch() -> None:
     FailsInTheSecond.made = 0
     venv = ew.make_vector(FailsInTheSecond, num_envs=3, autoreset=True)
     venv.reset(seed=0)
@@ -216,7 +216,7 @@ def test_a_failed_reset_names_its_environment_and_only_that_one_is_idle() -> Non
     assert venv.step(np.ones(3, int)).valid.all()
 
 
-def test_what_is_not_scored_yet_is_nan_and_valid() -> None:
+def test_a_reward_that_is_not_scored_yet_is_nan_and_valid() -> None:
     venv = ew.make_vector(ScriptedEnvironment, num_envs=1, script=[{}, {"reward": 2}])
     venv.reset()
 
@@ -255,7 +255,7 @@ def test_columns_are_arrays_where_the_shape_is_fixed_and_lists_elsewhere() -> No
     assert shown["hint"] == [None, 7]
 
 
-def test_an_observation_that_no_longer_fits_is_its_environments_error() -> None:
+def test_an_observation_that_no_longer_fits_fails_its_environment() -> None:
     venv = ew.make_vector(Painter, num_envs=2, autoreset=True)
     venv.reset()
 
@@ -265,7 +265,7 @@ def test_an_observation_that_no_longer_fits_is_its_environments_error() -> None:
     assert "image: An observation is uint8(3, 3)" in batch[1].end.cause
 
 
-def test_arrays_handed_out_are_the_callers_own() -> None:
+def test_arrays_of_a_batch_may_be_written_to() -> None:
     venv = ew.make_vector(Painter, num_envs=2)
     venv.reset()
     first = venv.step([1, 1])
@@ -277,7 +277,7 @@ def test_arrays_handed_out_are_the_callers_own() -> None:
     assert first[0].observation.image.max() == 1
 
 
-def test_async_environments_fit_into_a_vector() -> None:
+def test_a_vector_may_have_async_environments() -> None:
     with ew.make_vector(AsyncScriptedEnvironment, num_envs=3, autoreset=True) as venv:
         venv.reset(seed=0)
 
@@ -286,13 +286,13 @@ def test_async_environments_fit_into_a_vector() -> None:
     assert batch.reward.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_one_object_cannot_be_many() -> None:
+def test_one_object_cannot_make_a_vector() -> None:
     with pytest.raises(OptionError, match="Pass its class"):
         ew.make_vector(CounterEnv(), num_envs=2)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])
-def test_a_vector_has_at_least_one(num_envs: int) -> None:
+def test_a_vector_has_at_least_one_environment(num_envs: int) -> None:
     with pytest.raises(OptionError, match="use 1 or more"):
         counters(num_envs)
 
@@ -341,7 +341,7 @@ class Threads(ew.Environment):
         ({"max_workers": 2, "workers": 2}, 2),
     ],
 )
-def test_max_workers_is_how_many_threads_step_a_vector_here(how, threads) -> None:
+def test_max_workers_is_the_number_of_threads(how, threads) -> None:
     with ew.make_vector(Threads, num_envs=4, **how) as venv:
         venv.reset()
         names = set(venv.step([0] * 4).current)
@@ -351,7 +351,7 @@ def test_max_workers_is_how_many_threads_step_a_vector_here(how, threads) -> Non
 
 
 @pytest.mark.slow  # starts worker processes
-def test_max_workers_is_how_many_processes_step_a_vector_elsewhere() -> None:
+def test_max_workers_is_the_number_of_worker_processes() -> None:
     class Processes(ew.Environment):
         def reset(self) -> tuple[int, dict[str, object]]:
             return os.getpid(), {}
@@ -372,12 +372,12 @@ def test_max_workers_is_how_many_processes_step_a_vector_elsewhere() -> None:
         ({"workers": 2}, "workers=2 are processes or threads"),
     ],
 )
-def test_workers_that_cannot_be_had_are_refused(how, words) -> None:
+def test_invalid_numbers_of_workers_are_refused(how, words) -> None:
     with pytest.raises(OptionError, match=words):
         ew.make_vector(Threads, num_envs=4, **how)
 
 
-def test_a_batch_says_which_of_two_observations_obs_could_mean() -> None:
+def test_obs_of_a_batch_names_the_two_alternatives() -> None:
     with counters() as venv:
         for batch in (venv.reset(), venv.step(np.ones(3, int))):
             with pytest.raises(AttributeError, match="Use `current` to act on, and `successor`"):

@@ -86,9 +86,7 @@ def _fresh() -> None:
 
 
 @ways
-def test_with_autoreset_the_failed_row_goes_on_with_another_environment(
-    mode: str, kind: Any
-) -> None:
+def test_with_autoreset_a_failed_row_continues_with_a_new_environment(mode: str, kind: Any) -> None:
     with ew.make_vector(kind, num_envs=3, mode=mode, autoreset=True) as venv:
         venv.reset(seed=7)
         venv.step([0, 0, 0])
@@ -107,7 +105,9 @@ def test_with_autoreset_the_failed_row_goes_on_with_another_environment(
 
 
 @ways
-def test_without_autoreset_the_reset_of_the_failed_row_makes_another(mode: str, kind: Any) -> None:
+def test_without_autoreset_the_reset_of_a_failed_row_makes_a_new_environment(
+    mode: str, kind: Any
+) -> None:
     with ew.make_vector(kind, num_envs=3, mode=mode) as venv:
         venv.reset(seed=7)
         venv.step([RAISE, 0, 0])
@@ -187,7 +187,7 @@ def test_a_row_past_its_deadline_ends_as_a_timeout_and_is_replaced(mode: str) ->
 
 @pytest.mark.slow  # waits for a deadline
 @waiting
-def test_an_author_who_goes_on_after_the_deadline_holds_up_neither_a_step_nor_close(
+def test_code_that_ignores_its_deadline_delays_neither_step_nor_close(
     mode: str,
 ) -> None:
     options = {"mode": mode, "autoreset": True, "timeout_s": 0.02}
@@ -204,7 +204,7 @@ def test_an_author_who_goes_on_after_the_deadline_holds_up_neither_a_step_nor_cl
     assert sorted(Frail.closed) == [0, 1, 2]
 
 
-def test_time_in_which_the_caller_thinks_is_not_the_environments() -> None:
+def test_time_between_calls_does_not_count_against_the_deadline() -> None:
     with ew.make_vector(AsyncFrail, num_envs=2, timeout_s=0.2) as venv:
         venv.reset()
         venv.send([ROUNDS, 0])
@@ -230,7 +230,7 @@ def test_a_start_up_failure_names_its_environment_once_and_closes_the_others(
     assert Frail.closed == [0, 1, 2]
 
 
-def test_whoever_wraps_environments_is_given_each_with_its_index_and_the_replacements() -> None:
+def test_a_wrap_function_gets_each_environment_with_its_index_and_the_replacements() -> None:
     given: list[tuple[int, int]] = []
 
     def wrap(index: int, environment: Environment) -> Environment:

@@ -52,8 +52,8 @@ from envweave.session.episodes import draw_seed, episode_seed, read_seed
 from envweave.session.results import bad_step, check_parts
 from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, State, StepResult, Tasks
 from envweave.vector import StepBatch
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, Tick
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
 
 Seeding: TypeAlias = Literal["each", "batch", "none"]
@@ -186,7 +186,7 @@ class ResetPlan:
         self._prefix = secrets.token_hex(6)
         self._begun = [-1] * count
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: ResetKwargs) -> None:
         """Refuse what cannot be honoured; nothing changes.
 
         Raises:
@@ -241,7 +241,7 @@ class ResetPlan:
                     "for the whole batch. Pass one number, such as seed=0."
                 )
 
-    def choose(self, wanted: Wanted) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
+    def choose(self, wanted: ResetKwargs) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
         """Return the keywords for the vector's `reset`, and what is known of each seed.
 
         An environment's own seed is its `seed`; one that all share is the `batch_seed`.
@@ -334,7 +334,7 @@ class GymnasiumBatch:
         return self._columns
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """All environments, if they were sent for and have not been stepped yet."""
         return set() if self._sent is None else set(self._ids)
 
@@ -345,11 +345,11 @@ class GymnasiumBatch:
 
     # Resets
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, wanted: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
         self._resets.check(wanted)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in each one's place."""
         try:
             starts = self._restart(wanted)
@@ -366,7 +366,7 @@ class GymnasiumBatch:
         failure.__cause__ = error
         return failure
 
-    def _restart(self, wanted: Wanted) -> dict[int, _Start]:
+    def _restart(self, wanted: ResetKwargs) -> dict[int, _Start]:
         """Begin an episode in each of these, by one call of the vector's `reset`."""
         ids = list(wanted)
         keywords, seeds = self._resets.choose(wanted)
@@ -405,11 +405,13 @@ class GymnasiumBatch:
         if self._columns is not None:
             self._columns = replaced(self._columns, observed, self._layout)
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return where these environments stand."""
         index = self._tick - self._starts
         return [
-            Standing(row_of(self._columns, i, self._layout), int(index[i]), self._episodes[i], None)
+            RowStatus(
+                row_of(self._columns, i, self._layout), int(index[i]), self._episodes[i], None
+            )
             for i in ids
         ]
 

@@ -14,9 +14,9 @@ from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.vector import BatchTransport
 from envweave.vector.concurrent import ConcurrentTransport
-from envweave.vector.event_loop import LoopCrew
+from envweave.vector.event_loop import LoopCallExecutor
 from envweave.vector.serial import SerialTransport
-from envweave.vector.threads import ThreadCrew
+from envweave.vector.threads import ThreadCallExecutor
 from envweave.vector.transport import AsyncTransport, Transport
 
 MODES = ("serial", "threads", "async")
@@ -117,10 +117,11 @@ def _open(workshop: EnvFactory, index: int, first: int, in_all: int) -> Session:
 def _transport(sessions: list[Session], options: MakeOptions) -> BatchTransport:
     if options.mode == "threads":
         return ConcurrentTransport(
-            sessions, partial(ThreadCrew, timeout_s=options.timeout_s, max_threads=options.workers)
+            sessions,
+            partial(ThreadCallExecutor, timeout_s=options.timeout_s, max_threads=options.workers),
         )
     if options.mode == "async" or sessions[0].interface.is_async:
-        return ConcurrentTransport(sessions, partial(LoopCrew, timeout_s=options.timeout_s))
+        return ConcurrentTransport(sessions, partial(LoopCallExecutor, timeout_s=options.timeout_s))
     return SerialTransport(sessions)
 
 

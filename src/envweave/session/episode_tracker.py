@@ -1,4 +1,4 @@
-"""What becomes of an episode whose place is gone."""
+"""Tracking an episode that runs elsewhere, and ending it when its process is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave.types import AutoResetReady, EpisodeEnd, ResetResult, StepResult
 
 
 def advance_seed(position: Position, seed: int | None) -> Position:
-    """Return where a stream stands after a reset that took too long: as after one that failed."""
+    """Return the position of a stream after a reset that timed out: as after one that failed."""
     base, k = (position.base, position.k + 1) if seed is None else (seed, 0)
     return position._replace(base=base, k=k, begun=position.begun + 1)
 
@@ -21,14 +21,14 @@ def lost_result(last: Any, end: EpisodeEnd, about: Any, *, several_agents: bool)
     """Return the last result of a lost episode: no reward, and the last good observation."""
     if not several_agents:
         return make_result((last, math.nan, False, True, {}), end, (), None, about)
-    unpaid, running, cut = (dict.fromkeys(last, one) for one in (math.nan, False, True))
-    return make_result((last, unpaid, running, cut, {}), end, (), (), about)
+    nan, false, true = (dict.fromkeys(last, value) for value in (math.nan, False, True))
+    return make_result((last, nan, false, true, {}), end, (), (), about)
 
 
 def with_autoreset(
     result: StepResult[Any], fresh: ResetResult[Any] | Exception | None
 ) -> StepResult[Any]:
-    """Put the start of the next episode into the last result of a lost one, if there is one."""
+    """Add the start of the next episode, or why it failed, to the last result of a lost one."""
     if isinstance(fresh, ResetResult):
         ready = AutoResetReady(fresh.observation, fresh.info, fresh.episode_id, fresh.task_id)
         return join_start(result, ready, fresh._needs, tuple(fresh.events))  # noqa: SLF001
@@ -45,7 +45,7 @@ class EpisodeTracker:
         is_live: Whether an episode is running.
         step_index: How many steps it has taken.
         episode_id: The episode.
-        task_id: What it is about.
+        task_id: Its task.
     """
 
     def __init__(self, *, several_agents: bool) -> None:
@@ -57,7 +57,7 @@ class EpisodeTracker:
         self.task_id: str | None = None
 
     def follow(self, result: StepResult[Any]) -> None:
-        """Take note of a result."""
+        """Record a result."""
         ready = result.ready
         self.is_live = ready is not None or not result.done
         if ready is not None:
@@ -74,11 +74,11 @@ class EpisodeTracker:
 
     @property
     def last(self) -> Any:
-        """What was shown last, the caller's to change."""
+        """A copy of the last observation."""
         return snapshot(self._last)
 
     def lost(self, end: EpisodeEnd) -> StepResult[Any]:
-        """Return the last result of the episode, which is lost."""
+        """End the episode, which is lost; return its last result."""
         self.is_live = False
         self.step_index += 1
         return lost_result(self.last, end, self, several_agents=self._several_agents)

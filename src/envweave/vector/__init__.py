@@ -2,7 +2,7 @@
 
 from envweave.vector.agents.batch import AgentResetBatch, AgentStepBatch
 from envweave.vector.batch import ResetBatch, StepBatch
-from envweave.vector.protocol import BatchTransport
+from envweave.vector.transport import BatchTransport
 from envweave.vector.vector_env import VectorEnv
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The actions of many environments, as a list, as columns, or as one array."""
+"""The arguments of a `VectorEnv`: actions as rows or columns, ids, seeds and tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envweave.types import Task
 
 
 def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
-    """Return one action an environment.
+    """Return one action for each environment.
 
     Args:
         actions: A list of actions or dicts; a dict of columns; or one array, where an action
@@ -37,16 +37,16 @@ def action_rows(actions: Any, num_envs: int, spec: Spec) -> list[Any]:
         rows = list(actions)
     else:
         raise ActionError(
-            f"actions: {type(actions).__name__} is no list, no dict of columns and no array"
+            f"actions must be a list, a dict of columns or an array, got {type(actions).__name__}"
         )
     if len(rows) != num_envs:
-        raise ActionError(f"actions: {len(rows)} were given for {num_envs} environments")
+        raise ActionError(f"actions: got {len(rows)} for {num_envs} environments")
     return rows
 
 
 def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
     if array.ndim == 0:
-        raise ActionError(f"actions: an array of no dimension is not {num_envs} actions")
+        raise ActionError(f"actions: got a 0-dimensional array for {num_envs} environments")
     values = array.tolist() if array.ndim == 1 else list(array)
     if not isinstance(spec, DataclassSpec | PydanticSpec):
         return values
@@ -62,14 +62,14 @@ def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
 def agent_action_rows(
     actions: Any, asked: NDArray[np.bool_], agents: tuple[str, ...], spec: AgentsSpec
 ) -> list[Any]:
-    """Return one dict of actions by agent an environment.
+    """Return a dict of actions by agent for each environment.
 
     Args:
-        actions: A list with such a dict an environment; a dict by agent of what
-            `action_rows` takes, where the actions of those who are not asked are ignored;
+        actions: A list with such a dict for each environment; a dict by agent of what
+            `action_rows` takes, where the actions of agents that are not asked are ignored;
             or one array with a row for each environment and a column for each agent.
-        asked: Whom each environment asks, by row and agent.
-        agents: Which agent each column of `asked` is of.
+        asked: Which agents each environment asks for an action, by row and agent.
+        agents: The agent of each column of `asked`.
         spec: What one action of each agent is.
 
     Raises:
@@ -78,9 +78,9 @@ def agent_action_rows(
     if isinstance(actions, np.ndarray):
         if actions.shape[:2] != asked.shape:
             raise ActionError(
-                f"actions: an array of shape {actions.shape} does not begin with {asked.shape}, "
-                f"the environments and the agents {', '.join(map(repr, agents))}. Pass such a "
-                "one, or a dict with a column an agent."
+                f"actions: the shape of the array must begin with {asked.shape}, for the "
+                f"environments and the agents {', '.join(map(repr, agents))}, got "
+                f"{actions.shape}. A dict with a column for each agent works too."
             )
         actions = {agent: actions[:, slot] for slot, agent in enumerate(agents)}
     if not isinstance(actions, Mapping):
@@ -89,8 +89,8 @@ def agent_action_rows(
     for agent, column in actions.items():
         if agent not in agents:
             raise ActionError(
-                f"actions[{agent!r}]: there is no such agent.{suggest(str(agent), agents)} A dict "
-                f"holds a column for each of {', '.join(map(repr, agents))}."
+                f"actions[{agent!r}]: unknown agent.{suggest(str(agent), agents)} A dict has a "
+                f"column for each of {', '.join(map(repr, agents))}."
             )
         try:
             given = action_rows(column, len(asked), spec[agent])
@@ -116,56 +116,56 @@ def _column(name: str, column: Any, num_envs: int) -> list[Any]:
         try:
             return list(column)
         except TypeError:
-            pass  # an array of no dimension
+            pass  # a 0-dimensional array
     raise ActionError(
-        f"actions.{name}: {short_repr(column)} is no column. A dict holds one value an environment "
-        f"for each field: {{{name!r}: [{short_repr(column)}] * {num_envs}}}; or pass "
-        "a list of actions."
+        f"actions.{name}: a dict of columns has one value per environment for each field, got "
+        f"{short_repr(column)}. Pass {{{name!r}: [{short_repr(column)}] * {num_envs}}}, or a list "
+        "of actions."
     )
 
 
 def read_ids(ids: Any, num_envs: int) -> list[int]:
-    """Return the numbers of the environments that a caller names.
+    """Return the indices of the environments that a caller names.
 
     Raises:
-        OptionError: They are no numbers, or name nobody, or one twice.
+        OptionError: One is not an index of an environment, or is named twice.
     """
     if not _is_sequence(ids):
         such = int(ids) if isinstance(ids, int | np.integer) else 0
         raise OptionError(
-            f"ids={short_repr(ids)} is no list of environments. Pass a list or an array of their "
-            f"numbers, such as ids=[{such}]."
+            f"ids must be a list or an array of environment indices, such as ids=[{such}], got "
+            f"{short_repr(ids)}."
         )
     chosen = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     for i in chosen:
         if isinstance(i, bool | np.bool_):
             raise OptionError(
-                f"ids={short_repr(chosen)} is a mask; ids are numbers. Use "
+                f"ids must be indices, got the mask {short_repr(chosen)}. Use "
                 "ids=np.flatnonzero(mask)."
             )
         if not isinstance(i, int | np.integer):
             raise OptionError(
-                f"ids={short_repr(chosen)} must be whole numbers from 0 to {num_envs - 1}, but "
-                f"{short_repr(i)} is none."
+                f"ids must be integers from 0 to {num_envs - 1}, got {short_repr(i)} in "
+                f"{short_repr(chosen)}."
             )
     if len(set(chosen)) < len(chosen) or not all(0 <= i < num_envs for i in chosen):
         raise OptionError(
-            f"ids={short_repr(chosen)} must be different numbers from 0 to {num_envs - 1}."
+            f"ids must be different integers from 0 to {num_envs - 1}, got {short_repr(chosen)}."
         )
     return [int(i) for i in chosen]
 
 
-Wanted: TypeAlias = Mapping[int, Mapping[str, Any]]
-"""What each environment's reset is asked for, by its number: `seed`, `task` and `options`."""
+ResetKwargs: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""The keyword arguments of each environment's reset, by its index."""
 
 
-def read_wishes(
+def read_reset_kwargs(
     ids: Sequence[int], seed: Any, task: Any, options: Mapping[str, Any] | None
-) -> Wanted:
-    """Return what each environment's reset is asked for, from what a caller asked of all.
+) -> ResetKwargs:
+    """Return the arguments of each environment's reset, from those of a reset of all.
 
     Raises:
-        SeedError: It is no seed, or there are too few or too many.
+        SeedError: A seed is invalid, or there are too few or too many.
         OptionError: There are too few or too many tasks.
     """
     rows = zip(ids, _read_seeds(seed, ids), _read_tasks(task, ids), strict=True)
@@ -198,5 +198,5 @@ def _one_each(
 ) -> list[Any]:
     given = values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != len(ids):
-        raise refusal(f"{name}: {len(given)} were given for {len(ids)} environments.")
+        raise refusal(f"{name}: got {len(given)} for {len(ids)} environments.")
     return given

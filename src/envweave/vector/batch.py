@@ -1,4 +1,4 @@
-"""What a vector environment returns: columns over environments."""
+"""Batches: what a vector environment returns, as columns over environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @final
 class once(Generic[T]):  # noqa: N801 - reads as `property` does
-    """`functools.cached_property` without its lock, which batches have no use for.
+    """`functools.cached_property` without its lock, which batches do not need.
 
     In Python 3.11 the lock is half of what a column of a batch costs, and a batch has six.
     """
@@ -43,23 +43,23 @@ NO_OBSERVATION = (
 _NOTHING: Mapping[int, Any] = {}
 _BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float64)
 OVER = "its episode is over"
-"""Why an environment is idle that does not reset by itself."""
+"""Why an environment without autoreset is idle."""
 
 
 class Tick(NamedTuple):
-    """One step of many environments, as the engine booked it. Nobody writes to it again.
+    """One step of many environments, as a transport recorded it. It is never changed.
 
     Attributes:
-        layout: How observations make columns.
-        ids: Which environment each row is of.
-        successor: The columns of what each step led to.
-        shown: The same by row; `None` where the columns hold it all.
-        rewards: What each step earned, by row.
-        special: The result of each row whose step was no ordinary one.
+        layout: How observations are laid out in columns.
+        ids: The environment of each row.
+        successor: The columns of the observations that the step led to.
+        shown: The same by row; `None` where the columns hold everything.
+        rewards: The reward of each row.
+        special: The result of each row whose step was not an ordinary one.
         infos: The info of each ordinary row that has one.
-        step_index: Which step of its episode each was, less the clock.
+        step_index: The index of each step in its episode, less the clock.
         episodes: The episode of each row.
-        tasks: What each row's episode is about.
+        tasks: The task of each row's episode.
         clock: Added to every step index, so that one array serves many ticks.
     """
 
@@ -86,33 +86,33 @@ class StepBatch:
         self._tick = tick
         self._current = current
         self._special = tick.special
-        self._give: Callable[[Columns], Columns] = owned
+        self._export: Callable[[Columns], Columns] = owned
 
     @once
     def ids(self) -> NDArray[np.int64]:
-        """Which environment each row is of."""
+        """The environment of each row."""
         return np.array(self._tick.ids, np.int64)
 
     @once
     def successor(self) -> Columns:
-        """What to learn from: the true successor of each step, the final one at an end."""
-        return self._give(self._tick.successor)
+        """What to learn from: the true successor of each step, the final observation at an end."""
+        return self._export(self._tick.successor)
 
     @once
     def current(self) -> Columns:
         """What to act on next: the new episode's first observation after an autoreset."""
-        return self._give(self._current)
+        return self._export(self._current)
 
     @property
     def observation(self) -> NoReturn:
-        """Refuse: one name would hide which of two observations is meant."""
+        """Raise: one name would hide which of two observations is meant."""
         raise AttributeError(NO_OBSERVATION)
 
     obs = observation
 
     @once
     def reward(self) -> NDArray[np.float64]:
-        """What each step earned; NaN where it is not scored yet, or not valid."""
+        """The reward of each step; NaN where it is not scored yet, or not valid."""
         return np.array(self._tick.rewards, _FLOAT)
 
     @once
@@ -132,7 +132,7 @@ class StepBatch:
 
     @once
     def valid(self) -> NDArray[np.bool_]:
-        """Where the step may be learnt from: nothing failed that the agent did not cause."""
+        """Where the step may be learned from: nothing failed that the agent did not cause."""
         return ~self._mark(lambda result: not result.valid)
 
     @once
@@ -170,7 +170,7 @@ class StepBatch:
 
     @property
     def step_index(self) -> NDArray[np.int64]:
-        """Which step of its episode each was, from 1."""
+        """The index of each step in its episode, from 1."""
         return self._tick.step_index + self._tick.clock
 
     @property
@@ -180,7 +180,7 @@ class StepBatch:
 
     @property
     def task_id(self) -> list[str | None]:
-        """What each row's episode is about."""
+        """The task of each row's episode."""
         return list(self._tick.tasks)
 
     @once
@@ -194,11 +194,11 @@ class StepBatch:
 
     @property
     def requests(self) -> list[list[Request]]:
-        """The requests of each row, made when looked at."""
+        """The requests of each row, made on access."""
         tick = self._tick
         rows: Iterable[Any] = tick.shown if tick.shown is not None else _rows(tick.successor)
         masks = [info.get("action_mask") for info in self.infos] if tick.infos else repeat(None)
-        # What an ordinary row asks, as `StepResult.needs` does, for all of them in C.
+        # What an ordinary row asks for, as in `StepResult.needs`, for all of them in C.
         needs = map(NeedAction, rows, masks, np.asarray(tick.rewards, _FLOAT).tolist())
         requests: list[list[Request]] = [[need] for need in needs]
         for i, result in self._special.items():
@@ -213,10 +213,10 @@ class StepBatch:
     @overload
     def __getitem__(self, index: slice) -> list[StepResult[Any]]: ...
     def __getitem__(self, index: int | slice) -> StepResult[Any] | list[StepResult[Any]]:
-        """Return one row, or the rows of a slice, as a single environment would have given it."""
+        """Return one row, or the rows of a slice, as a single environment would return it."""
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        i = place_of(index, len(self))
+        i = row_index(index, len(self))
         if i in self._special:
             return self._special[i]
         tick = self._tick
@@ -234,17 +234,17 @@ class StepBatch:
 
 
 def tick_of(batch: StepBatch) -> Tick:
-    """Return the step as the engine booked it, for whoever carries or joins batches."""
-    return batch._tick  # noqa: SLF001 - the caller of a batch has no use for it
+    """Return the recorded step, for code that sends or joins batches."""
+    return batch._tick  # noqa: SLF001 - not for users of a batch
 
 
 def lend(batch: Any) -> None:
-    """Let a batch hand out the engine's own columns, read-only and good until the next call."""
-    batch._give = lent  # noqa: SLF001 - the vector's own, as `tick_of`
+    """Have a batch return the vector's own columns, read-only and valid until the next call."""
+    batch._export = lent  # noqa: SLF001 - the vector's own, as `tick_of`
 
 
 def batch_of(results: Sequence[StepResult[Any]], ids: Sequence[int], layout: Layout) -> StepBatch:
-    """Return a batch of results that came one by one.
+    """Return a batch of results that were made one by one.
 
     Every observation has been checked against the layout by its own session.
     """
@@ -274,16 +274,16 @@ def _rows(columns: NDArray[Any]) -> list[NDArray[Any]]:
     return list(kept) if kept.ndim > 1 else [kept[i, ...] for i in range(len(kept))]
 
 
-def place_of(index: Any, count: int) -> int:
-    """Return the place of a row, counted from the end if negative."""
+def row_index(index: Any, count: int) -> int:
+    """Return the index of a row, counted from the end if negative."""
     try:
         i = operator.index(index)
     except TypeError:
         i = None
     if i is None or isinstance(index, bool):
-        raise TypeError(f"A batch has rows by number or slice, not by {index!r}.")
+        raise TypeError(f"Rows of a batch are indexed by integers or slices, not by {index!r}.")
     if not -count <= i < count:
-        raise IndexError(f"The batch has no row {i}; it has {count}.")
+        raise IndexError(f"Row {i} is out of range: the batch has {count} rows.")
     return i % count
 
 
@@ -296,8 +296,8 @@ def _number(reward: float | None) -> float:
     return math.nan if reward is None else reward
 
 
-class Standing(NamedTuple):
-    """Where an environment stands between two calls."""
+class RowStatus(NamedTuple):
+    """The status of an environment between two calls."""
 
     observation: Any
     step_index: int
@@ -308,19 +308,19 @@ class Standing(NamedTuple):
 class ResetBatch:
     """The outcome of a reset, with a row for every environment: all of them can be acted on.
 
-    It has the columns of a `StepBatch`. In the rows of environments that were left out of
-    `reset(ids=…)` they say where each stands, with no info and no requests. No row has a
+    It has the columns of a `StepBatch`. The rows of environments that were left out of
+    `reset(ids=…)` show their current status, with no info and no requests. No row has a
     reward, and none is done.
 
     Attributes:
-        ids: Which environment each row is of: all of them, in order.
+        ids: The environment of each row: all of them, in order.
         began: Where an episode began.
     """
 
     def __init__(
         self,
         began: Mapping[int, ResetResult[Any]],
-        others: Mapping[int, Standing],
+        others: Mapping[int, RowStatus],
         idle: Collection[int],
         current: Columns,
     ) -> None:
@@ -331,11 +331,11 @@ class ResetBatch:
         self.ids: NDArray[np.int64] = np.arange(count)
         self.began: NDArray[np.bool_] = np.array([i in began for i in range(count)], np.bool_)
         self._shown = current
-        self._give: Callable[[Columns], Columns] = owned
+        self._export: Callable[[Columns], Columns] = owned
 
     @property
     def observation(self) -> NoReturn:
-        """Refuse, as `StepBatch.observation` does."""
+        """Raise, as `StepBatch.observation` does."""
         raise AttributeError(NO_OBSERVATION)
 
     obs = observation
@@ -343,16 +343,16 @@ class ResetBatch:
     @once
     def current(self) -> Columns:
         """What to act on next."""
-        return self._give(self._shown)
+        return self._export(self._shown)
 
     @once
     def successor(self) -> Columns:
-        """The same: no step has led anywhere."""
-        return self._give(self._shown)
+        """The same as `current`: no step was taken."""
+        return self._export(self._shown)
 
     @property
     def reward(self) -> NDArray[np.float64]:
-        """NaN: nothing was earned."""
+        """NaN everywhere: no step was taken."""
         return np.full(len(self), math.nan)
 
     @property
@@ -387,12 +387,12 @@ class ResetBatch:
 
     @property
     def needs_reset(self) -> NDArray[np.bool_]:
-        """Where no episode is running, since that environment was left out."""
+        """Where no episode is running: the environment was left out and is idle."""
         return np.array([i in self._idle for i in range(len(self))], np.bool_)
 
     @property
     def step_index(self) -> NDArray[np.int64]:
-        """How many steps each episode has behind it: 0 where one began."""
+        """How many steps each episode has taken: 0 where one began."""
         return np.array([row.step_index for row in self._rows()], np.int64)
 
     @property
@@ -402,7 +402,7 @@ class ResetBatch:
 
     @property
     def task_id(self) -> list[str | None]:
-        """What each row's episode is about."""
+        """The task of each row's episode."""
         return [row.task_id for row in self._rows()]
 
     @property
@@ -415,7 +415,7 @@ class ResetBatch:
         """The requests of each row; none where no episode began."""
         return [r.requests if (r := self._began.get(i)) else [] for i in range(len(self))]
 
-    def _rows(self) -> Iterator[ResetResult[Any] | Standing]:
+    def _rows(self) -> Iterator[ResetResult[Any] | RowStatus]:
         return (self._began.get(i) or self._others[i] for i in range(len(self)))
 
     def __len__(self) -> int:
@@ -426,20 +426,20 @@ class ResetBatch:
     @overload
     def __getitem__(self, index: slice) -> list[ResetResult[Any]]: ...
     def __getitem__(self, index: int | slice) -> ResetResult[Any] | list[ResetResult[Any]]:
-        """Return one row, or the rows of a slice, as a single environment would have given it."""
+        """Return one row, or the rows of a slice, as a single environment would return it."""
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        i = place_of(index, len(self))
+        i = row_index(index, len(self))
         if i in self._began:
             return self._began[i]
-        stands = self._others[i]
+        status = self._others[i]
         row = ResetResult(
-            snapshot(stands.observation),
+            snapshot(status.observation),
             requests=(),
-            episode_id=stands.episode_id,
-            task_id=stands.task_id,
+            episode_id=status.episode_id,
+            task_id=status.task_id,
         )
-        row.step_index = stands.step_index
+        row.step_index = status.step_index
         return row
 
     def __iter__(self) -> Iterator[ResetResult[Any]]:

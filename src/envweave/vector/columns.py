@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from envweave.vector.agents.columns import ByAgent
 
 Columns: TypeAlias = Any
-"""An array, a list, or a dict of such by field."""
+"""An array, a list, or a dict of these by field."""
 
 
 class LayoutMismatchError(Exception):
-    """Some row does not fit; who it is takes a second look. Never leaves the vector."""
+    """Some row does not fit the columns. Never raised to a caller: each row is checked next."""
 
 
 _KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
 _EXACT = {np.dtype(np.bool_): bool, np.dtype(np.int64): int, np.dtype(np.float64): float}
-"""The Python type that numpy puts into an array of this dtype as it is, or refuses."""
+"""The Python type whose values numpy stores in an array of this dtype unchanged, or refuses."""
 _FLOAT64 = np.dtype(np.float64)
 _DTYPE = operator.attrgetter("dtype")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
-    """One array with a number an environment."""
+    """One array with a number for each environment."""
 
     dtype: np.dtype[Any]
 
     def check(self, value: Any) -> None:
         """Refuse what the array cannot hold: another kind of number, or one out of its range.
 
-        A float of more digits than the array holds is rounded. An array of no dimension is a
+        A float of more digits than the array holds is rounded. A 0-dimensional array is a
         number too, as PettingZoo's are.
         """
         if type(value) is float and self.dtype is _FLOAT64:
@@ -75,15 +75,15 @@ class Numbers:
         return bool(limits.min <= value <= limits.max)
 
     def gather(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return a fresh array of the rows, which nobody may write to.
+        """Return a new read-only array of the rows.
 
         Raises:
-            MisfitError: Some row does not fit.
+            LayoutMismatchError: Some row does not fit.
         """
         kinds = set(map(type, rows))
         if kinds != {_EXACT.get(self.dtype)} and kinds != {self.dtype.type}:
             for row in rows:
-                _look(self.check, row)
+                _check_row(self.check, row)
         try:
             array = np.array(rows, self.dtype)
         except OverflowError:
@@ -94,7 +94,7 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrays:
-    """One array with an array an environment."""
+    """One array with an array for each environment."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -102,22 +102,22 @@ class Arrays:
     def check(self, value: Any) -> None:
         """Refuse an array of another dtype or shape, and a subclass, which may hold more.
 
-        Where arrays have no dimension a numpy number will do: arithmetic makes one of them.
+        Where arrays are 0-dimensional a numpy scalar will do: arithmetic turns them into one.
         """
         fits = type(value) is np.ndarray or (not self.shape and isinstance(value, np.generic))
         if not fits or value.dtype != self.dtype or value.shape != self.shape:
             raise _misfit(value, f"{self.dtype}{self.shape}")
 
     def gather(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return a fresh array of the rows, which nobody may write to.
+        """Return a new read-only array of the rows.
 
         Raises:
-            MisfitError: Some row does not fit.
+            LayoutMismatchError: Some row does not fit.
         """
         count = len(rows)
         if list(map(type, rows)).count(np.ndarray) != count:
             for row in rows:
-                _look(self.check, row)
+                _check_row(self.check, row)
         elif [row.dtype for row in rows].count(self.dtype) != count or [
             row.shape for row in rows
         ].count(self.shape) != count:
@@ -125,14 +125,14 @@ class Arrays:
         return self.join(rows)
 
     def join(self, rows: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return a fresh array of rows that fit, which nobody may write to.
+        """Return a new read-only array of rows that fit.
 
         Raises:
-            ValueError: They don't: there are more numbers than the array holds.
+            ValueError: They do not: there are more numbers than the array holds.
             TypeError: There are fewer.
         """
         try:
-            # In C: three times as fast as np.stack. What is not C-contiguous is refused.
+            # In C, three times as fast as np.stack. Refuses arrays that are not C-contiguous.
             blob = b"".join(rows)
         except (BufferError, TypeError, ValueError):
             blob = b"".join([row.tobytes() for row in rows])
@@ -144,10 +144,10 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listed:
-    """A list with an item an environment: text, and whatever has no fixed shape."""
+    """A list with an item for each environment: text, and everything without a fixed shape."""
 
     def check(self, value: Any) -> None:
-        """Take anything."""
+        """Accept anything."""
 
     def gather(self, rows: Sequence[Any]) -> list[Any]:
         """Return a list of the rows."""
@@ -156,14 +156,14 @@ class Listed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fields:
-    """A dict with a column a field, from dataclasses or dicts."""
+    """A dict with a column for each field, from dataclasses or dicts."""
 
     columns: Mapping[str, Layout]
     get: Callable[[str], Callable[[Any], Any]]
     kind: type
 
     def check(self, value: Any) -> None:
-        """Refuse a row of another kind, with a field that does not fit, or with one more."""
+        """Refuse a row of another type, with a field that does not fit, or with an extra field."""
         row: Any = value
         if not isinstance(value, self.kind):
             raise _misfit(value, self.kind.__name__)
@@ -191,7 +191,7 @@ class Fields:
         """Return the columns by field.
 
         Raises:
-            MisfitError: Some row does not fit.
+            LayoutMismatchError: Some row does not fit.
         """
         if set(map(type, rows)) != {self.kind} and not all(isinstance(r, self.kind) for r in rows):
             raise LayoutMismatchError
@@ -201,7 +201,7 @@ class Fields:
         for name, column in self.columns.items():
             try:
                 values = list(map(self.get(name), rows))
-            except Exception:  # noqa: BLE001 - an author's property; `check` says it in words
+            except Exception:  # noqa: BLE001 - an author's property; `check` reports it
                 raise LayoutMismatchError from None
             gathered[name] = column.gather(values)
         return gathered
@@ -211,7 +211,7 @@ Layout: TypeAlias = "Numbers | Arrays | Listed | Fields | ByAgent"
 
 
 def layout_of(spec: Spec, first: Any) -> Layout:
-    """Decide the columns, from the spec, and where it says nothing from a first value."""
+    """Choose the columns from the spec, and from a first value where the spec leaves it open."""
     if isinstance(spec, Declared):
         return layout_of(spec.spec, first) if spec.spec.contains(first) else Listed()
     if isinstance(spec, DataclassSpec | PydanticSpec):
@@ -264,7 +264,7 @@ def _by_value(first: Any) -> Layout:
 
 
 def replaced(columns: Columns, rows: Mapping[int, Any], layout: Layout) -> Columns:
-    """Return a copy of columns with other observations in some rows; nobody may write to it."""
+    """Return a read-only copy of columns with other observations in some rows."""
     if isinstance(layout, Fields):
         return {
             name: replaced(
@@ -292,7 +292,7 @@ def owned(columns: Columns) -> Columns:
 
 
 def lent(columns: Columns) -> Columns:
-    """Return columns that a caller may look at and not write to, without a copy of what they hold.
+    """Return columns that a caller may read but not write to, without copying their values.
 
     A list is the caller's own; what is in it is not.
     """
@@ -328,7 +328,7 @@ def _shown(value: Any) -> str:
     return f"{kind} {short_repr(value)}"
 
 
-def _look(check: Callable[[Any], None], row: Any) -> None:
+def _check_row(check: Callable[[Any], None], row: Any) -> None:
     try:
         check(row)
     except BadReturnError:

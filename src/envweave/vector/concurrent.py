@@ -1,10 +1,9 @@
-"""Vectors whose environments are stepped apart, and come back one by one.
+"""Vectors whose environments are stepped concurrently, and return one by one.
 
-`ConcurrentTransport` keeps the books; a `WorkerCrew` runs the calls: on an event loop (`loop.py`),
-or in
-threads (`threads.py`). Every call has a number. A caller who is interrupted while it waits for
-a reset has abandoned those calls, and whatever still comes of them is dropped by number; steps
-are kept until somebody receives them.
+`ConcurrentTransport` keeps track of the calls; a `CallExecutor` runs them: on an event loop
+(`event_loop.py`) or in threads (`threads.py`). Every call has a number. A caller that is
+interrupted while it waits for a reset has abandoned those calls, and their outcomes are dropped by
+number; steps are kept until they are received.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 from envweave.errors import ActionError, EnvWeaveError
 from envweave.session import Session
 from envweave.types import ResetResult, State, Tasks
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch, batch_of
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch, batch_of
 from envweave.vector.columns import Columns, Layout, Listed, replaced
-from envweave.vector.serial import admit_each, check_each, first_seen, standing
+from envweave.vector.serial import admit_each, check_each, first_observations, row_status
 
 Outcome: TypeAlias = Any
-"""A result, an author's state, or whatever was raised instead."""
+"""A result, an author's state, or what was raised instead."""
 
 
 class QueuedCall(NamedTuple):
     """One call on one environment.
 
     Attributes:
-        number: Which call of the vector it is.
-        env_index: Which environment it is for.
+        number: The number of the call, counted over the vector.
+        env_index: The environment that it is for.
         method: `"reset"`, `"step"` or `"state"`.
-        args: What the method is given.
-        keywords: What it is given by name.
+        args: The positional arguments of the method.
+        keywords: Its keyword arguments.
     """
 
     number: int
@@ -45,23 +44,23 @@ class QueuedCall(NamedTuple):
     keywords: Mapping[str, Any] = {}
 
 
-class WorkerCrew(Protocol):
+class CallExecutor(Protocol):
     """Runs the calls of many environments at once, each environment's one after the other.
 
-    Every call comes to an outcome, also one that raises what is no `Exception`.
+    Every call has an outcome, even if it raises a `BaseException`.
     """
 
     done: dict[int, Outcome]
-    """The outcomes that nobody has taken out yet, by number of call, the oldest first."""
+    """The outcomes that were not taken yet, by number of call, the oldest first."""
 
     def run(self, call: QueuedCall) -> None:
-        """Run one call, some time; its outcome comes to `done`."""
+        """Schedule one call; its outcome is put into `done`."""
 
     def wait(self, count: int, timeout_s: float | None) -> None:
         """Return when `done` holds `count` outcomes, or after `timeout_s` seconds."""
 
     def abandon(self, numbers: Collection[int]) -> None:
-        """Stop these calls where that can be; nobody waits for their outcomes."""
+        """Stop these calls where possible; their outcomes are not needed."""
 
     def close(self) -> None:
         """Close every environment, and leave nothing behind. May be called twice."""
@@ -69,15 +68,17 @@ class WorkerCrew(Protocol):
 
 @final
 class ConcurrentTransport:
-    """Steps many sessions at once; a slow one holds up nobody but a barrier."""
+    """Steps many sessions at once; a slow one delays only a call that waits for all."""
 
     def __init__(
-        self, sessions: Sequence[Session], crew: Callable[[list[Session]], WorkerCrew]
+        self, sessions: Sequence[Session], make_executor: Callable[[list[Session]], CallExecutor]
     ) -> None:
         self.sessions = list(sessions)
-        self._crew = crew(self.sessions)
+        self._executor = make_executor(self.sessions)
         self._numbers = itertools.count()
-        self._steps: dict[int, int] = {}  # the environment of each step owed, by number of call
+        self._steps: dict[
+            int, int
+        ] = {}  # the environment of each step not received yet, by number of call
         self._layout: Layout = Listed()
         self.columns: Columns = None
         self.interface = self.sessions[0].interface
@@ -88,8 +89,8 @@ class ConcurrentTransport:
         return self.sessions[0].tasks
 
     @property
-    def owed(self) -> set[int]:
-        """The environments whose step nobody has received yet."""
+    def receivable(self) -> set[int]:
+        """The environments whose step was not received yet."""
         return set(self._steps.values())
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
@@ -99,45 +100,45 @@ class ConcurrentTransport:
         for session in self.sessions:
             session.check_observation = layout.check
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self.sessions, wanted)
+        check_each(self.sessions, resets)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
-        came = self._ask(
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure takes the place of its result."""
+        results = self._call_all(
             QueuedCall(next(self._numbers), i, "reset", (), keywords)
-            for i, keywords in wanted.items()
+            for i, keywords in resets.items()
         )
-        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(wanted, came, strict=True))
-        started = first_seen(outcomes)
+        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(resets, results, strict=True))
+        started = first_observations(outcomes)
         if self.columns is not None and started:
             self.columns = replaced(self.columns, started, self._layout)
         return outcomes
 
-    def _ask(self, calls: Iterable[QueuedCall]) -> list[Outcome]:
-        """Run calls, wait for all of them, and return what came of each."""
-        asked: dict[int, int] = {}
+    def _call_all(self, calls: Iterable[QueuedCall]) -> list[Outcome]:
+        """Run calls, wait for all of them, and return their outcomes."""
+        env_indices: dict[int, int] = {}
         try:
             for call in calls:
-                asked[call.number] = call.env_index
-                self._crew.run(call)
-            self._wait(asked, len(asked), None)
+                env_indices[call.number] = call.env_index
+                self._executor.run(call)
+            self._wait(env_indices, len(env_indices), None)
         except BaseException:
-            self._crew.abandon(asked)
+            self._executor.abandon(env_indices)
             raise
-        outcomes = [self._crew.done.pop(number) for number in asked]
-        for i, outcome in zip(asked.values(), outcomes, strict=True):
+        outcomes = [self._executor.done.pop(number) for number in env_indices]
+        for i, outcome in zip(env_indices.values(), outcomes, strict=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, EnvWeaveError):
                 raise _named(i, outcome)
         return outcomes
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
-        """Return where these environments stand."""
-        return [standing(self.sessions[i]) for i in ids]
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
+        """Return the status of these environments."""
+        return [row_status(self.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         return admit_each([self.sessions[i] for i in ids], actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
@@ -147,46 +148,46 @@ class ConcurrentTransport:
         return self._take(sorted(self._steps))
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
-        """Let these environments take a step each."""
+        """Have these environments take a step each."""
         for i, action in zip(ids, actions, strict=True):
             call = QueuedCall(next(self._numbers), i, "step", (action,))
-            self._crew.run(call)  # first: what the books hold, the crew will bring
+            self._executor.run(call)  # first: every step that is tracked will have an outcome
             self._steps[call.number] = i
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
         """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
         return self._take(self._wait(self._steps, min_ready, timeout_s))
 
-    def _wait(self, wanted: Container[int], count: int, timeout_s: float | None) -> list[int]:
-        """Wait until `count` of the calls wanted are done; return those that are."""
+    def _wait(self, numbers: Container[int], count: int, timeout_s: float | None) -> list[int]:
+        """Wait until `count` of these calls are done; return those that are."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while len(ready := self._sift(wanted)) < count:
+        while len(ready := self._finished(numbers)) < count:
             left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
-            self._crew.wait(count, left)
+            self._executor.wait(count, left)
             if time.monotonic() >= deadline:
-                return self._sift(wanted)
+                return self._finished(numbers)
         return ready
 
-    def _sift(self, wanted: Container[int]) -> list[int]:
-        """Return which of the calls wanted are done, and drop what nobody waits for."""
+    def _finished(self, numbers: Container[int]) -> list[int]:
+        """Return which of these calls are done, and drop the outcomes of abandoned ones."""
         ready = []
-        for number in list(self._crew.done):
-            if number in wanted:
+        for number in list(self._executor.done):
+            if number in numbers:
                 ready.append(number)
             elif number not in self._steps:
-                del self._crew.done[number]
+                del self._executor.done[number]
         return ready
 
     def _take(self, numbers: Sequence[int]) -> StepBatch:
-        """Make a batch of steps that are done, and strike them from the books."""
-        done = self._crew.done
+        """Make a batch of steps that are done, and forget them."""
+        done = self._executor.done
         ids, results = [], []
         for number in numbers:
             outcome, session = done[number], self.sessions[self._steps[number]]
             if isinstance(outcome, ActionError):
                 outcome = session.refused(outcome)
             elif isinstance(outcome, BaseException):
-                # The others stay, for whoever receives next.
+                # The others stay, for the next recv().
                 raise _named(self._steps.pop(number), outcome)
             elif outcome.ready is None:
                 session.info = outcome.info
@@ -202,7 +203,7 @@ class ConcurrentTransport:
     def state(self) -> list[State]:
         """Return the state of each environment."""
         everyone = range(len(self.sessions))
-        states = self._ask([QueuedCall(next(self._numbers), i, "state") for i in everyone])
+        states = self._call_all([QueuedCall(next(self._numbers), i, "state") for i in everyone])
         for outcome in states:
             if isinstance(outcome, EnvWeaveError):
                 raise outcome
@@ -210,7 +211,7 @@ class ConcurrentTransport:
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""
-        self._crew.close()
+        self._executor.close()
 
 
 def _named(index: int, error: BaseException) -> BaseException:

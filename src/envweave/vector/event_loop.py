@@ -12,11 +12,10 @@ from envweave.vector.concurrent import Outcome, QueuedCall
 
 
 @final
-class LoopCrew:
-    """Runs every environment as a task of one loop, which turns while somebody waits.
+class LoopCallExecutor:
+    """Runs every environment as a task of one loop, which runs while a caller waits.
 
-    Each call of an author's may take `timeout_s` seconds; time in which nobody waits is not
-    counted.
+    Each call of an author's may take `timeout_s` seconds; the time between waits is not counted.
     """
 
     def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
@@ -26,18 +25,18 @@ class LoopCrew:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # that run, by number of call
         self._last: dict[int, asyncio.Task[None]] = {}  # the last of each environment
         self._progress: asyncio.Event | None = None
-        self._awaited = 0  # with how many outcomes there is progress
+        self._awaited = 0  # the number of outcomes that sets `_progress`
         self.done: dict[int, Outcome] = {}
 
     def run(self, call: QueuedCall) -> None:
-        """Run one call, as soon as somebody waits."""
+        """Schedule one call; it runs as soon as a caller waits."""
         self._calls.append(call)
 
     def wait(self, count: int, timeout_s: float | None) -> None:
-        """Turn the loop until `count` outcomes are there, or the time is up."""
-        self._loop.run(self._turn(count, timeout_s))
+        """Run the loop until there are `count` outcomes, or the time is up."""
+        self._loop.run(self._run_until(count, timeout_s))
 
-    async def _turn(self, count: int, timeout_s: float | None) -> None:
+    async def _run_until(self, count: int, timeout_s: float | None) -> None:
         progress = self._progress = asyncio.Event()
         self._awaited = count
         while self._calls:
@@ -56,13 +55,13 @@ class LoopCrew:
         self._tasks[call.number] = self._last[call.env_index] = task
 
     async def _run(self, call: QueuedCall, before: asyncio.Task[None] | None) -> None:
-        """Run one call and deliver what came of it, also what it raised."""
+        """Run one call and deliver its outcome, also what it raised."""
         method = getattr(self._drivers[call.env_index], call.method)
         try:
             if before is not None and not before.done():
                 await asyncio.wait([before])
             outcome = await method(*call.args, **call.keywords)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             outcome = error
         # No callback of the task: with many short steps that is a tenth of the loop's work.
         self._tasks.pop(call.number, None)

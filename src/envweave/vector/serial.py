@@ -1,9 +1,9 @@
-"""Many sessions of one kind, stepped in one loop.
+"""`mode="serial"`: many sessions of one kind, stepped in one loop.
 
-An ordinary step (a number for a reward, no end, nothing emitted) is booked by column: the
-author's step is called row by row, and everything else is done once a batch. Every other step
-goes to its row's own `Session`, so that there is one set of rules; a property test proves both
-roads equal.
+An ordinary step (a number for a reward, no end, nothing emitted) is recorded by column: the
+author's step is called row by row, and everything else is done once for the batch. Every other
+step goes to its row's own `Session`, so that there is one set of rules; a property test shows that
+both paths give equal results.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCall
 from envweave.session import Phase, Session, SyncDriver
 from envweave.session.snapshot import is_shallow_immutable, snapshot
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch, Tick, batch_of
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch, Tick, batch_of
 from envweave.vector.columns import (
     Arrays,
     Columns,
@@ -31,7 +31,13 @@ from envweave.vector.columns import (
     Listed,
     replaced,
 )
-from envweave.vector.step_columns import BLANK, HELD_BY_COLUMN, Rare, StepColumns, take_apart
+from envweave.vector.step_columns import (
+    BLANK,
+    UNSHARED_IN_COLUMN,
+    Rare,
+    StepColumns,
+    split_outcomes,
+)
 
 
 @final
@@ -46,20 +52,22 @@ class SessionRows:
         self._steps = [session.environment.step for session in self.sessions]
         self._boxes = [session.events for session in self.sessions]
         spec = self.sessions[0].interface.action_spec
-        # Where any object is an action, an answer that nobody waits for is still none.
+        # Where any object is an action, a tool result that is not waited for still is not one.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
         self._layout: Layout = Listed()
-        self._fitting: Sequence[Any] = (self,) * count  # authors' objects seen to fit the columns
-        # Authors who fill one array again and again: what was seen to fit still fits. Tuples
-        # compare their items by identity first, and arrays of several numbers that are not
-        # the same object refuse: a tenth of the cost of looking at every dtype and shape.
+        self._fitting: Sequence[Any] = (self,) * count  # authors' objects that fit the columns
+        # For authors who reuse one array: what fitted still fits. Tuples compare their items by
+        # identity first, and comparing different arrays of several numbers raises: a tenth of
+        # the cost of checking every dtype and shape.
         self._refills: Arrays | None = None
-        self._shown: Sequence[Any] | None = None  # what was shown of them, if columns don't hold it
-        self._may_change = True  # whether an author can write to what was shown
+        self._shown: Sequence[Any] | None = (
+            None  # the last observations, if the columns don't hold them
+        )
+        self._may_change = True  # whether an author can write to an observation
         self._infos: Mapping[int, dict[str, Any]] = {}  # of the last ordinary steps
-        self._columns: Columns = None  # the last observations; nobody writes to it
+        self._columns: Columns = None  # of the last observations; read-only
         self._tick = 0
-        self._off_road: set[int] = set()  # rows whose steps all go to their session
+        self._slow_path: set[int] = set()  # rows whose steps all go to their session
         # Batches refer to these, so they are copied before they are written to.
         self._offsets = np.zeros(count, np.int64)  # plus the tick, each episode's step count
         self._episodes: list[str | None] = [None] * count
@@ -78,34 +86,34 @@ class SessionRows:
 
     @property
     def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
+        """What to act on next. Must not be written to."""
         return self._columns
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure takes the place of its result."""
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
-        for i, keywords in wanted.items():
+        for i, keywords in resets.items():
             try:
                 outcomes[i] = self.drivers[i].reset(**keywords)
             except EnvWeaveError as error:
                 outcomes[i] = error
-        started = first_seen(outcomes)
+        started = first_observations(outcomes)
         self._start(started)
-        self._note_detours(started)
+        self._note_slow_path(started)
         return outcomes
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
-        if not self._off_road and self._read_all is not None:
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
+        if not self._slow_path and self._read_all is not None:
             try:
                 return self._read_all(actions)
             except Mismatch:
-                pass  # each session says it in its own words, and who it was
+                pass  # found again below, for a message that names the action
         return admit_each([self.sessions[i] for i in ids], actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step every environment once, with actions that were admitted."""
-        if self._off_road:
+        if self._slow_path:
             return self.step_some(list(enumerate(actions)))
         outcomes: list[Any] = []
         rare: Rare = {}
@@ -119,33 +127,33 @@ class SessionRows:
             for i, box in enumerate(self._boxes):
                 if box:
                     rare.setdefault(i, None)
-        return self._book(take_apart(outcomes, rare), outcomes, rare)
+        return self._record(split_outcomes(outcomes, rare), outcomes, rare)
 
-    def _book(self, told: StepColumns, outcomes: list[Any], rare: Rare) -> StepBatch:
+    def _record(self, columns: StepColumns, outcomes: list[Any], rare: Rare) -> StepBatch:
         special: dict[int, StepResult[Any]] = {}
         for i in sorted(rare) if rare else ():
             special[i] = self._conclude(i, outcomes[i], rare[i])
-        outcomes.clear()  # the list; whoever still holds something of it is an author
-        shown = self._copies(told, special)
+        outcomes.clear()  # from here on, only an author may hold other references
+        shown = self._copies(columns, special)
         try:
-            successor = self._gather(told.observations, shown)
+            successor = self._gather(columns.observations, shown)
         except LayoutMismatchError:
             shown = list(shown)
             for i in self._ids:
                 if i not in special:
                     try:
                         self._layout.check(shown[i])
-                    except BadReturnError as misfit:
-                        special[i] = self._conclude(i, None, misfit)
+                    except BadReturnError as error:
+                        special[i] = self._conclude(i, None, error)
                         shown[i] = special[i].observation
             successor = self._layout.gather(shown)
-        self._note_fitting(told.observations, special)
+        self._note_fitting(columns.observations, special)
         for i, result in special.items():
-            told.rewards[i] = math.nan if result.reward is None else result.reward
+            columns.rewards[i] = math.nan if result.reward is None else result.reward
         if refused := [i for i, result in special.items() if result.refused is not None]:
             self._offsets = self._offsets.copy()
-            self._offsets[refused] -= 1  # their clock stands still
-        self._infos = told.infos
+            self._offsets[refused] -= 1  # no step was taken there
+        self._infos = columns.infos
         self._columns = successor
         by_row = self._shown = None if self._shown is None else shown
         self._tick += 1
@@ -154,9 +162,9 @@ class SessionRows:
             self._ids,
             successor,
             by_row,
-            told.rewards,
+            columns.rewards,
             special,
-            told.infos,
+            columns.infos,
             self._offsets,
             self._episodes,
             self._tasks,
@@ -164,23 +172,23 @@ class SessionRows:
         )
         if special:
             self._start({i: r.current for i, r in special.items() if r.ready is not None})
-            self._note_detours(special)
+            self._note_slow_path(special)
         return StepBatch(tick, self._columns)
 
-    def _copies(self, told: StepColumns, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
-        """Return what may be shown of the authors' objects, which they may go on writing to."""
+    def _copies(self, columns: StepColumns, special: dict[int, StepResult[Any]]) -> Sequence[Any]:
+        """Return the observations to show, copied where their author may still write to them."""
         if not special and not self._may_change:
-            return told.observations
-        held = list(map(sys.getrefcount, told.observations)) if self._may_change else []
-        shown = list(told.observations)
+            return columns.observations
+        held = list(map(sys.getrefcount, columns.observations)) if self._may_change else []
+        shown = list(columns.observations)
         for i, result in special.items():
             shown[i] = result.observation
         if not self._may_change:
             return shown
-        infos = told.infos
-        for i, one in enumerate(told.observations):
+        infos = columns.infos
+        for i, one in enumerate(columns.observations):
             is_ours = (
-                held[i] <= HELD_BY_COLUMN and i not in infos and is_shallow_immutable(type(one))
+                held[i] <= UNSHARED_IN_COLUMN and i not in infos and is_shallow_immutable(type(one))
             )
             if i in special or is_ours:
                 continue
@@ -197,11 +205,11 @@ class SessionRows:
                 if raw == self._fitting:
                     return self._refills.join(shown)
             except (TypeError, ValueError):
-                pass  # some array is another one, or of another size by now
+                pass  # some array is another object, or has another size now
         return self._layout.gather(shown)
 
     def _note_fitting(self, raw: Sequence[Any], special: Mapping[int, Any]) -> None:
-        """Note the authors' objects, which were shown and fit, but for those of these rows."""
+        """Remember the authors' objects, which fit the columns, except those of these rows."""
         if self._refills is None:
             return
         if special:
@@ -212,7 +220,7 @@ class SessionRows:
         self._fitting = raw
 
     def _conclude(self, i: int, outcome: Any, error: Exception | None) -> StepResult[Any]:
-        """Let a row's session conclude its step, and begin the next episode if one is due."""
+        """Have a row's session conclude its step, and begin the next episode if one is due."""
         session = self._caught_up(i)
         if isinstance(error, ActionError):
             return session.refused(session.refuse(error))
@@ -221,9 +229,9 @@ class SessionRows:
         return self.drivers[i].autoreset_if_due(result)
 
     def _caught_up(self, i: int) -> Session:
-        """Return a row's session, told of the ordinary steps that it did not see."""
+        """Return a row's session, updated with the ordinary steps that bypassed it."""
         session = self.sessions[i]
-        if session.phase is Phase.LIVE and i not in self._off_road:
+        if session.phase is Phase.LIVE and i not in self._slow_path:
             index = self._tick + self._offsets.item(i)
             if session.step_index != index:
                 session.step_index, session.info = index, self._infos.get(i) or {}
@@ -231,12 +239,12 @@ class SessionRows:
         return session
 
     def catch_up(self) -> None:
-        """Tell every session of the ordinary steps that it did not see."""
+        """Update every session with the ordinary steps that bypassed it."""
         for i in self._ids:
             self._caught_up(i)
 
     def _start(self, started: Mapping[int, Any]) -> None:
-        """Book the first observations of new episodes."""
+        """Record the first observations of new episodes."""
         if not started:
             return
         self._offsets, self._episodes = self._offsets.copy(), list(self._episodes)
@@ -245,26 +253,28 @@ class SessionRows:
         for i, observation in started.items():
             session = self.sessions[i]
             self._offsets[i] = -self._tick
-            self._steps[i] = session.environment.step  # another's, if the last one failed
+            self._steps[i] = (
+                session.environment.step
+            )  # of a new environment, if the last one failed
             self._episodes[i], self._tasks[i] = session.episode_id, session.task_id
             if self._shown is not None:
                 self._shown[i] = observation
         if self._columns is not None:
             self._columns = replaced(self._columns, started, self._layout)
 
-    def _note_detours(self, rows: Sequence[int] | Mapping[int, Any]) -> None:
-        """Note which rows' steps are their sessions' matter alone.
+    def _note_slow_path(self, rows: Sequence[int] | Mapping[int, Any]) -> None:
+        """Note which rows must be stepped by their sessions.
 
-        Those of several agents, and those under a transform or a tool call.
+        Those of several agents, and those with a transform or an open tool call.
         """
         for i in rows:
             session = self.sessions[i]
-            detour = (
+            is_slow = (
                 session.phase is Phase.TOOL
                 or session.transform is not None
                 or session.interface.possible_agents is not None
             )
-            (self._off_road.add if detour else self._off_road.discard)(i)
+            (self._slow_path.add if is_slow else self._slow_path.discard)(i)
 
     def step_some(self, sent: Sequence[tuple[int, Any]]) -> StepBatch:
         """Step these rows in order, each under its own session."""
@@ -287,41 +297,41 @@ class SessionRows:
         shown = {i: result.observation for i, result in results.items()}
         self._columns = replaced(self._columns, shown, self._layout)
         self._start({i: r.current for i, r in results.items() if r.ready is not None})
-        self._note_detours(list(results))
+        self._note_slow_path(list(results))
         return batch_of(list(results.values()), list(results), self._layout)
 
 
-def first_seen(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
+def first_observations(outcomes: Mapping[int, ResetResult[Any] | Exception]) -> dict[int, Any]:
     """Return the first observation of each environment whose reset did not fail."""
     return {i: one.observation for i, one in outcomes.items() if isinstance(one, ResetResult)}
 
 
 def admit_each(sessions: Sequence[Session], actions: Sequence[Any]) -> list[Any]:
-    """Ask each session to admit its action; if one refuses, its place is named."""
+    """Have each session admit its action; the index of a refused one is in the message."""
     admitted: list[Any] = []
     for session, action in zip(sessions, actions, strict=True):
         try:
             admitted.append(session.admit(action))
         except ActionError as error:
-            words = str(error).removeprefix("action")
-            raise ActionError(f"actions[{len(admitted)}]{words}") from None
+            text = str(error).removeprefix("action")
+            raise ActionError(f"actions[{len(admitted)}]{text}") from None
         except ToolCallOpenError as error:
             raise ToolCallOpenError(f"actions[{len(admitted)}]: {error}") from None
     return admitted
 
 
-def check_each(sessions: Sequence[Session], wanted: Wanted) -> None:
+def check_each(sessions: Sequence[Session], resets: ResetKwargs) -> None:
     """Refuse a reset that one of these would refuse, naming it; nothing changes."""
-    for i, keywords in wanted.items():
+    for i, keywords in resets.items():
         try:
             sessions[i].check_reset(**keywords)
         except EnvWeaveError as error:
             raise type(error)(f"Environment {i}: {error}") from None
 
 
-def standing(session: Session) -> Standing:
-    """Return where a session stands."""
-    return Standing(session.last, session.step_index, session.episode_id, session.task_id)
+def row_status(session: Session) -> RowStatus:
+    """Return the status of a session."""
+    return RowStatus(session.last, session.step_index, session.episode_id, session.task_id)
 
 
 @final
@@ -345,29 +355,29 @@ class SerialTransport:
 
     @property
     def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
+        """What to act on next. Must not be written to."""
         return self._rows.columns
 
     @property
-    def owed(self) -> set[int]:
-        """The environments that were sent for, and have not been stepped yet."""
+    def receivable(self) -> set[int]:
+        """The environments with a step that was sent and not received yet."""
         return {i for i, _ in self._sent}
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        check_each(self._rows.sessions, wanted)
+        check_each(self._rows.sessions, resets)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
-        return self._rows.reset(wanted)
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure takes the place of its result."""
+        return self._rows.reset(resets)
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
-        """Return where these environments stand."""
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
+        """Return the status of these environments."""
         self._rows.catch_up()
-        return [standing(self._rows.sessions[i]) for i in ids]
+        return [row_status(self._rows.sessions[i]) for i in ids]
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         return self._rows.admit(ids, actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
@@ -375,11 +385,11 @@ class SerialTransport:
         return self._rows.step(actions)
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
-        """Keep the actions; the environments are stepped when somebody receives."""
+        """Keep the actions; `recv` steps the environments."""
         self._sent.extend(zip(ids, actions, strict=True))
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:  # noqa: ARG002
-        """Step those that were sent for, in order; all of them are ready then."""
+        """Take the steps that were sent, in order; then all of them are ready."""
         sent, self._sent = self._sent, []
         return self._rows.step_some(sent)
 

@@ -1,7 +1,7 @@
-"""What many authors' steps returned, taken apart column by column.
+"""What many authors' steps returned, split into columns.
 
-A few passes in C find that all rows are ordinary; only where one is not do rows get looked
-at one by one. For 256 rows that is half the cost of asking each row the same questions.
+A few passes in C find that all rows are ordinary; only if one is not are rows checked one by one.
+For 256 rows that is half the cost of checking each row.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from envweave.session.snapshot import snapshot_info
 from envweave.types import Observation, StepResult
 
 Rare: TypeAlias = dict[int, Exception | None]
-"""The rows that are their sessions' matter, with what their authors' code raised, if it did."""
+"""The rows that their sessions must conclude, with what their authors' code raised, if it did."""
 
 BLANK: tuple[Any, ...] = (None, nan, False, False, {})
-"""Stands in for the outcome of a step that raised."""
+"""Takes the place of the outcome of a step that raised."""
 
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _PARTS = operator.attrgetter("reward", "done", "truncated", "metadata")
-# Of flags it tells at a glance, and strictly: only bools are written as bools are.
+# Compares flags in one go, and strictly: only bools are encoded as bools.
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -38,8 +38,8 @@ class StepColumns(NamedTuple):
 
     Attributes:
         observations: The authors' own objects.
-        rewards: A float a row.
-        infos: Those that are not empty, which no author can change.
+        rewards: A float for each row.
+        infos: Those that are not empty; authors hold no reference to them.
     """
 
     observations: Sequence[Any]
@@ -48,7 +48,7 @@ class StepColumns(NamedTuple):
 
 
 @final
-class ByRow(Mapping[int, dict[str, Any]]):
+class NonEmptyInfos(Mapping[int, dict[str, Any]]):
     """The infos that are not empty, by row."""
 
     __slots__ = ("_rows",)
@@ -71,12 +71,12 @@ class ByRow(Mapping[int, dict[str, Any]]):
 _NO_INFOS: Mapping[int, dict[str, Any]] = {}
 
 
-def take_apart(outcomes: list[Any], rare: Rare) -> StepColumns:
+def split_outcomes(outcomes: list[Any], rare: Rare) -> StepColumns:
     """Return the columns of these outcomes, and add to `rare` the rows that are not ordinary.
 
     Where none is added and there are infos, the list is emptied.
     """
-    observations, earned, terminated, truncated, told = _five(outcomes, rare)
+    observations, earned, terminated, truncated, infos = _split(outcomes, rare)
     try:
         is_quiet = _pack((terminated, truncated)) == _quiet(len(terminated))
     except Exception:  # noqa: BLE001 - whatever an author takes for a flag
@@ -86,24 +86,24 @@ def take_apart(outcomes: list[Any], rare: Rare) -> StepColumns:
             if flags[0] is not False or flags[1] is not False:
                 _note(rare, i, all(map(_is_false, flags)))
     rewards = _numbers(earned, rare)
-    if isnan(sum(rewards)):  # also of inf and -inf, which is no harm
+    if isnan(sum(rewards)):  # also of inf and -inf, which is harmless
         for i, reward in enumerate(rewards):
             _note(rare, i, not isnan(reward))
-    return StepColumns(observations, np.frombuffer(rewards), _infos(told, outcomes, rare))
+    return StepColumns(observations, np.frombuffer(rewards), _keep_infos(infos, outcomes, rare))
 
 
-def _five(outcomes: Sequence[Any], rare: Rare) -> Sequence[Sequence[Any]]:
+def _split(outcomes: Sequence[Any], rare: Rare) -> Sequence[Sequence[Any]]:
     """Return observations, rewards, two flags and infos, each for all rows."""
     kinds = list(map(type, outcomes))
     try:
         if kinds.count(tuple) == len(kinds):
-            five = tuple(zip(*outcomes, strict=True))
-            if len(five) == 5:
-                return five
+            parts = tuple(zip(*outcomes, strict=True))
+            if len(parts) == 5:
+                return parts
         elif all(issubclass(kind, Observation) for kind in set(kinds)):
             return tuple(outcomes), *zip(*map(_PARTS, outcomes), strict=True)
     except Exception:  # noqa: BLE001, S110 - an author's property, or tuples of many lengths
-        pass  # row by row it shows whose it is
+        pass  # found again row by row
     return list(zip(*[_row(i, one, rare) for i, one in enumerate(outcomes)], strict=True))
 
 
@@ -132,7 +132,7 @@ def _is_false(flag: Any) -> bool:
 
 def _numbers(earned: Sequence[Any], rare: Rare) -> array[float]:
     try:
-        return array("d", earned)  # what `float` makes of it, but of no text
+        return array("d", earned)  # as `float` does, but not from text
     except Exception:  # noqa: BLE001 - whatever an author takes for a reward
         return array("d", [_number(i, one, rare) for i, one in enumerate(earned)])
 
@@ -142,27 +142,29 @@ def _number(i: int, reward: Any, rare: Rare) -> float:
         try:
             return float(reward)
         except OverflowError:
-            pass  # an int; its session says so
+            pass  # a huge int; its session reports it
     rare.setdefault(i, None)
     return nan
 
 
-def _infos(told: Sequence[Any], outcomes: list[Any], rare: Rare) -> Mapping[int, dict[str, Any]]:
+def _keep_infos(
+    infos: Sequence[Any], outcomes: list[Any], rare: Rare
+) -> Mapping[int, dict[str, Any]]:
     try:
-        if not any(told):
+        if not any(infos):
             return _NO_INFOS
-        if set(map(type, told)) == {dict}:
-            keys = set().union(*told)
+        if set(map(type, infos)) == {dict}:
+            keys = set().union(*infos)
             if "reward_parts" not in keys and "action_mask" not in keys:
                 if not rare:
-                    # What nobody else holds nobody can change: a third of the cost of copies.
+                    # An info that nothing else refers to needs no copy: a third of the cost.
                     outcomes.clear()
-                    if max(map(sys.getrefcount, told)) <= HELD_BY_COLUMN:
-                        return ByRow(told)
-                return ByRow(list(map(dict.copy, told)))
+                    if max(map(sys.getrefcount, infos)) <= UNSHARED_IN_COLUMN:
+                        return NonEmptyInfos(infos)
+                return NonEmptyInfos(list(map(dict.copy, infos)))
     except Exception:  # noqa: BLE001, S110 - whatever an author takes for an info
-        pass  # row by row it shows whose it is
-    return ByRow([_info(i, one, rare) for i, one in enumerate(told)])
+        pass  # found again row by row
+    return NonEmptyInfos([_info(i, info, rare) for i, info in enumerate(infos)])
 
 
 def _info(i: int, info: Any, rare: Rare) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def _info(i: int, info: Any, rare: Rare) -> dict[str, Any]:
         if type(info) is dict and "reward_parts" not in info:
             return snapshot_info(info)
         rare.setdefault(i, None)
-    except Exception as error:  # noqa: BLE001 - its own question whether it is empty
+    except Exception as error:  # noqa: BLE001 - from an author's `__bool__` or `__len__`
         rare.setdefault(i, error)
     return {}
 
@@ -182,10 +184,10 @@ def _note(rare: Rare, i: int, is_ordinary: bool) -> None:  # noqa: FBT001
         rare.setdefault(i, None)
 
 
-def _held_by_column() -> int:
-    """Return how often an object is referred to that only a column holds."""
-    told = ({"held": 1}, {"held": 2})
-    return max(map(sys.getrefcount, told))
+def _unshared_in_column() -> int:
+    """Return the reference count of an object that only a column refers to."""
+    column = ({"held": 1}, {"held": 2})
+    return max(map(sys.getrefcount, column))
 
 
-HELD_BY_COLUMN = _held_by_column()
+UNSHARED_IN_COLUMN = _unshared_in_column()

@@ -16,22 +16,22 @@ from envweave.session import LoopDriver, Session, SyncDriver
 from envweave.vector.concurrent import Outcome, QueuedCall
 
 MAX_THREADS = 256
-LOOK_UP_S = 0.2
-"""How long to wait at a time: a Ctrl-C that comes just before a wait does not end it."""
+POLL_S = 0.2
+"""How long one wait takes at most: a Ctrl-C that arrives just before a wait does not end it."""
 
 Jobs: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
 AnyDriver: TypeAlias = SyncDriver | LoopDriver
 
 
 @final
-class ThreadCrew:
+class ThreadCallExecutor:
     """Runs environments in threads; from its first reset on each stays in one thread.
 
-    sqlite connections, event loops and GPU contexts care about that: open them in `reset`. Up to
+    sqlite connections, event loops and GPU contexts depend on that: open them in `reset`. Up to
     `max_threads` environments, `MAX_THREADS` by default, have a thread of their own; beyond that
-    they share. A crew that is dropped without `close` is told of with a `ResourceWarning`; its
-    threads close their environments and end. Each call of an author's may take `timeout_s`
-    seconds, if it is async; nothing can interrupt plain functions.
+    they share. If it is dropped without `close`, its threads close their environments and end.
+    Each call of an author's may take `timeout_s` seconds, if it is async; nothing can interrupt
+    plain functions.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class ThreadCrew:
             LoopDriver(session, timeout_s) if session.interface.is_async else SyncDriver(session)
             for session in sessions
         ]
-        self._board = _TurnBoard()
-        self.done = self._board.done
+        self._shared = _SharedOutcomes()
+        self.done = self._shared.done
         self._jobs: list[Jobs] = [
             queue.SimpleQueue() for _ in range(min(len(sessions), max_threads or MAX_THREADS))
         ]
@@ -72,32 +72,32 @@ class ThreadCrew:
             self._threads.append(thread)
 
     def run(self, call: QueuedCall) -> None:
-        """Run one call in its environment's thread, after those that are there already."""
+        """Run one call in its environment's thread, after those that are queued already."""
         method = getattr(self._drivers[call.env_index], call.method)
-        job = partial(_run, call.number, partial(method, *call.args, **call.keywords), self._board)
+        job = partial(_run, call.number, partial(method, *call.args, **call.keywords), self._shared)
         self._jobs[call.env_index % len(self._jobs)].put(job)
 
     def wait(self, count: int, timeout_s: float | None) -> None:
-        """Wait until `count` outcomes are there, or the time is up."""
+        """Wait until there are `count` outcomes, or the time is up."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        board = self._board
-        while not board.news.empty():
-            board.news.get()  # what was new to an earlier wait
-        board.awaited = count  # before the first look: who comes after it wakes us
-        while len(board.done) < count:
-            left = LOOK_UP_S if deadline is None else min(LOOK_UP_S, deadline - time.monotonic())
+        shared = self._shared
+        while not shared.news.empty():
+            shared.news.get()  # left over from an earlier wait
+        shared.awaited = count  # before the first check: an outcome after it wakes us
+        while len(shared.done) < count:
+            left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
             if left <= 0:
                 break
             with contextlib.suppress(queue.Empty):
-                board.news.get(timeout=left)
-        board.awaited = math.inf
+                shared.news.get(timeout=left)
+        shared.awaited = math.inf
 
     def abandon(self, numbers: Collection[int]) -> None:
         """Do not begin these calls, if they have not begun. A thread cannot be interrupted."""
-        self._board.abandoned.update(number for number in numbers if number not in self.done)
+        self._shared.abandoned.update(number for number in numbers if number not in self.done)
 
     def close(self) -> None:
-        """Let every thread finish its step, close its environments, and end."""
+        """Have every thread finish its step, close its environments, and end."""
         if self._unclosed.disarm():
             _dismiss(self._jobs, self._drivers, self._failures)
         for thread in self._threads:
@@ -108,14 +108,14 @@ class ThreadCrew:
 
 
 @final
-class _TurnBoard:
+class _SharedOutcomes:
     """What threads and their caller share. It needs no lock: each change is one operation.
 
     Attributes:
         done: Outcomes by number of call.
-        awaited: With how many outcomes there is news.
-        news: An item, whenever there is.
-        abandoned: The numbers of calls that nobody waits for, until their turn has come.
+        awaited: The number of outcomes that the caller waits for.
+        news: Gets an item when there are so many.
+        abandoned: The numbers of abandoned calls, until they are taken from the queue.
     """
 
     def __init__(self) -> None:
@@ -125,30 +125,30 @@ class _TurnBoard:
         self.abandoned: set[int] = set()
 
 
-def _run(number: int, call: Callable[[], Outcome], board: _TurnBoard) -> None:
-    if number in board.abandoned:
-        board.abandoned.discard(number)
+def _run(number: int, call: Callable[[], Outcome], shared: _SharedOutcomes) -> None:
+    if number in shared.abandoned:
+        shared.abandoned.discard(number)
         return
     try:
         outcome = call()
-    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
         outcome = error
-    board.done[number] = outcome
-    board.abandoned.discard(number)
-    if len(board.done) >= board.awaited:
-        board.news.put(None)
+    shared.done[number] = outcome
+    shared.abandoned.discard(number)
+    if len(shared.done) >= shared.awaited:
+        shared.news.put(None)
 
 
 def _work(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # while a thread waits for the next one it holds on to nothing
+        del job  # a thread that waits for the next job keeps nothing alive
 
 
 def _dismiss(
     jobs: list[Jobs], drivers: list[AnyDriver], failures: queue.SimpleQueue[BaseException]
 ) -> None:
-    """Let every thread close its environments, and end."""
+    """Have every thread close its environments, and end."""
     for i, driver in enumerate(drivers):
         jobs[i % len(jobs)].put(partial(_close, driver, failures))
     for each in jobs:

@@ -1,12 +1,17 @@
-"""What an `Env` needs of whatever carries its calls."""
+"""Transports: what `Env`, `AsyncEnv` and `VectorEnv` need to reach their environments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from envweave.environment import Interface
 from envweave.types import ResetResult, State, StepResult, Task, Tasks
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch
+from envweave.vector.columns import Columns, Layout
 
 
 class Described(Protocol):
@@ -16,12 +21,12 @@ class Described(Protocol):
 
     @property
     def tasks(self) -> Tasks | None:
-        """What episodes can be about, without what is private."""
+        """The tasks of its episodes, without their private parts."""
         ...
 
     @property
     def agents(self) -> list[str]:
-        """Who takes part now."""
+        """The agents that take part now."""
         ...
 
 
@@ -48,7 +53,7 @@ class Transport(Described, Protocol):
         ...
 
     def close(self) -> None:
-        """Leave nothing behind. May be called twice."""
+        """Release everything. May be called twice."""
         ...
 
 
@@ -75,5 +80,74 @@ class AsyncTransport(Described, Protocol):
         ...
 
     async def close(self) -> None:
-        """Leave nothing behind. May be called twice."""
+        """Release everything. May be called twice."""
+        ...
+
+
+class BatchTransport(Protocol):
+    """Carries the calls of a `VectorEnv` to its environments."""
+
+    interface: Interface
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """The tasks of its episodes, without their private parts."""
+        ...
+
+    @property
+    def columns(self) -> Columns:
+        """What to act on next. Must not be written to."""
+
+    @property
+    def receivable(self) -> set[int]:
+        """The environments with a step that was sent and can still be received."""
+        ...
+
+    def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
+        """Fix the columns, at the first reset of all."""
+
+    def check_reset(self, resets: ResetKwargs) -> None:
+        """Refuse what `reset` would refuse, naming the environment; nothing changes."""
+
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+        """Begin an episode in each of these; a failure takes the place of its result."""
+        ...
+
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
+        """Return the status of these environments."""
+        ...
+
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes.
+
+        Raises:
+            ActionError: One is refused; the message begins with its index.
+        """
+        ...
+
+    def step(self, actions: Sequence[Any]) -> StepBatch:
+        """Step each environment once, with actions that were admitted."""
+        ...
+
+    def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
+        """Have these environments take a step each, with actions that were admitted."""
+
+    def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
+        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
+        ...
+
+    def state(self) -> list[State]:
+        """Return the state of each environment."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
+
+@runtime_checkable
+class TakesArrays(Protocol):
+    """A transport whose environments take the actions of all of them as one array."""
+
+    def admit_array(self, actions: NDArray[Any]) -> list[Any] | None:
+        """Return the actions in the form for `step`; `None` if each must be checked."""
         ...

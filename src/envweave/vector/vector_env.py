@@ -22,10 +22,10 @@ from envweave.errors import (
 from envweave.types import State, Task, Tasks
 from envweave.vector.agents.batch import AgentResetBatch
 from envweave.vector.agents.rows import AgentRows
-from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_wishes
+from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_reset_kwargs
 from envweave.vector.batch import OVER, ResetBatch, StepBatch, lend
 from envweave.vector.columns import Layout, layout_of
-from envweave.vector.protocol import BatchTransport, TakesArrays
+from envweave.vector.transport import BatchTransport, TakesArrays
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
 
@@ -62,8 +62,8 @@ class VectorEnv:
         self._agents = None if agents is None else AgentRows(agents, num_envs)
         self._admit_array = transport.admit_array if isinstance(transport, TakesArrays) else None
         self._layout: Layout | None = None
-        self._idle: dict[int, str] = {}  # who has no episode running, and why
-        self._under_way: set[int] = set()
+        self._idle: dict[int, str] = {}  # the environments without a running episode, and why
+        self._in_flight: set[int] = set()
         self._is_closed = False
         self._copies = copy
 
@@ -79,7 +79,7 @@ class VectorEnv:
 
     @property
     def possible_agents(self) -> tuple[str, ...] | None:
-        """All that may ever take part, in the order of a batch's slots; `None` with one agent."""
+        """All agents that may ever take part, in the order of a batch's slots; `None` with one."""
         return self._transport.interface.possible_agents
 
     @property
@@ -100,27 +100,29 @@ class VectorEnv:
         With several agents it returns an `AgentResetBatch`.
 
         Args:
-            seed: Environment i gets `seed + i`; a sequence gives one an environment.
-            task: One for all, or one an environment.
+            seed: Environment i gets `seed + i`; a sequence has one for each environment.
+            task: One for all, or one for each environment.
             options: Passed to every reset.
             ids: Which environments; the first reset is of all.
 
         Raises:
-            SeedError, TaskError, OptionError: One environment refuses what was asked; it is
+            SeedError, TaskError, OptionError: An environment refuses its arguments; it is
                 named, and none was reset.
-            ResetFailedError: An environment's `reset` raised; it is named by its number. The
+            ResetFailedError: An environment's `reset` raised; it is named by its index. The
                 others have begun their episodes.
-            BadReturnError: At the first reset, an environment shows something else than
-                environment 0; it is named.
+            BadReturnError: At the first reset, an environment's observation is of another kind
+                than that of environment 0; it is named.
         """
         self._open("reset")
         chosen = list(range(self.num_envs)) if ids is None else read_ids(ids, self.num_envs)
         if self._layout is None and len(chosen) < self.num_envs:
-            raise ResetNeededError("The first reset() is of all environments; leave out `ids`.")
-        wanted = read_wishes(chosen, seed, task, options)
-        self._transport.check_reset(wanted)
+            raise ResetNeededError(
+                "The first reset() must be of all environments; leave out `ids`."
+            )
+        resets = read_reset_kwargs(chosen, seed, task, options)
+        self._transport.check_reset(resets)
         try:
-            outcomes = self._transport.reset(wanted)
+            outcomes = self._transport.reset(resets)
         except BaseException as error:
             self._note_interrupt("reset", chosen, error)
             raise
@@ -139,13 +141,13 @@ class VectorEnv:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
         others = [i for i in range(self.num_envs) if i not in began]
-        standing = self._transport.standing(others) if others else ()
-        stand, idle = dict(zip(others, standing, strict=True)), frozenset(self._idle)
+        statuses = self._transport.row_status(others) if others else ()
+        kept, idle = dict(zip(others, statuses, strict=True)), frozenset(self._idle)
         if self._agents is not None:
-            return self._hand(AgentResetBatch(began, stand, idle, self._agents.slots(idle)))
-        return self._hand(ResetBatch(began, stand, idle, self._transport.columns))
+            return self._export(AgentResetBatch(began, kept, idle, self._agents.slots(idle)))
+        return self._export(ResetBatch(began, kept, idle, self._transport.columns))
 
-    def _hand(self, batch: BatchT) -> BatchT:
+    def _export(self, batch: BatchT) -> BatchT:
         if not self._copies:
             lend(batch)
         return batch
@@ -165,14 +167,14 @@ class VectorEnv:
         return layout
 
     def _note_interrupt(self, call: str, ids: Iterable[int], error: BaseException) -> None:
-        """Book a call that did not return.
+        """Record a call that did not return.
 
-        Steps that can still be received are under way. How far the other environments came,
-        nobody knows, so that they must be reset.
+        Steps that can still be received are in flight. How far the other environments got is
+        unknown, so they must be reset.
         """
-        self._under_way = self._transport.owed
+        self._in_flight = self._transport.receivable
         why = f"its last {call}() was interrupted by {type(error).__name__}"
-        self._idle.update(dict.fromkeys(set(ids) - self._under_way, why))
+        self._idle.update(dict.fromkeys(set(ids) - self._in_flight, why))
 
     def step(self, actions: Any) -> StepBatch:
         """Step every environment once.
@@ -184,11 +186,11 @@ class VectorEnv:
             actions: A list of actions or dicts; a dict of columns; or one array, where an
                 action has one field. With several agents: a list with a dict by agent of
                 exactly those asked; a dict by agent of any of these forms, where the actions
-                of those who are not asked are ignored; or one array with a row for each
+                of agents that are not asked are ignored; or one array with a row for each
                 environment and a column for each agent. If one is refused, none is stepped.
 
         Raises:
-            ActionError: An action was refused; the message begins with its place.
+            ActionError: An action was refused; the message begins with its index.
             ResetNeededError: An environment has no episode running; it is named.
         """
         self._open("step")
@@ -205,7 +207,7 @@ class VectorEnv:
             self._note_interrupt("step", everyone, error)
             raise
         self._idle = batch.idle
-        return self._hand(batch if self._agents is None else self._agents.book(batch))
+        return self._export(batch if self._agents is None else self._agents.record(batch))
 
     def _read(self, actions: Any, ids: Sequence[int]) -> list[Any]:
         """Return one action for each of these environments."""
@@ -217,19 +219,19 @@ class VectorEnv:
     def send(
         self, actions: Any, *, ids: Sequence[int] | NDArray[np.integer[Any]] | None = None
     ) -> None:
-        """Let some environments take a step, without waiting for it. `recv` brings it back.
+        """Have some environments take a step, without waiting for it. `recv` returns it.
 
         Args:
             actions: One for each of `ids`, in any form that `step` takes. If one is refused,
-                nobody is stepped.
-            ids: Which environments; left out, all that are not under way, in order.
+                none is stepped.
+            ids: Which environments; by default all that are not in flight, in order.
 
         Raises:
-            ActionError: An action was refused; the message begins with its place.
+            ActionError: An action was refused; the message begins with its index.
             ResetNeededError: An environment has no episode running; it is named.
-            BusyError: An environment is still under way; it is named.
+            BusyError: An environment is still in flight; it is named.
         """
-        self._open("send", while_under_way=True)
+        self._open("send", while_in_flight=True)
         chosen = self._chosen(ids)
         self._refuse_idle("send", chosen)
         admitted = self._transport.admit(chosen, self._read(actions, chosen))
@@ -238,60 +240,60 @@ class VectorEnv:
         except BaseException as error:
             self._note_interrupt("send", chosen, error)
             raise
-        self._under_way.update(chosen)
+        self._in_flight.update(chosen)
 
     def _chosen(self, ids: Any) -> list[int]:
         if ids is None:
-            free = [i for i in range(self.num_envs) if i not in self._under_way]
+            free = [i for i in range(self.num_envs) if i not in self._in_flight]
             if not free:
-                raise BusyError("send() while all environments are under way. Call recv() first.")
+                raise BusyError("send() while all environments are in flight. Call recv() first.")
             return free
         chosen = read_ids(ids, self.num_envs)
-        busy = [i for i in chosen if i in self._under_way]
+        busy = [i for i in chosen if i in self._in_flight]
         if busy:
-            raise BusyError(f"Environments {busy[:8]} are still under way. Call recv() first.")
+            raise BusyError(f"Environments {busy[:8]} are still in flight. Call recv() first.")
         return chosen
 
     def recv(self, min_ready: int = 1, *, timeout_s: float | None = None) -> StepBatch:
         """Return the steps that are done, the oldest first, when `min_ready` of them are.
 
-        Rows are in the order in which they were done, at most one an environment;
-        `batch.ids` says which. Short steps come back more often: a learner that counts rows
-        sees more of the quick environments than of the slow ones.
+        Rows are in the order in which they were done, at most one per environment;
+        `batch.ids` says which. Short steps return more often: a learner that counts rows
+        sees more of the fast environments than of the slow ones.
 
         Args:
-            min_ready: How many to wait for; no more than are under way.
-            timeout_s: After so long, return fewer, or none. What runs in this very thread, as
-                with `mode="serial"` or in the share that `backend="process"` leaves to it,
-                is not interrupted.
+            min_ready: How many to wait for; no more than are in flight.
+            timeout_s: After so long, return fewer, or none. Steps that run in the caller's own
+                thread, as with `mode="serial"` or in the rows that `backend="process"` leaves
+                to it, are not interrupted.
 
         Raises:
-            CallOrderError: Nobody is under way.
+            CallOrderError: No environment is in flight.
         """
-        self._open("recv", while_under_way=True)
-        if not self._under_way:
-            raise CallOrderError("recv() while nobody is under way. Call send() first.")
+        self._open("recv", while_in_flight=True)
+        if not self._in_flight:
+            raise CallOrderError("recv() while no environment is in flight. Call send() first.")
         if not isinstance(min_ready, int) or isinstance(min_ready, bool) or min_ready < 1:
-            raise OptionError(f"min_ready={min_ready!r} waits for nobody; use 1 or more.")
+            raise OptionError(f"min_ready must be an integer of 1 or more, got {min_ready!r}.")
         if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
-            raise OptionError(f"timeout_s={timeout_s!r} is no number of seconds of 0 or more.")
+            raise OptionError(f"timeout_s must be 0 or more seconds, got {timeout_s!r}.")
         try:
-            batch = self._transport.recv(min(min_ready, len(self._under_way)), timeout_s)
+            batch = self._transport.recv(min(min_ready, len(self._in_flight)), timeout_s)
         except BaseException as error:
-            self._note_interrupt("recv", self._under_way, error)
+            self._note_interrupt("recv", self._in_flight, error)
             raise
-        self._under_way.difference_update(batch.ids.tolist())
+        self._in_flight.difference_update(batch.ids.tolist())
         self._idle |= batch.idle
-        return self._hand(batch if self._agents is None else self._agents.book(batch))
+        return self._export(batch if self._agents is None else self._agents.record(batch))
 
     def drain(self) -> StepBatch:
-        """Return the steps of all that are under way, when all are done."""
+        """Return the steps of all environments in flight, when all are done."""
         return self.recv(self.num_envs)
 
     @property
     def in_flight(self) -> int:
-        """How many environments are under way."""
-        return len(self._under_way)
+        """How many environments have a step that was sent and not received."""
+        return len(self._in_flight)
 
     def _refuse_idle(self, call: str, ids: Sequence[int]) -> None:
         if self._layout is None:
@@ -318,12 +320,12 @@ class VectorEnv:
         self._is_closed = True
         self._transport.close()
 
-    def _open(self, call: str, *, while_under_way: bool = False) -> None:
+    def _open(self, call: str, *, while_in_flight: bool = False) -> None:
         if self._is_closed:
             raise ClosedError(f"{call}() on a vector environment that is closed. Make a new one.")
-        if self._under_way and not while_under_way:
+        if self._in_flight and not while_in_flight:
             raise BusyError(
-                f"{call}() while {len(self._under_way)} environments are under way. Call recv() "
+                f"{call}() while {len(self._in_flight)} environments are in flight. Call recv() "
                 "or drain() first."
             )
 

@@ -43,14 +43,14 @@ class Channel:
         """Return the connection's file descriptor; -1 once it is closed."""
         return self.connection.fileno()
 
-    def send(self, *payloads: bytes) -> None:
-        """Send payloads, each in a frame.
+    def send(self, payload: bytes) -> None:
+        """Send a payload in a frame.
 
         Raises:
             PeerGoneError: The other end is closed.
         """
         try:
-            self.connection.sendall(b"".join(map(frame, payloads)))
+            self.connection.sendall(LENGTH.pack(len(payload)) + payload)
         except OSError as error:
             raise PeerGoneError from error
 

@@ -145,7 +145,8 @@ class WorkerProcess:
             WorkerLostError: It is gone.
         """
         with self.whole_message():
-            self.channel.send(*first_messages(host, definition, *host_args))
+            for payload in first_messages(host, definition, *host_args):
+                self.channel.send(payload)
 
     def send(self, payload: bytes) -> None:
         """Send a message.

@@ -15,7 +15,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, final
 
@@ -268,29 +267,21 @@ def pickle_error(value: Any) -> Exception | None:
     return None
 
 
-@contextmanager
-def refusing_unpicklable() -> Iterator[None]:
-    """Refuse actions that are pickled in the block and cannot be.
-
-    Raises:
-        ActionError: One of them cannot be.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise ActionError(
-            f"action: it cannot be sent to a worker process: {format_error(error)}"
-        ) from error
-
-
 def check_actions(actions: Any) -> None:
     """Refuse actions that cannot be sent.
 
     Raises:
         ActionError: One of them cannot be.
     """
-    with refusing_unpicklable():
+    try:
         pack(actions)
+    except Exception as error:
+        raise unpicklable_action(error) from error
+
+
+def unpicklable_action(error: Exception) -> ActionError:
+    """Return the refusal of an action whose pickling raised an error."""
+    return ActionError(f"action: it cannot be sent to a worker process: {format_error(error)}")
 
 
 def fail_start(

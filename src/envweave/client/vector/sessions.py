@@ -33,7 +33,7 @@ from envweave.session.agents import AgentStates
 from envweave.session.episodes import Position
 from envweave.session.events import EventQueue
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
-from envweave.vector.arguments import Wanted
+from envweave.vector.arguments import ResetKwargs
 from envweave.wire.faults import error_of, fault_of
 from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, unbundled
 from envweave.wire.protocol import BatchFrame, Caller, Key
@@ -449,7 +449,7 @@ class RemoteSessions:
         else:
             self.calls.give_up(seat.caller.session)
 
-    def ask(self, rows: Sequence[int], method: str, wanted: Wanted) -> list[Reply]:
+    def ask(self, rows: Sequence[int], method: str, wanted: ResetKwargs) -> list[Reply]:
         """Make a call on each of these, and return what came of it."""
         self.calls.settle({self._seats[row].caller.session for row in rows})
         nothing: Mapping[str, Any] = {}
@@ -486,7 +486,7 @@ class RemoteSessions:
         """Let a row's next session go on from where its stream stood before."""
         self._seats[row].position = position
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, wanted: ResetKwargs) -> None:
         """Refuse what a reset would refuse, naming the environment; nothing changes."""
         rows = [row for row, wishes in wanted.items() if given(wishes)]
         self.open(self.lost(rows))

@@ -26,8 +26,8 @@ from envweave.errors import (
 from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.session.results import refused_row
 from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, StepBatch
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, StepBatch
 from envweave.vector.columns import Columns, Layout
 from envweave.vector.process.row_state import RowState
 from envweave.wire.messages import Reply, Stepped
@@ -95,7 +95,7 @@ class RemoteTransport:
         return self._books.columns
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """The environments whose step nobody has received yet."""
         return set(self._calls.steps.values())
 
@@ -108,17 +108,17 @@ class RemoteTransport:
 
     # Resets
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, wanted: ResetKwargs) -> None:
         """Refuse what `reset` would refuse, naming the environment; nothing changes."""
         self._sessions.check_reset(wanted)
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure stands in its place."""
         outcomes = self._begin(wanted)
         self._books.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
         return outcomes
 
-    def _begin(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def _begin(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         fresh = self._sessions.lost(wanted)
         failed = self._sessions.open(fresh)
         outcomes: dict[int, ResetResult[Any] | Exception] = {
@@ -175,9 +175,9 @@ class RemoteTransport:
         asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._asked[row])
         return refused_row(error, trail.last, asked, waiting, trail, several_agents=True)
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return where these environments stand."""
-        return [self._books.standing(row) for row in ids]
+        return [self._books.row_status(row) for row in ids]
 
     # Steps
 

@@ -1,4 +1,4 @@
-"""One session in a worker process, as its server sees it."""
+"""The server's side of one session in a worker process."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ logger = logging.getLogger("envweave.server")
 
 
 class Workers(Protocol):
-    """What a session needs of all the workers."""
+    """What a session needs of the runtime's workers."""
 
     async def choose(self) -> ServerWorker:
-        """Return a worker process for a session, which is counted there from now on."""
+        """Return a worker process for a session, and count the session there."""
         ...
 
     def release(self, worker: ServerWorker) -> None:
-        """Count a session no more."""
+        """Count a session of a worker no longer."""
 
     def discard(self, worker: ServerWorker, number: int) -> None:
-        """Close a session that nobody waits for, and count it no more."""
+        """Close an abandoned session in the background, and count it no longer."""
 
 
 @final
 class WorkerRunner:
-    """Runs one session in a worker process; in another one, when that is gone."""
+    """Runs one session in a worker process; in another one when that is lost."""
 
     def __init__(
-        self, number: int, name: str, wishes: SessionOptions, workers: Workers, *, several: bool
+        self, number: int, name: str, options: SessionOptions, workers: Workers, *, several: bool
     ) -> None:
         self._number = number
         self._name = name
-        self._autoreset = wishes.autoreset
-        self._timeout_s = wishes.timeout_s
-        self._position = wishes.position
+        self._autoreset = options.autoreset
+        self._timeout_s = options.timeout_s
+        self._position = options.position
         self._workers = workers
-        self._several = several
-        self._trail = EpisodeTracker(several_agents=several)
+        self._several_agents = several
+        self._tracker = EpisodeTracker(several_agents=several)
         self._worker: ServerWorker | None = None
         self._loss = WorkerLostError("it has no worker process")
-        self._sent: Wired | WireError | None = None  # the last result
+        self._last: Wired | WireError | None = None  # the last result
         self._is_closed = False
 
     @property
     def is_live(self) -> bool:
         """Whether an episode is running."""
         worker = self._worker
-        return self._trail.is_live and worker is not None and worker.gone is None
+        return self._tracker.is_live and worker is not None and worker.gone is None
 
     def stop_resetting(self) -> None:
-        """Let no episode begin by itself any more."""
+        """Turn autoreset off: the server is stopping."""
         self._autoreset = False
         if self._worker is not None:
             self._worker.notify("stop_resetting", self._number)
@@ -78,24 +78,24 @@ class WorkerRunner:
 
         Raises:
             EnvWeaveError: It could not be made.
-            WorkerLostError: The worker was lost over it.
+            WorkerLostError: The worker was lost meanwhile.
         """
         worker = await self._workers.choose()
-        wishes = {"autoreset": self._autoreset, "position": self._position}
+        options = {"autoreset": self._autoreset, "position": self._position}
         try:
-            answer = await worker.call("open", self._number, wishes, self._timeout_s)
-            answer.value()
+            reply = await worker.call("open", self._number, options, self._timeout_s)
+            reply.value()
         except asyncio.CancelledError:
             self._workers.discard(worker, self._number)
             raise
         except BaseException:
             self._workers.release(worker)
             raise
-        self._note(answer)
+        self._note_position(reply)
         self._worker = worker
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the result as it travels.
+        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
 
         Raises:
             EnvWeaveError: The call was refused, or failed.
@@ -109,7 +109,7 @@ class WorkerRunner:
         try:
             if method == "check_reset":
                 await self._ready()
-            return (await self._ask(method, params, timeout_s)).value()
+            return (await self._call(method, params, timeout_s)).value()
         except WorkerLostError as loss:
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {loss}") from None
@@ -118,24 +118,24 @@ class WorkerRunner:
     async def _reset(self, params: Mapping[str, Any], timeout_s: float | None) -> Wired:
         try:
             await self._ready()
-            return self._taken(await self._ask("reset", params, timeout_s))
+            return self._take(await self._call("reset", params, timeout_s))
         except WorkerLostError as loss:
-            self._trail.is_live = False
+            self._tracker.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
     async def _step(self, params: Mapping[str, Any], timeout_s: float | None) -> Any:
         try:
-            return self._taken(await self._ask("step", params, timeout_s))
+            return self._take(await self._call("step", params, timeout_s))
         except WorkerLostError as loss:
-            if not self._trail.is_live:
+            if not self._tracker.is_live:
                 raise refusal(Phase.ENDED, self._name, str(loss), autoreset=False) from None
             return await self._lost(loss, timeout_s)
 
     async def _lost(self, loss: WorkerLostError, timeout_s: float | None) -> Wired:
-        """End the episode; begin the next one in the same result, if it is to be so."""
+        """End the episode; with autoreset, begin the next one in the same result."""
         logger.warning("an episode of %s ended: %s", self._name, loss)
-        result = self._trail.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
-        agents: list[str] | None = [] if self._several else None
+        result = self._tracker.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
+        agents: list[str] | None = [] if self._several_agents else None
         if not self._autoreset or self._is_closed:
             return encode_result(result, agents, None)
         try:
@@ -146,16 +146,16 @@ class WorkerRunner:
         return encode_result(with_autoreset(result, begun), fresh.agents, fresh.position)
 
     async def _ready(self) -> None:
-        """Go to another worker, if the last one is gone."""
+        """Move to another worker if the last one is gone."""
         if self._worker is not None and self._worker.gone is None:
             return
         self._worker = None
         try:
             await self.open()
         except EnvWeaveError as error:
-            raise WorkerLostError(f"another could not take over: {error}") from error
+            raise WorkerLostError(f"another worker could not take over: {error}") from error
 
-    async def _ask(
+    async def _call(
         self, method: str, params: Mapping[str, Any], timeout_s: float | None
     ) -> ServerWorkerReply:
         worker = self._worker
@@ -163,35 +163,35 @@ class WorkerRunner:
             raise self._loss
         try:
             return await worker.call(
-                method, self._number, params, timeout_s, partial(self._heard, method)
+                method, self._number, params, timeout_s, partial(self._on_reply, method)
             )
         except WorkerLostError as loss:
             self._loss, self._worker = loss, None
             raise
 
-    def _heard(self, method: str, answer: ServerWorkerReply) -> None:
-        """Take note of an answer, whether somebody waits for it or not."""
-        self._note(answer)
-        if answer.fault is None and method in ("reset", "step"):
+    def _on_reply(self, method: str, reply: ServerWorkerReply) -> None:
+        """Record a reply, also if the caller was cancelled."""
+        self._note_position(reply)
+        if reply.fault is None and method in ("reset", "step"):
             try:
-                self._sent = decode_result(answer.value())
-                self._trail.follow(result_of(self._sent, AS_IT_IS))
-            except WireError as error:  # raised where somebody waits
-                self._sent = error
-        self._trail.is_live = answer.is_live
+                self._last = decode_result(reply.value())
+                self._tracker.follow(result_of(self._last, AS_IT_IS))
+            except WireError as error:  # raised where the reply is awaited
+                self._last = error
+        self._tracker.is_live = reply.is_live
 
-    def _note(self, answer: ServerWorkerReply) -> None:
-        if answer.position is not None:
-            self._position = Position(*answer.position)
+    def _note_position(self, reply: ServerWorkerReply) -> None:
+        if reply.position is not None:
+            self._position = Position(*reply.position)
 
-    def _taken(self, answer: ServerWorkerReply) -> Wired:
-        if answer.fault is not None:
-            answer.value()  # raises
-        sent, self._sent = self._sent, None
-        if isinstance(sent, WireError):
-            raise sent
-        assert sent is not None  # it was heard
-        return sent
+    def _take(self, reply: ServerWorkerReply) -> Wired:
+        if reply.fault is not None:
+            reply.value()  # raises
+        result, self._last = self._last, None
+        if isinstance(result, WireError):
+            raise result
+        assert result is not None  # set by `_on_reply`
+        return result
 
     async def close(self) -> None:
         """Close the environment and free what it held. May be called twice."""
@@ -204,6 +204,6 @@ class WorkerRunner:
         try:
             await worker.close_session(self._number)
         except WorkerLostError:
-            pass  # and with it the environment
+            pass  # so the environment is gone too
         finally:
             self._workers.release(worker)

@@ -1,4 +1,4 @@
-"""A place of a server's in worker processes, which may crash without the server."""
+"""A server's runtime in worker processes, which may crash without the server."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ from envweave.workers.pickling import pack_definition
 logger = logging.getLogger("envweave.server")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
-"""How long to wait before another worker is started, when they die at the start."""
+"""How long to wait before another worker is started if they die soon after their start."""
 
 SHORT_LIFE_S = 1.0
-"""A worker that dies within this dies at the start."""
+"""A worker that lived no longer died soon after its start."""
 
 
 @final
 class WorkerRuntime:
-    """Runs sessions in worker processes, each with a `LocalPlace` of its own.
+    """Runs sessions in worker processes, each with a `LocalRuntime` of its own.
 
     A session goes to the worker with the fewest. A worker that dies takes only its own sessions
     with it, and is replaced. So is one with calls that cannot be stopped: it gets no more
-    sessions, and ends with its last; at once, if there are more of them than `max_stuck`.
+    sessions, and ends with its last one; at once, if more than `max_stuck` calls are stuck.
     """
 
     def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> None:
         if isinstance(spec.factory, ReadyMade):
             raise OptionError(
-                f"workers={options.workers} cannot be honoured: {spec.id!r} is one object, which "
-                "no other process can have. Serve its class, or a function that makes one."
+                f"workers={options.workers} needs environments that a worker process can make, but "
+                f"{spec.id!r} is one object. Serve its class, or a function that makes one."
             )
         self._spec = spec
         self._options = options
-        own = dataclasses.replace(options, workers=0, token=None)
-        self._definition = pack_definition(spec, kwargs, MakeOptions(), own)
-        self._workers: set[ServerWorker] = set()  # that have started, and are there
-        self._young: dict[ServerWorker, float] = {}  # when each of these was started
+        worker_options = dataclasses.replace(options, workers=0, token=None)
+        self._definition = pack_definition(spec, kwargs, MakeOptions(), worker_options)
+        self._workers: set[ServerWorker] = set()  # that are ready
+        self._started_s: dict[ServerWorker, float] = {}  # when each of these became ready
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Condition()
+        self._condition = asyncio.Condition()
         self._description: Description | None = None
-        self._why: str | None = None  # no worker could be started
+        self._start_failure: str | None = None  # why no worker could be started
         self._pause_s = 0.0
         self._replaced = 0
         self._is_closed = False
 
     @property
     def is_one_object(self) -> bool:
-        """Never: an object cannot be handed to a worker process."""
+        """Never: an object cannot be sent to a worker process."""
         return False
 
     @property
@@ -82,7 +82,7 @@ class WorkerRuntime:
 
     @property
     def health(self) -> Health:
-        """How it fares."""
+        """The runtime's health."""
         stuck = sum(worker.stuck for worker in self._workers)
         return Health(stuck, len(self._workers), self._replaced)
 
@@ -93,14 +93,14 @@ class WorkerRuntime:
             EnvWeaveError: One could not make an environment.
         """
         starting = [self._start_one() for _ in range(self._options.workers)]
-        for came in await asyncio.gather(*starting, return_exceptions=True):
-            if isinstance(came, BaseException):
+        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+            if isinstance(outcome, BaseException):
                 await self.close()
-                raise came
+                raise outcome
 
     async def _start_one(self) -> None:
         try:
-            worker = ServerWorker(self._changed)
+            worker = ServerWorker(self._on_change)
         except OSError as error:  # no more processes, or descriptors, or memory
             raise StartupError(f"A worker process could not start: {error}.") from error
         try:
@@ -112,65 +112,69 @@ class WorkerRuntime:
             await worker.is_gone.wait()
             raise
         self._workers.add(worker)
-        self._young[worker] = time.monotonic()
-        self._why = None
-        async with self._news:
-            self._news.notify_all()
+        self._started_s[worker] = time.monotonic()
+        self._start_failure = None
+        async with self._condition:
+            self._condition.notify_all()
 
-    async def open(self, wishes: SessionOptions) -> WorkerRunner:
-        """Make an environment in a worker, and return who runs it.
+    async def open(self, options: SessionOptions) -> WorkerRunner:
+        """Make an environment in a worker, and return its runner.
 
         Raises:
             EnvWeaveError: It could not be made.
         """
         about = self.description
         several = about.possible_agents is not None
-        runner = WorkerRunner(next(self._numbers), about.name, wishes, self, several=several)
+        runner = WorkerRunner(next(self._numbers), about.name, options, self, several=several)
         try:
             await runner.open()
         except WorkerLostError as loss:
-            # Not once more: what was made may be what ended the worker, and would end the next.
+            # No second attempt: making it may be what ended the worker, and would end the next one.
             raise EnvironmentLostError(f"Making {self._spec.id!r} failed: {loss}.") from None
         return runner
 
     async def choose(self) -> ServerWorker:
-        """Return the worker with the fewest sessions, with one more.
+        """Return the worker with the fewest sessions, and count one more there.
 
         Raises:
-            CapacityError: There is none; the message says why.
+            CapacityError: There is no worker; the message says why.
             ConnectionLostError: The server is stopping.
         """
         try:
-            async with asyncio.timeout(START_S), self._news:
-                await self._news.wait_for(lambda: self._able() or self._why or self._is_closed)
+            async with asyncio.timeout(START_S), self._condition:
+                await self._condition.wait_for(
+                    lambda: self._available() or self._start_failure or self._is_closed
+                )
         except TimeoutError:
-            self._why = f"none has started within {START_S:g} s"
+            self._start_failure = f"none started within {START_S:g} s"
         if self._is_closed:
-            raise ConnectionLostError("The server is stopping, and opens no more sessions.")
-        able = self._able()
-        if not able:
-            raise CapacityError(f"The server has no worker process: {self._why}")
-        worker = min(able, key=lambda one: one.sessions)
+            raise ConnectionLostError("The server is stopping and opens no more sessions.")
+        available = self._available()
+        if not available:
+            raise CapacityError(f"The server has no worker process: {self._start_failure}")
+        worker = min(available, key=lambda worker: worker.sessions)
         worker.sessions += 1
         return worker
 
-    def _able(self) -> list[ServerWorker]:
-        return [one for one in self._workers if one.gone is None and not one.is_draining]
+    def _available(self) -> list[ServerWorker]:
+        return [
+            worker for worker in self._workers if worker.gone is None and not worker.is_draining
+        ]
 
     def release(self, worker: ServerWorker) -> None:
-        """Count a session no more."""
+        """Count a session of a worker no longer."""
         worker.sessions -= 1
         self._end_if_empty(worker)
 
     def discard(self, worker: ServerWorker, number: int) -> None:
-        """Close a session that nobody waits for, and count it no more."""
+        """Close an abandoned session in the background, and count it no longer."""
         self._in_background(self._discard(worker, number))
 
     async def _discard(self, worker: ServerWorker, number: int) -> None:
         try:
             await worker.close_session(number)
         except WorkerLostError:
-            pass  # and with it the session
+            pass  # so the session is closed
         finally:
             self.release(worker)
 
@@ -180,8 +184,8 @@ class WorkerRuntime:
 
     # Replacing workers
 
-    def _changed(self, worker: ServerWorker) -> None:
-        """Look after a worker that is gone, or has calls that cannot be stopped."""
+    def _on_change(self, worker: ServerWorker) -> None:
+        """Replace a worker that is gone, or has calls that cannot be stopped."""
         if worker not in self._workers or self._is_closed:
             self._workers.discard(worker)
         elif worker.gone is not None:
@@ -191,8 +195,8 @@ class WorkerRuntime:
                 self._replace(worker)
         elif worker.stuck > self._options.max_stuck:
             worker.end(
-                f"its worker process {worker.pid} was ended: {worker.stuck} calls there took "
-                "longer than they may and could not be stopped"
+                f"its worker process {worker.pid} was ended: {worker.stuck} calls there exceeded "
+                "their timeout and could not be stopped"
             )
         elif worker.stuck and not worker.is_draining:
             worker.is_draining = True
@@ -201,26 +205,26 @@ class WorkerRuntime:
 
     def _replace(self, worker: ServerWorker) -> None:
         self._replaced += 1
-        lived_s = time.monotonic() - self._young.pop(worker)
+        lived_s = time.monotonic() - self._started_s.pop(worker)
         self._lengthen_pause(is_needed=lived_s < SHORT_LIFE_S)
-        self._in_background(self._bring_another())
+        self._in_background(self._start_another())
 
     def _lengthen_pause(self, *, is_needed: bool) -> None:
         longer_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         self._pause_s = longer_s if is_needed else 0.0
 
-    async def _bring_another(self) -> None:
-        """Start a worker, if need be again and again."""
+    async def _start_another(self) -> None:
+        """Start a worker; retry until one has started."""
         while not self._is_closed:
             await asyncio.sleep(self._pause_s)
             try:
                 await self._start_one()
             except EnvWeaveError as error:
                 logger.warning("a worker process could not be replaced: %s", error)
-                self._why = str(error)
+                self._start_failure = str(error)
                 self._lengthen_pause(is_needed=True)
-                async with self._news:
-                    self._news.notify_all()
+                async with self._condition:
+                    self._condition.notify_all()
             else:
                 return
 
@@ -237,8 +241,8 @@ class WorkerRuntime:
         Raises:
             TaskError: There is no such split.
         """
-        some = await self._about_tasks("tasks", {"split": split, "start": start, "count": count})
-        return [Task(**one).public() for one in some]
+        tasks = await self._call_tasks("tasks", {"split": split, "start": start, "count": count})
+        return [Task(**task).public() for task in tasks]
 
     async def task(self, task_id: str) -> Any:
         """Return one task.
@@ -246,14 +250,14 @@ class WorkerRuntime:
         Raises:
             TaskError: There is no such task.
         """
-        return Task(**await self._about_tasks("task", {"task_id": task_id})).public()
+        return Task(**await self._call_tasks("task", {"task_id": task_id})).public()
 
-    async def _about_tasks(self, method: str, params: dict[str, Any]) -> Any:
+    async def _call_tasks(self, method: str, params: dict[str, Any]) -> Any:
         worker = await self.choose()
         try:
             return (await worker.call(method, 0, params, self._options.timeout_s)).value()
         except WorkerLostError as loss:
-            raise TaskError(f"The tasks cannot be had: {loss}. Ask again.") from None
+            raise TaskError(f"The tasks cannot be read: {loss}. Try again.") from None
         finally:
             self.release(worker)
 
@@ -264,5 +268,5 @@ class WorkerRuntime:
             task.cancel()
         closing = [worker.close() for worker in self._workers]
         await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
-        async with self._news:
-            self._news.notify_all()
+        async with self._condition:
+            self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""What a vector of environments with several agents returns: columns by agent."""
+"""Batches of environments with several agents: columns by agent."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave.types import AgentEnd, NeedAction, ResetResult, StepResult
-from envweave.vector.batch import ResetBatch, Standing, StepBatch, tick_of
+from envweave.vector.batch import ResetBatch, RowStatus, StepBatch, tick_of
 from envweave.vector.columns import Columns
 
 Needs = Sequence[NeedAction[Any]]
 
 
 class Slots(NamedTuple):
-    """Where agents stand, with a row for each environment and a slot for each agent.
+    """The status of agents, with a row for each environment and a slot for each agent.
 
-    Nobody writes to it again.
+    It is never changed.
 
     Attributes:
-        agents: Whose slot each is.
+        agents: The agent of each slot.
         current: The columns of what each agent is to act on.
-        alive: Who takes part.
-        to_act: Who is asked.
-        needs: The same for each row as the environment says it.
+        alive: Which agents take part.
+        to_act: Which agents are asked for an action.
+        needs: The same for each row, as its environment emitted it.
     """
 
     agents: tuple[str, ...]
@@ -37,13 +37,13 @@ class Slots(NamedTuple):
     needs: Sequence[Needs]
 
 
-class Moved(NamedTuple):
-    """What one step did, in the episode that it was a step of.
+class AgentStep(NamedTuple):
+    """What one step did, in its own episode.
 
     Attributes:
-        successor: The columns of what the step led each agent to.
-        present: Who took part, newcomers too.
-        acted: Who has acted in the episode, and not left before this step.
+        successor: The columns of the observation that the step led each agent to.
+        present: Which agents took part, including new ones.
+        acted: Which agents have acted in the episode, and had not left before this step.
     """
 
     successor: dict[str, Columns]
@@ -58,13 +58,13 @@ class AgentResetBatch(ResetBatch):
     It has the columns of an `AgentStepBatch`, as a `ResetBatch` has those of a `StepBatch`.
 
     Attributes:
-        possible_agents: Whose slot each is, in the columns by environment and agent.
+        possible_agents: The agent of each slot, in the columns by environment and agent.
     """
 
     def __init__(
         self,
         began: Mapping[int, ResetResult[Any]],
-        others: Mapping[int, Standing],
+        others: Mapping[int, RowStatus],
         idle: Collection[int],
         slots: Slots,
     ) -> None:
@@ -74,12 +74,12 @@ class AgentResetBatch(ResetBatch):
 
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
-        """Who takes part."""
+        """Which agents take part."""
         return self._slots.alive.copy()
 
     @cached_property
     def to_act(self) -> NDArray[np.bool_]:
-        """Whom each environment asks now."""
+        """Which agents each environment asks for an action now."""
         return self._slots.to_act.copy()
 
     @cached_property
@@ -89,12 +89,12 @@ class AgentResetBatch(ResetBatch):
 
     @property
     def reward(self) -> NDArray[np.float64]:
-        """NaN: nothing was earned."""
+        """NaN everywhere: no step was taken."""
         return np.full(self._slots.alive.shape, math.nan)
 
     @property
     def earned(self) -> NDArray[np.float64]:
-        """NaN: no action has come to its outcome."""
+        """NaN everywhere: no action has an outcome yet."""
         return self.reward
 
     @property
@@ -122,84 +122,84 @@ class AgentResetBatch(ResetBatch):
 class AgentStepBatch(StepBatch):
     """The outcome of one step of many environments with several agents.
 
-    `current` and `successor` are dicts by agent id, each with that agent's columns over the
+    `current` and `successor` are dicts by agent ID, each with that agent's columns over the
     environments. Where an agent takes no part its columns hold zeros, and `None` in lists; in
-    the step that it leaves by, they hold the last that it saw. What is one value an agent has
-    a row for each environment and a slot for each of `possible_agents`. `done`, `valid`,
-    `needs_reset` and what names the episode have one value an environment.
+    the step in which it leaves, they hold its last observation. Columns with one value per agent
+    have a row for each environment and a slot for each of `possible_agents`. `done`, `valid`,
+    `needs_reset` and the names of the episode have one value per environment.
 
     Attributes:
-        possible_agents: Whose slot each is.
+        possible_agents: The agent of each slot.
     """
 
-    def __init__(self, batch: StepBatch, slots: Slots, moved: Moved) -> None:
+    def __init__(self, batch: StepBatch, slots: Slots, step: AgentStep) -> None:
         super().__init__(tick_of(batch), slots.current)  # the same batch, by agent
         self._slots = slots
-        self._moved = moved
+        self._step = step
         self.possible_agents = slots.agents
 
     @cached_property
     def successor(self) -> dict[str, Columns]:
-        """What to learn from: what the step led each agent to, the final one at its end.
+        """What to learn from: each agent's next observation, the final one at its end.
 
-        An agent that was shown nothing new still sees what it saw.
+        An agent without a new observation keeps its last one.
         """
-        return {agent: self._give(columns) for agent, columns in self._moved.successor.items()}
+        return {agent: self._export(columns) for agent, columns in self._step.successor.items()}
 
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
-        """Who takes part now, and sees what `current` holds."""
+        """Which agents take part now, and observe what `current` holds."""
         return self._slots.alive.copy()
 
     @cached_property
     def to_act(self) -> NDArray[np.bool_]:
-        """Whom each environment asks now: the next step takes their actions."""
+        """Which agents each environment asks now: the next step takes their actions."""
         return self._slots.to_act.copy()
 
     @cached_property
     def action_mask(self) -> dict[str, Any]:
-        """Which actions are legal, by agent: an array of bools with a row an environment.
+        """Which actions are legal, by agent: an array of bools with a row for each environment.
 
-        It is true throughout where the agent is not asked, or the environment says nothing;
-        `None` for an agent of whom no environment says anything; a list where masks are no
+        It is true throughout where the agent is not asked, or its environment has no mask;
+        `None` for an agent for which no environment has a mask; a list where masks are not
         arrays of one shape.
         """
         return _masks(self._slots)
 
     @cached_property
     def reward(self) -> NDArray[np.float64]:
-        """What the step earned each agent; NaN where nothing, not scored yet, or not valid."""
+        """Each agent's reward; NaN where it has none, or it is not scored yet or not valid."""
         agents = self._slots.agents
         rows = [[result.reward.get(agent) for agent in agents] for result in self]
         return np.array(rows, np.float64).reshape(self._slots.alive.shape)
 
     @cached_property
     def settled(self) -> NDArray[np.bool_]:
-        """Where an agent's last action has come to its outcome, and may be learnt from.
+        """Where the outcome of an agent's last action is known, and may be learned from.
 
-        The agent is asked again, has left, or its episode is over; `earned` says what the
-        action earned, and `successor` what it led to. Where all act at once that is so after
-        every step. In games by turns it comes later, when others have moved.
+        The agent is asked again, has left, or its episode is over; `earned` is the reward of
+        the action, and `successor` the observation that it led to. Where all agents act at once
+        that is so after every step. In turn-based games it is later, when others have moved.
         """
-        moved, slots = self._moved, self._slots
+        step, slots = self._step, self._slots
         asked_again = slots.to_act & ~self.done[:, None]
-        left = moved.present & (self.terminated | self.truncated)
-        settled: NDArray[np.bool_] = moved.acted & (asked_again | left) & self.valid[:, None]
+        left = step.present & (self.terminated | self.truncated)
+        settled: NDArray[np.bool_] = step.acted & (asked_again | left) & self.valid[:, None]
         return settled
 
     @cached_property
     def earned(self) -> NDArray[np.float64]:
-        """What each agent has earned since it last acted, where it is asked again or has left.
+        """The reward of each agent since it last acted, where it is asked again or has left.
 
         NaN elsewhere, and where nothing was scored since.
         """
         agents = {agent: slot for slot, agent in enumerate(self._slots.agents)}
         earned = np.full(self._slots.alive.shape, math.nan)
         for i, result in enumerate(self):
-            told = [(need.agent_id, need.reward) for need in self._slots.needs[i]]
-            told += [(end.agent_id, end.reward) for end in _agent_ends(result)]
-            told += [] if result.end is None else result.end.rewards.items()
-            for agent, reward in told:
+            rewards = [(need.agent_id, need.reward) for need in self._slots.needs[i]]
+            rewards += [(end.agent_id, end.reward) for end in _agent_ends(result)]
+            rewards += [] if result.end is None else result.end.rewards.items()
+            for agent, reward in rewards:
                 earned[i, agents[agent]] = math.nan if reward is None else reward
         return earned
 
@@ -218,24 +218,24 @@ class AgentStepBatch(StepBatch):
         marks = np.zeros(self._slots.alive.shape, np.bool_)
         for i, result in enumerate(self):
             if result.end is not None:
-                # The flags name those who were shown or paid something; the end is for all.
+                # The flags name agents with an observation or a reward; the end is for all.
                 rest = (result.end.reason == "terminated") is (name == "terminated")
                 flags = getattr(result, name)
                 marks[i] = [flags.get(agent, rest) for agent in agents]
             else:
                 for end in _agent_ends(result):
                     marks[i, agents.index(end.agent_id)] = getattr(end, name)
-        return marks & self._moved.present
+        return marks & self._step.present
 
     @property
     def done(self) -> NDArray[np.bool_]:
-        """Where the episode is over, one bool an environment."""
+        """Where the episode is over, one bool per environment."""
         return self._mark(lambda result: result.done)
 
     @property
     def bootstrap(self) -> NDArray[np.bool_]:
         """Where the value of `successor` counts: valid, the agent took part, not terminated."""
-        return self.valid[:, None] & self._moved.present & ~self.terminated
+        return self.valid[:, None] & self._step.present & ~self.terminated
 
 
 def _agent_ends(result: StepResult[Any]) -> list[AgentEnd[Any]]:
@@ -243,12 +243,12 @@ def _agent_ends(result: StepResult[Any]) -> list[AgentEnd[Any]]:
 
 
 def _masks(slots: Slots) -> dict[str, Any]:
-    told: dict[str, dict[int, Any]] = {agent: {} for agent in slots.agents}
+    by_agent: dict[str, dict[int, Any]] = {agent: {} for agent in slots.agents}
     for i, needs in enumerate(slots.needs):
         for need in needs:
             if need.action_mask is not None:
-                told[need.agent_id][i] = need.action_mask
-    return {agent: _mask_column(masks, len(slots.needs)) for agent, masks in told.items()}
+                by_agent[need.agent_id][i] = need.action_mask
+    return {agent: _mask_column(masks, len(slots.needs)) for agent, masks in by_agent.items()}
 
 
 def _mask_column(masks: Mapping[int, Any], count: int) -> Any:

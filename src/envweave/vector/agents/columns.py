@@ -1,7 +1,7 @@
-"""Columns of several agents: for each agent its own, laid out as that agent's observations are.
+"""Columns of several agents: each agent has its own, laid out by its observations.
 
-An agent that is not there at the first reset needs a layout all the same, and one that no later
-order of arrival can change. It comes from the agent's spec; what the spec leaves open is a list.
+An agent that is not there at the first reset needs a layout too, and one that does not depend on
+when it joins. It is made from the agent's spec; what the spec leaves open is a list.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Num
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByAgent:
-    """How what several agents see makes columns, by agent.
+    """How the observations of several agents are laid out in columns, by agent.
 
-    Transports check against it, and carry each environment's dict of observations as it is.
+    Transports check against it, and pass each environment's dict of observations unchanged.
     """
 
     agents: Mapping[str, Layout]
 
     def check(self, value: Mapping[str, Any]) -> None:
-        """Refuse an observation that its agent's columns cannot take.
+        """Refuse an observation that its agent's columns cannot hold.
 
-        Who may take part at all, the session knows.
+        Which agents may take part is the session's business.
         """
         for agent, observation in value.items():
             layout = self.agents.get(agent)
@@ -50,15 +50,15 @@ class ByAgent:
 
 
 def layout_by_agent(specs: Mapping[str, Spec], shown: Sequence[Mapping[str, Any]]) -> ByAgent:
-    """Decide the columns of each agent, at the first reset.
+    """Choose the columns of each agent, at the first reset.
 
     Args:
-        specs: What each agent may be shown.
-        shown: What each environment shows, by agent.
+        specs: The observation spec of each agent.
+        shown: The observations of each environment, by agent.
 
     Raises:
-        BadReturnError: An environment shows an agent something else than the one before did;
-            both are named.
+        BadReturnError: An agent's observation is of another kind than in the environments
+            before; environment and agent are named.
     """
     seen: dict[str, Layout] = {}
     for i, observations in enumerate(shown):
@@ -78,11 +78,11 @@ def layout_by_agent(specs: Mapping[str, Spec], shown: Sequence[Mapping[str, Any]
 
 
 def _declared(spec: Spec, twin: Layout | None) -> Layout:
-    """Return the columns that a spec alone decides; a list where it does not.
+    """Return the columns that a spec alone determines; a list where it does not.
 
     Args:
-        spec: What may be shown.
-        twin: The columns of another agent with the same spec, whose dtypes are taken over.
+        spec: The observation spec.
+        twin: The columns of another agent with the same spec, whose dtypes are reused.
     """
     if isinstance(spec, DataclassSpec | PydanticSpec):
         return Fields(_each(shown_fields(spec), twin), operator.attrgetter, spec.cls)
@@ -116,7 +116,7 @@ def _number_type(spec: Spec) -> type[np.generic] | None:
 
 
 def blank(layout: Layout, count: int) -> Columns:
-    """Return columns for rows where nobody sees anything: zeros, and `None` in lists."""
+    """Return columns for rows without an observation: zeros, and `None` in lists."""
     if isinstance(layout, Fields):
         return {name: blank(column, count) for name, column in layout.columns.items()}
     if isinstance(layout, Numbers):

@@ -1,4 +1,4 @@
-"""Where the agents of many environments stand: who is in, who is asked, and what each sees."""
+"""The status of the agents of many environments: who takes part, who is asked, who saw what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envweave.codec import AgentsSpec
 from envweave.types import AgentEnd, ResetResult, StepResult
-from envweave.vector.agents.batch import AgentStepBatch, Moved, Needs, Slots
+from envweave.vector.agents.batch import AgentStep, AgentStepBatch, Needs, Slots
 from envweave.vector.agents.columns import ByAgent, blank, layout_by_agent, put, take
 from envweave.vector.batch import StepBatch
 from envweave.vector.columns import Columns
@@ -18,10 +18,10 @@ from envweave.vector.columns import Columns
 
 @final
 class AgentRows:
-    """The books of a vector with several agents, made up from its environments' results.
+    """The agents of a vector's rows, tracked through its environments' results.
 
     Attributes:
-        agents: All that may ever take part; their order is that of the slots.
+        agents: All agents that may ever take part, in the order of the slots.
     """
 
     def __init__(self, agents: tuple[str, ...], num_envs: int) -> None:
@@ -38,7 +38,7 @@ class AgentRows:
         self._needs: list[Needs] = [()] * num_envs
 
     def fix(self, spec: AgentsSpec, shown: Sequence[Mapping[str, Any]]) -> ByAgent:
-        """Fix the columns by what the first reset of all has shown."""
+        """Fix the columns, from the observations of the first reset of all."""
         layout = layout_by_agent({agent: spec[agent] for agent in self.agents}, shown)
         self._layouts = layout.agents
         count = len(self._everyone)
@@ -46,11 +46,11 @@ class AgentRows:
         return layout
 
     def asked(self, ids: Sequence[int]) -> NDArray[np.bool_]:
-        """Return whom these environments ask, by row and slot."""
+        """Return which agents these environments ask, by row and slot."""
         return self._to_act[list(ids)]
 
     def restart(self, began: Mapping[int, ResetResult[Any]]) -> None:
-        """Book the first observations of new episodes."""
+        """Record the first observations of new episodes."""
         if not began or not self._layouts:
             return
         ids, results = list(began), list(began.values())
@@ -60,13 +60,13 @@ class AgentRows:
         self._store(ids, current, seen, np.zeros_like(seen), [result.needs for result in results])
 
     def slots(self, idle: Collection[int]) -> Slots:
-        """Return where all stand; where no episode is running, nobody takes part."""
+        """Return the status of all; where no episode is running, no agent takes part."""
         live = np.array([i not in idle for i in self._everyone], np.bool_)[:, None]
         needs = [() if i in idle else self._needs[i] for i in self._everyone]
         return Slots(self.agents, self._current, self._alive & live, self._to_act & live, needs)
 
-    def book(self, batch: StepBatch) -> AgentStepBatch:
-        """Book one step of some environments, and return it as columns."""
+    def record(self, batch: StepBatch) -> AgentStepBatch:
+        """Record one step of some environments, and return it as columns."""
         ids, results = batch.ids.tolist(), list(batch)
         before = self._alive[ids]
         acted = self._acted[ids] | self._to_act[ids]
@@ -84,19 +84,19 @@ class AgentRows:
             elif result.events:
                 gone = [e.agent_id for e in result.events if isinstance(e, AgentEnd)]
                 alive[i, [self._slot[agent] for agent in gone]] = False
-        moved = Moved(successor, present, acted)
+        step = AgentStep(successor, present, acted)
         current = self._renewed(successor, results, alive)
         needs = [result.needs for result in results]
         done = np.array([result.done for result in results], np.bool_)
         slots = self._store(ids, current, alive, acted & ~done[:, None], needs)
-        return AgentStepBatch(batch, slots, moved)
+        return AgentStepBatch(batch, slots, step)
 
     def _filled(
         self, agent: str, shown: Sequence[Mapping[str, Any]], seen: NDArray[np.bool_]
     ) -> Columns:
-        """Return one agent's columns, blank where it is shown nothing; mark where it is."""
-        nobody = np.zeros(len(shown), np.bool_)
-        return self._seen(agent, None, shown, seen, nobody)
+        """Return one agent's columns, blank without an observation; set `seen` where it has one."""
+        before = np.zeros(len(shown), np.bool_)
+        return self._seen(agent, None, shown, seen, before)
 
     def _seen(
         self,
@@ -106,14 +106,14 @@ class AgentRows:
         seen: NDArray[np.bool_],
         before: NDArray[np.bool_],
     ) -> Columns:
-        """Return one agent's columns: what it is shown, else what it saw, else blank.
+        """Return one agent's columns: its new observation, else its last one, else blank.
 
         Args:
             agent: Whose columns.
-            ids: Which environments the rows are of, if any of them showed something before.
-            shown: What each environment shows, by agent.
-            seen: Marked where the agent is shown something.
-            before: Where it took part.
+            ids: The environment of each row, if any of them has earlier observations.
+            shown: The observations of each environment, by agent.
+            seen: Set where the agent has a new observation.
+            before: Where it took part before.
         """
         layout = self._layouts[agent]
         rows = [i for i, observations in enumerate(shown) if agent in observations]
@@ -135,7 +135,7 @@ class AgentRows:
         results: Sequence[StepResult[Any]],
         alive: NDArray[np.bool_],
     ) -> dict[str, Columns]:
-        """Return what to act on: other rows than `successor` where a new episode has begun."""
+        """Return what to act on: `successor`, with other rows where a new episode has begun."""
         fresh = [i for i, result in enumerate(results) if result.ready is not None]
         if not fresh:
             return successor
@@ -157,7 +157,7 @@ class AgentRows:
         acted: NDArray[np.bool_],
         needs: Sequence[Needs],
     ) -> Slots:
-        """Book where some environments stand now, and return it."""
+        """Record the status of some environments, and return it."""
         to_act = np.zeros_like(alive)
         asked = [(i, self._slot[n.agent_id]) for i, row in enumerate(needs) for n in row]
         if asked:

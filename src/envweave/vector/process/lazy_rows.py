@@ -1,4 +1,4 @@
-"""Observations that are made of columns again, when somebody looks at one."""
+"""Observations that are rebuilt from columns when they are accessed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from envweave.types import Observation
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
 
 _PLAIN = {np.dtype(np.bool_), np.dtype(np.int64), np.dtype(np.float64)}
-"""Columns of these hold Python's own numbers."""
+"""Columns of these dtypes hold Python's own numbers."""
 
 
 def is_rebuildable(layout: Layout) -> bool:
-    """Whether the columns hold all there is to an observation of exactly this kind."""
+    """Whether the columns hold everything of an observation of exactly this kind."""
     if not isinstance(layout, Fields):
         return True
     if layout.kind is not dict:
@@ -30,7 +30,7 @@ def is_rebuildable(layout: Layout) -> bool:
 
 
 def is_rebuilt(layout: Layout, observation: Any, reward: float, info: Any) -> bool:
-    """Whether an observation would come back just as it is, from columns, reward and info."""
+    """Whether an observation can be rebuilt exactly from columns, reward and info."""
     if isinstance(observation, Observation) and not (
         observation.reward == reward
         and observation.done is False
@@ -56,7 +56,7 @@ class RebuiltRows(Sequence[Any]):
     """The observations of a batch by row.
 
     Attributes:
-        whole: Those that the columns do not hold all of.
+        whole: Those that the columns hold only in part.
     """
 
     def __init__(

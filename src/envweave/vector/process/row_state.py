@@ -1,4 +1,4 @@
-"""What the trainer knows of rows that run elsewhere."""
+"""The caller's view of rows that run in other processes, and of their steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envweave.types import (
     StepResult,
     ToolCallRequest,
 )
-from envweave.vector.batch import Standing, StepBatch, Tick, tick_of
+from envweave.vector.batch import RowStatus, StepBatch, Tick, tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers, replaced
 from envweave.vector.process.lazy_rows import RebuiltRows
 from envweave.vector.process.shared_columns import SharedColumns
@@ -35,11 +35,11 @@ class MergedRows(NamedTuple):
 
     Attributes:
         rows: Which rows, in order.
-        columns: What they show; views of shared memory, until they are stepped again.
-        rewards: What they earned.
-        special: The results of those that were no ordinary step, by row.
+        columns: Their observations; views of shared memory, until they are stepped again.
+        rewards: Their rewards.
+        special: The results of those whose step was not an ordinary one, by row.
         infos: The infos of the others, by row.
-        whole: What the columns do not hold all of, by row.
+        whole: Observations that the columns hold only in part, by row.
     """
 
     rows: Sequence[int]
@@ -50,20 +50,22 @@ class MergedRows(NamedTuple):
     whole: Mapping[int, Any]
 
 
-def from_worker(rows: Sequence[int], shared: SharedColumns, rest: StepExtras | None) -> MergedRows:
+def from_worker(
+    rows: Sequence[int], shared: SharedColumns, extras: StepExtras | None
+) -> MergedRows:
     """Return the step that a worker has written to the shared columns."""
-    rest = _NOTHING if rest is None else rest
+    extras = _NOTHING if extras is None else extras
     chosen: Any = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
     rewards: list[float] = shared.rewards[chosen].tolist()
-    if len(rest.special) == len(rows):
-        columns = shared.layout.gather([rest.special[row].observation for row in rows])
+    if len(extras.special) == len(rows):
+        columns = shared.layout.gather([extras.special[row].observation for row in rows])
     else:
-        columns = _read(shared.layout, chosen, iter(shared.leaves), iter(rest.lists))
-    return MergedRows(rows, columns, rewards, rest.special, rest.infos, rest.whole)
+        columns = _read(shared.layout, chosen, iter(shared.leaves), iter(extras.lists))
+    return MergedRows(rows, columns, rewards, extras.special, extras.infos, extras.whole)
 
 
 def from_caller(batch: StepBatch) -> MergedRows:
-    """Return the step of the caller's own share."""
+    """Return the step of the rows that the caller's own thread steps."""
     tick = tick_of(batch)
     ids = tick.ids
     whole: dict[int, Any] = {}
@@ -80,13 +82,13 @@ def from_caller(batch: StepBatch) -> MergedRows:
 
 
 def from_results(results: Mapping[int, StepResult[Any]], layout: Layout) -> MergedRows:
-    """Return a step of rows whose results are there one by one."""
+    """Return a step of rows from their results."""
     columns = layout.gather([result.observation for result in results.values()])
     return MergedRows(list(results), columns, [0.0] * len(results), results, {}, {})
 
 
 def gather(layout: Layout, parts: Sequence[MergedRows]) -> MergedRows:
-    """Return one step of all the rows, whose columns nobody else writes to."""
+    """Return one step of all the rows, with columns of its own."""
     columns = _joined(layout, [part.columns for part in parts])
     if len(parts) == 1:
         return parts[0]._replace(columns=columns)
@@ -145,7 +147,7 @@ def _joined(layout: Layout, parts: list[Columns]) -> Columns:
 
 @final
 class RowState:
-    """Where every row stands: what it showed last, in which episode, at which step.
+    """The status of every row: its last observation, its episode and its step.
 
     Batches refer to the lists, so these are copied before they are written to.
     """
@@ -155,15 +157,15 @@ class RowState:
         self._everyone = list(range(num_envs))
         self._several_agents = several_agents
         self.layout: Layout = Listed()
-        self.columns: Columns = None  # what to act on next; nobody writes to it
-        self.live: set[int] = set()  # whose episode is running
+        self.columns: Columns = None  # what to act on next; read-only
+        self.live: set[int] = set()  # the rows whose episode is running
         self._steps = np.zeros(num_envs, np.int64)  # of each episode, less the clock
         self._clock = 0
         self._episodes: list[str | None] = [None] * num_envs
         self._tasks: list[str | None] = [None] * num_envs
         self._rewards: Sequence[float] | NDArray[np.float64] = [math.nan] * num_envs
         self._infos: dict[int, dict[str, Any]] = {}
-        self._shown: dict[int, Any] = {}  # the last observations that came as objects
+        self._shown: dict[int, Any] = {}  # the last observations that were received as objects
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the columns."""
@@ -171,7 +173,7 @@ class RowState:
         self.columns = layout.gather(observations)
 
     def start(self, began: Mapping[int, ResetResult[Any] | AutoResetReady[Any]]) -> None:
-        """Book the first observations of new episodes."""
+        """Record the first observations of new episodes."""
         if not began:
             return
         self._steps = self._steps.copy()
@@ -191,15 +193,15 @@ class RowState:
             self.columns = replaced(self.columns, shown, self.layout)
 
     def last(self, row: int) -> Any:
-        """Return what a row showed last, as its environment gave it."""
+        """Return a row's last observation, as its environment returned it."""
         if row in self._shown:
             return snapshot(self._shown[row])
         rows = RebuiltRows(self.layout, self.columns, self._rewards, self._infos, {})
         return snapshot(rows[row])
 
-    def standing(self, row: int) -> Standing:
-        """Return where a row stands."""
-        return Standing(self.last(row), self._step(row), self._episodes[row], self._tasks[row])
+    def row_status(self, row: int) -> RowStatus:
+        """Return the status of a row."""
+        return RowStatus(self.last(row), self._step(row), self._episodes[row], self._tasks[row])
 
     def _step(self, row: int) -> int:
         return int(self._steps[row]) + self._clock
@@ -225,7 +227,7 @@ class RowState:
         return refused_row(error, last, asked, waiting, about, several_agents=False)
 
     def plain_batch(self, successor: Columns, rewards: NDArray[np.float64]) -> StepBatch:
-        """Book a step of all rows that columns hold all of, and return it as a batch."""
+        """Record a step of all rows that the columns hold completely, and return it as a batch."""
         self._clock += 1
         self.columns, self._rewards = successor, rewards
         self._infos, self._shown = {}, {}
@@ -253,15 +255,15 @@ class RowState:
         infos: Mapping[int, dict[str, Any]],
         whole: Mapping[int, Any],
     ) -> StepBatch:
-        """Book a step of some rows, and return it as a batch.
+        """Record a step of some rows, and return it as a batch.
 
         Args:
             rows: Which rows, in the batch's order.
-            successor: The columns of what they show, in that order.
-            rewards: What they earned, in that order.
-            special: The results of those that were no ordinary step, by row.
+            successor: The columns of their observations, in that order.
+            rewards: Their rewards, in that order.
+            special: The results of those whose step was not an ordinary one, by row.
             infos: The infos of the others, by row.
-            whole: What the columns do not hold all of, by row.
+            whole: Observations that the columns hold only in part, by row.
         """
         is_all = list(rows) == self._everyone
         place = {row: k for k, row in enumerate(rows)} if not is_all else None
@@ -290,7 +292,7 @@ class RowState:
             tasks if is_all else [tasks[row] for row in rows],
             self._clock,
         )
-        self._look(rows, successor, rewards, infos, whole, is_all=is_all)
+        self._store(rows, successor, rewards, infos, whole, is_all=is_all)
         self._shown |= {row: result.observation for row, result in special.items()}
         self._infos |= {row: one.info for row, one in special.items() if not self._several_agents}
         self.live.difference_update(row for row, result in special.items() if result.done)
@@ -298,7 +300,7 @@ class RowState:
         current = self.columns if is_all else chosen_rows(self.columns, chosen)
         return StepBatch(tick, current)
 
-    def _look(
+    def _store(
         self,
         rows: Sequence[int],
         successor: Columns,
@@ -308,7 +310,7 @@ class RowState:
         *,
         is_all: bool,
     ) -> None:
-        """Keep what rows show now."""
+        """Keep the observations, rewards and infos of rows."""
         if is_all:
             self.columns, self._rewards = successor, rewards
             self._infos, self._shown = dict(infos), dict(whole)
@@ -325,7 +327,7 @@ class RowState:
 
 
 def _written(columns: Columns, rows: Sequence[int], values: Columns) -> Columns:
-    """Return a copy of columns with those of some rows in their places."""
+    """Return a copy of columns with other values in some rows."""
     if isinstance(columns, dict):
         return {name: _written(column, rows, values[name]) for name, column in columns.items()}
     changed = columns.copy()

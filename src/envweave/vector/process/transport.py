@@ -23,8 +23,8 @@ from envweave.lifetime import CloseGuard
 from envweave.session import Session
 from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
-from envweave.vector.arguments import Wanted
-from envweave.vector.batch import Standing, Tick, tick_of
+from envweave.vector.arguments import ResetKwargs
+from envweave.vector.batch import RowStatus, Tick, tick_of
 from envweave.vector.columns import Arrays, Columns, Layout, LayoutMismatchError
 from envweave.vector.process.row_state import (
     MergedRows,
@@ -38,7 +38,7 @@ from envweave.vector.process.shared_columns import SharedColumns, action_layout
 from envweave.vector.process.worker_pool import FinishedStep, WorkerPool
 from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo
-from envweave.workers.pickling import check_actions, pack, refusing_unpicklable, specs_in
+from envweave.workers.pickling import check_actions, specs_in, unpicklable_action
 from envweave.workers.shared_memory import SharedMemory
 
 
@@ -93,7 +93,7 @@ class ProcessTransport:
         return self._rows.columns
 
     @property
-    def owed(self) -> set[int]:
+    def receivable(self) -> set[int]:
         """The rows whose step was sent for, and can still be received."""
         return self._pool.recover() | set(self._sent)
 
@@ -114,36 +114,36 @@ class ProcessTransport:
             except WorkerLostError as loss:
                 self._pool.lose(shard, loss)
 
-    def check_reset(self, wanted: Wanted) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
         refusals: dict[int, EnvWeaveError] = {}
-        for row, keywords in wanted.items():
+        for row, keywords in resets.items():
             if self._local is not None and row < self._num_local:
                 try:
                     self._local.sessions[row].check_reset(**keywords)
                 except EnvWeaveError as error:
                     refusals[row] = error
-        for shard, part in self._pool.by_shard(wanted):
+        for shard, part in self._pool.by_shard(resets):
             refusals |= self._pool.call(shard, "check", part)
         if refusals:
             row = min(refusals)
             raise type(refusals[row])(f"Environment {row}: {refusals[row]}")
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these rows; a failure takes the place of its result."""
-        self._rows.live.difference_update(wanted)
-        outcomes = self._pool.reset(wanted)
-        local = {row: kwargs for row, kwargs in wanted.items() if row < self._num_local}
+        self._rows.live.difference_update(resets)
+        outcomes = self._pool.reset(resets)
+        local = {row: kwargs for row, kwargs in resets.items() if row < self._num_local}
         if local and self._local is not None:
             outcomes |= self._local.reset(local)
         began = {row: start for row, start in outcomes.items() if isinstance(start, ResetResult)}
         self._rows.start(began)
         self._note_open_calls(began)
-        return {row: outcomes[row] for row in wanted}
+        return {row: outcomes[row] for row in resets}
 
-    def standing(self, ids: Sequence[int]) -> list[Standing]:
+    def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return the standing of these environments."""
-        return [self._rows.standing(row) for row in ids]
+        return [self._rows.row_status(row) for row in ids]
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
@@ -155,7 +155,7 @@ class ProcessTransport:
     # Actions
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as the authors' `step`s want them, or refuse; nothing changes."""
+        """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         admitted = self._admit(ids, actions)
         if self._may_be_unpicklable:
             self._pack(admitted)
@@ -166,9 +166,12 @@ class ProcessTransport:
         if len(actions) != self._rows.num_envs:
             check_actions(actions)
             return
-        with refusing_unpicklable():
-            pack(actions[: self._num_local])
+        if self._num_local:
+            check_actions(actions[: self._num_local])
+        try:
             self._packed = actions, self._pool.pack_actions(actions)
+        except Exception as error:
+            raise unpicklable_action(error) from error
 
     def _admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         if not self._open_calls and not self._several and self._read_all is not None:

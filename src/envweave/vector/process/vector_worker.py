@@ -12,7 +12,7 @@ from envweave.session import Session
 from envweave.session.episode_tracker import with_autoreset
 from envweave.types import ResetResult, State, StepResult
 from envweave.vector import BatchTransport, StepBatch
-from envweave.vector.arguments import Wanted
+from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Layout
 from envweave.vector.process.lazy_rows import is_rebuildable, is_rebuilt
@@ -114,9 +114,9 @@ class VectorWorker:
             args = (*args, SharedMemory(channel.receive_fd()))
         return getattr(self, f"_{name}")(*args)
 
-    def _check(self, wanted: Wanted) -> dict[int, EnvWeaveError]:
+    def _check(self, resets: ResetKwargs) -> dict[int, EnvWeaveError]:
         refusals: dict[int, EnvWeaveError] = {}
-        for row, keywords in wanted.items():
+        for row, keywords in resets.items():
             try:
                 self._session(row).check_reset(**keywords)
             except EnvWeaveError as error:
@@ -127,10 +127,10 @@ class VectorWorker:
         for row, position in positions.items():
             self._session(row).resume_from(position)
 
-    def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> ResetOutcomes:
+    def _reset(self, resets: ResetKwargs, positions: Mapping[int, Any]) -> ResetOutcomes:
         self._go_on_from(positions)
         first = self._rows.start
-        came = self._transport.reset({row - first: one for row, one in wanted.items()})
+        came = self._transport.reset({row - first: one for row, one in resets.items()})
         outcomes = {i + first: outcome for i, outcome in came.items()}
         return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
 

@@ -13,7 +13,7 @@ from envweave.lifetime import OwnerProcess
 from envweave.session.episode_tracker import advance_seed, with_autoreset
 from envweave.session.episodes import Position
 from envweave.types import EpisodeEnd, ResetResult, State
-from envweave.vector.arguments import Wanted
+from envweave.vector.arguments import ResetKwargs
 from envweave.vector.columns import Layout
 from envweave.vector.process.row_state import MergedRows, RowState, from_results, from_worker
 from envweave.vector.process.shared_columns import SharedColumns
@@ -101,7 +101,7 @@ class WorkerShard:
         worker.send("share", layout, self._shared.acts, count, fill, fd=self._memory.fd)
         worker.reply(timeout_s=self._timeout_s)
 
-    def respawn(self, wanted: Wanted, notify: Callable[[], None]) -> None:
+    def respawn(self, resets: ResetKwargs, notify: Callable[[], None]) -> None:
         """Start a new worker, in a thread, that continues where the last one was lost.
 
         It begins with these resets. `fresh` holds their outcomes when `notify` is called.
@@ -109,7 +109,7 @@ class WorkerShard:
 
         def run() -> None:
             try:
-                self.fresh |= self._respawn(wanted)
+                self.fresh |= self._respawn(resets)
             finally:
                 self._respawning = None
                 notify()
@@ -117,11 +117,11 @@ class WorkerShard:
         self._respawning = threading.Thread(target=run, name="envweave-respawn", daemon=True)
         self._respawning.start()
 
-    def _respawn(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def _respawn(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         failure = ""
         for _ in range(ATTEMPTS):
             try:
-                return self._start_over(wanted)
+                return self._start_over(resets)
             except Exception as error:  # noqa: BLE001 - raised where the outcome is awaited
                 if self.worker is not None:
                     self.worker.process.end()
@@ -131,14 +131,14 @@ class WorkerShard:
                 if not isinstance(error, WorkerLostError) or error.offender is not None:
                     break  # it would fail again
         message = f"a new worker process could not take over: {failure}"
-        return {row: EnvironmentLostError(message) for row in wanted}
+        return {row: EnvironmentLostError(message) for row in resets}
 
-    def _start_over(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def _start_over(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         self.launch()
         self.await_ready()
         self._unreported.clear()  # they were lost with the last worker
         self.call("resume_from", self._positions)
-        outcomes = self._reset(wanted) if wanted else {}
+        outcomes = self._reset(resets) if resets else {}
         if self._shared is not None:
             begun = {row for row, start in outcomes.items() if isinstance(start, ResetResult)}
             self._send_shared({row: self._fill(row) for row in self.rows if row not in begun})
@@ -155,10 +155,10 @@ class WorkerShard:
             respawning.join(0.2)  # a Ctrl-C that comes just before a wait does not end it
         return self.worker is not None
 
-    def respawned(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def respawned(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Return the outcomes of the resets that a new worker began with."""
         self.await_respawn()
-        return {row: self.take_fresh(row) for row in wanted}
+        return {row: self.take_fresh(row) for row in resets}
 
     def take_fresh(self, row: int) -> Any:
         """Return the outcome of the reset that a new worker began a row with, to report it."""
@@ -178,43 +178,43 @@ class WorkerShard:
         worker.send(*message, timeout_s=self._timeout_s)
         return worker.reply(*message, timeout_s=self._timeout_s)
 
-    def _reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def _reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these rows, without reporting it yet."""
-        self.send_reset(wanted)
-        reply = self._receive_reset(wanted)
+        self.send_reset(resets)
+        reply = self._receive_reset(resets)
         self._unreported |= reply.positions
         return reply.outcomes
 
-    def send_reset(self, wanted: Wanted) -> None:
+    def send_reset(self, resets: ResetKwargs) -> None:
         """Have the worker begin an episode in each of these rows.
 
         Raises:
             WorkerLostError: The worker is gone.
         """
         # A row whose new episode was never reported goes back to where the caller stands.
-        back = {row: self._positions[row] for row in wanted if row in self._unreported}
-        self._message = "reset", wanted, back
+        back = {row: self._positions[row] for row in resets if row in self._unreported}
+        self._message = "reset", resets, back
         self._worker().send(*self._message, timeout_s=self._timeout_s)
 
-    def receive_reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def receive_reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Return the outcomes of a reset that was sent.
 
         Raises:
             WorkerLostError: The worker is gone.
         """
-        reply = self._receive_reset(wanted)
+        reply = self._receive_reset(resets)
         self._positions |= reply.positions
-        for row in wanted:
+        for row in resets:
             self._unreported.pop(row, None)
         return reply.outcomes
 
-    def _receive_reset(self, wanted: Wanted) -> ResetOutcomes:
+    def _receive_reset(self, resets: ResetKwargs) -> ResetOutcomes:
         try:
             reply: ResetOutcomes = self._reply()
         except WorkerLostError as loss:
             late = loss.offender
-            if late in wanted and late in self._positions:
-                seed = wanted[late].get("seed")
+            if late in resets and late in self._positions:
+                seed = resets[late].get("seed")
                 self._positions[late] = advance_seed(self._positions[late], seed)
             raise
         return reply
@@ -415,11 +415,11 @@ class WorkerPool:
             self._respawn(shard, {})
             shard.await_respawn()
 
-    def reset(self, wanted: Wanted) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these rows; a failure takes the place of its result."""
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
         pending = []
-        for shard, part in self.by_shard(wanted):
+        for shard, part in self.by_shard(resets):
             self._check_alive(shard)
             has_worker = shard.await_respawn()
             for row in part:
@@ -464,7 +464,7 @@ class WorkerPool:
         raise StateFailedError(f"Environments {_span(shard.rows)}: {cause}.")
 
     def _lost_in_reset(
-        self, shard: WorkerShard, part: Wanted, loss: WorkerLostError
+        self, shard: WorkerShard, part: ResetKwargs, loss: WorkerLostError
     ) -> dict[int, Exception]:
         self.lose(shard, loss)
         failure = f"The environment was lost while it was reset: {loss}."
@@ -620,8 +620,8 @@ class WorkerPool:
         if self._autoreset and not self._is_closed:
             self._respawn(shard, {row: {} for row in shard.ends})
 
-    def _respawn(self, shard: WorkerShard, wanted: Wanted) -> None:
-        shard.respawn(wanted, self._event.notify)
+    def _respawn(self, shard: WorkerShard, resets: ResetKwargs) -> None:
+        shard.respawn(resets, self._event.notify)
 
     def recover(self) -> set[int]:
         """After an interrupt, return the rows whose step can still be received."""
