@@ -1,4 +1,4 @@
-"""`pkg://module:attribute`: a class or function that can be imported."""
+"""The schemes `local`, `pkg`, `http`, `https`, `unix`, `docker` and `openenv`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe at an import path; importing waits until it is made."""
+    """Return the recipe at an import path; it is imported only when an environment is made."""
     module, _, attribute = rest.partition(":")
     if not module or not attribute:
         raise EnvIdError(f"'pkg://{rest}' names no environment. Use 'pkg://module:attribute'.")
@@ -19,15 +19,15 @@ def resolve_pkg(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a r
 
 
 def resolve_local(rest: str, registry: Registry) -> EnvSpec:
-    """Return the recipe that was registered under this name."""
+    """Return the recipe registered under this name."""
     return registry.get(rest, announced=False)
 
 
 def resolve_http(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return what stands for the environments of a server.
+    """Return the recipe of a server's environments.
 
     Raises:
-        EnvIdError: It is no URL of a server.
+        EnvIdError: It is not the URL of a server.
     """
     return _spec(f"http://{rest}")
 
@@ -48,16 +48,16 @@ def _spec(url: str) -> EnvSpec:
         url,
         partial(_refuse, url),
         backend="http",
-        description=f"What the server at {address.url} runs",
+        description=f"The environment of the server at {address.url}",
     )
 
 
 def _refuse(url: str, **_: object) -> None:
-    raise OptionError(f"{url!r} is made by its server, and cannot be made here.")
+    raise OptionError(f"{url!r} runs at its server, and cannot be made in this process.")
 
 
 def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return what stands for the environments of an image.
+    """Return the recipe of an image's environments.
 
     Raises:
         EnvIdError: It names no image.
@@ -71,30 +71,32 @@ def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - 
         f"docker://{image}",
         partial(_refuse_image, image),
         backend="docker_http",
-        description=f"What a container of {image} runs",
+        description=f"The environment of the image {image}",
     )
 
 
 def _refuse_image(image: str, **_: object) -> None:
-    raise OptionError(f"'docker://{image}' is made in a container, and cannot be made here.")
+    raise OptionError(
+        f"'docker://{image}' runs in a container, and cannot be made in this process."
+    )
 
 
 def resolve_openenv(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
     """Return the recipe of an OpenEnv server's environments.
 
     Raises:
-        EnvIdError: It is no address of a server.
+        EnvIdError: It is not the address of a server.
     """
     url = rest if "://" in rest else f"http://{rest}"
     address = parse_address(url)
     if address.socket_path is not None:
         raise EnvIdError(
-            f"'openenv://{rest}' is no address of an OpenEnv server. Use 'openenv://host:port', or "
-            "'openenv://https://host'."
+            f"'openenv://{rest}' is not the address of an OpenEnv server. Use "
+            "'openenv://host:port', or 'openenv://https://host'."
         )
     return EnvSpec(
         f"openenv://{rest}",
         OpenEnvServer(url),
-        description=f"What the OpenEnv server at {address.url} runs",
+        description=f"The environment of the OpenEnv server at {address.url}",
         takes_token=True,
     )

@@ -12,7 +12,7 @@ from envweave.registry import EnvSpec, Registry
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
-    """Return the recipe of an installed module; looking for it waits until it is made.
+    """Return the recipe of an installed module; it is looked up only when one is made.
 
     Raises:
         EnvIdError: It is not the name of a module.
@@ -37,7 +37,7 @@ def make_environment(module: str, **keywords: Any) -> Environment:
     Raises:
         EnvNotFoundError: There is no such module.
     """
-    # Not when it is resolved: with `venv=`, another Python has it.
+    # Not when it is resolved: with `venv=`, another Python has the module.
     if importlib.util.find_spec(module.partition(".")[0]) is None:
         raise EnvNotFoundError(
             f"'verifiers://{module}': no module {module!r} is installed. Install the package that "

@@ -49,7 +49,7 @@ class WorkerRuntime:
     def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> None:
         if isinstance(spec.factory, ReadyMade):
             raise OptionError(
-                f"workers={options.workers} cannot be honoured: {spec.id!r} is one object, which "
+                f"workers={options.workers} cannot be honored: {spec.id!r} is one object, which "
                 "no other process can have. Serve its class, or a function that makes one."
             )
         self._spec = spec
