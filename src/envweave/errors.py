@@ -2,15 +2,15 @@
 
     EnvWeaveError
     ├── RegistryError           an ID, a definition or a plug-in
-    │   ├── EnvNotFoundError        (LookupError)   nobody answers to this ID
+    │   ├── EnvNotFoundError        (LookupError)   no environment has this ID
     │   ├── EnvIdError              (ValueError)    the ID itself is malformed
     │   ├── AlreadyRegisteredError  (ValueError)    the ID is taken
-    │   ├── DefinitionError         (TypeError)     what the ID names is no environment
+    │   ├── DefinitionError         (TypeError)     the ID does not name an environment
     │   └── PluginError             (ImportError)   what the ID names cannot be imported
     │       └── InstallError                        a package that it needs is missing
     ├── BackendNotFoundError        (LookupError)   no backend has this name
     ├── MissingExtraError           (ImportError)   an optional dependency is missing
-    ├── OptionError                 (ValueError)    an option nobody knows or can honour
+    ├── OptionError                 (ValueError)    an option that is unknown or cannot be honored
     ├── CallOrderError              (RuntimeError)  the right call at the wrong time
     │   ├── ResetNeededError                        no episode is running
     │   ├── ToolCallOpenError                       a tool call waits for its answer
@@ -18,30 +18,30 @@
     │   └── ClosedError                             the environment is closed
     ├── SpecError                   (ValueError)    a value that does not fit its spec
     │   └── ActionError                             an action that was refused
-    ├── SeedError                   (ValueError)    a seed that cannot be honoured
-    ├── TaskError                   (ValueError)    a task that cannot be had
-    ├── RolloutFailedError          (RuntimeError)  episodes failed, and not by the agent
-    ├── DeadlineError               (TimeoutError)  a call took longer than it may
-    ├── StartupError                (RuntimeError)  a place to run in could not be started
+    ├── SeedError                   (ValueError)    a seed that cannot be honored
+    ├── TaskError                   (ValueError)    a task that is unknown or not taken
+    ├── RolloutFailedError          (RuntimeError)  episodes failed, through no fault of the agent
+    ├── DeadlineError               (TimeoutError)  a call took longer than allowed
+    ├── StartupError                (RuntimeError)  a server could not be started
     ├── WireError                   (ValueError)    a message that cannot be read
-    ├── ServerError                 (RuntimeError)  the other end of a connection
-    │   ├── ConnectionLostError     (ConnectionError)   nobody answers there
+    ├── ServerError                 (RuntimeError)  a failure at the other end of a connection
+    │   ├── ConnectionLostError     (ConnectionError)   no server answers there
     │   ├── AccessError             (PermissionError)   it refuses this caller
     │   ├── CapacityError                           it has no room
-    │   └── SessionGoneError        (LookupError)   it has no such session, or not any more
-    ├── SandboxError                (RuntimeError)  code, and the walls around it
+    │   └── SessionGoneError        (LookupError)   it has no such session, or no longer
+    ├── SandboxError                (RuntimeError)  sandboxed code, and the walls around it
     │   ├── IsolationError          (OSError)       this machine cannot put up the walls
-    │   ├── SessionLostError                        a session is gone, and not by its code
-    │   ├── SessionEndedError                       a session is gone by its own code
+    │   ├── SessionLostError                        a session is gone, but its code did not cause it
+    │   ├── SessionEndedError                       a session was ended by its own code
     │   ├── BranchError                             a session that cannot be copied
-    │   ├── NameNotFoundError       (LookupError)   a variable that a session has not got
-    │   ├── WorkFileError           (OSError)       a file of a session that cannot be had
+    │   ├── NameNotFoundError       (LookupError)   a session has no such variable
+    │   ├── WorkFileError           (OSError)       a file of a session cannot be read or written
     │   └── PlainDataError          (TypeError)     a value that cannot cross the walls
     └── EnvironmentFailure          (RuntimeError)  the environment's own code failed
         ├── ResetFailedError                        in `reset`
         │   └── EnvironmentLostError                    the place where it ran is gone
         ├── StateFailedError                        in `state`
-        └── BadReturnError          (TypeError)     it returned what no environment may
+        └── BadReturnError          (TypeError)     it returned something invalid
 
 Constructors take the message alone, so every error survives pickling.
 """
@@ -59,7 +59,7 @@ class EnvWeaveError(Exception):
 
 
 class RegistryError(EnvWeaveError):
-    """An ID, or what stands behind it, is at fault."""
+    """An ID, or what it names, is at fault."""
 
 
 class EnvNotFoundError(RegistryError, LookupError):
@@ -87,7 +87,7 @@ class DefinitionError(RegistryError, TypeError):
 
 
 class PluginError(RegistryError, ImportError):
-    """What an ID, a scheme or a backend points at cannot be imported."""
+    """The target of an ID, a scheme or a backend cannot be imported."""
 
 
 class InstallError(PluginError):
@@ -108,7 +108,7 @@ class MissingExtraError(EnvWeaveError, ImportError):
 
 
 class OptionError(EnvWeaveError, ValueError):
-    """An option that nobody knows, or that this backend cannot honour."""
+    """An option is unknown, or this backend cannot honor it."""
 
 
 class CallOrderError(EnvWeaveError, RuntimeError):
@@ -136,11 +136,11 @@ class SpecError(EnvWeaveError, ValueError):
 
 
 class ActionError(SpecError):
-    """An action was refused. Nothing was stepped, and the episode is unharmed."""
+    """An action was refused. No step was taken, and the episode is unharmed."""
 
 
 class SeedError(EnvWeaveError, ValueError):
-    """A seed cannot be honoured, so it is refused rather than dropped."""
+    """A seed cannot be honored, so it is refused rather than dropped."""
 
 
 class TaskError(EnvWeaveError, ValueError):
@@ -148,15 +148,15 @@ class TaskError(EnvWeaveError, ValueError):
 
 
 class RolloutFailedError(EnvWeaveError, RuntimeError):
-    """Episodes of a rollout failed, and it was not the agent that caused it."""
+    """Episodes of a rollout failed, through no fault of the agent."""
 
 
 class DeadlineError(EnvWeaveError, TimeoutError):
-    """A call on an environment took longer than the `timeout_s` it was given."""
+    """A call on an environment took longer than its `timeout_s`."""
 
 
 class StartupError(EnvWeaveError, RuntimeError):
-    """A server, or another place to run in, could not be started."""
+    """A server could not be started."""
 
 
 class WireError(EnvWeaveError, ValueError):
@@ -164,11 +164,11 @@ class WireError(EnvWeaveError, ValueError):
 
 
 class ServerError(EnvWeaveError, RuntimeError):
-    """The other end of a connection could not do what was asked."""
+    """The other end of a connection could not do what was requested."""
 
 
 class ConnectionLostError(ServerError, ConnectionError):
-    """No server answers there, or the connection broke and could not be made again."""
+    """No server answers, or the connection broke and could not be restored."""
 
 
 class AccessError(ServerError, PermissionError):
@@ -176,27 +176,27 @@ class AccessError(ServerError, PermissionError):
 
 
 class CapacityError(ServerError):
-    """The server has no room for another session, or takes no more because it is stopping."""
+    """The server has no room for another session, or is stopping and accepts no more."""
 
 
 class SessionGoneError(ServerError, LookupError):
-    """The server has no such session, or not any more. Nothing goes on in its place."""
+    """The server has no such session, or no longer. Nothing continues in its place."""
 
 
 class SandboxError(EnvWeaveError, RuntimeError):
-    """Code could not be run, or what it left could not be had."""
+    """Code could not be run, or its results could not be read."""
 
 
 class IsolationError(SandboxError, OSError):
-    """This machine cannot put up the walls that were asked for; the message says which, and why."""
+    """This machine cannot provide the requested walls; the message says which, and why."""
 
 
 class SessionLostError(SandboxError):
-    """The session is gone, and its code did not do it."""
+    """The session is gone, and its code did not cause it."""
 
 
 class SessionEndedError(SandboxError):
-    """The session is gone by what its code did: it exited, crashed, or was killed at a limit."""
+    """The session was ended by its own code: it exited, crashed, or was killed at a limit."""
 
 
 class BranchError(SandboxError):
@@ -212,7 +212,7 @@ class WorkFileError(SandboxError, OSError):
 
 
 class PlainDataError(SandboxError, TypeError):
-    """A value that is not plain data cannot cross the walls."""
+    """A value is not plain data, so it cannot cross the walls."""
 
 
 class EnvironmentFailure(EnvWeaveError, RuntimeError):  # noqa: N818 - names whose failure it is
@@ -224,7 +224,7 @@ class ResetFailedError(EnvironmentFailure):
 
 
 class EnvironmentLostError(ResetFailedError):
-    """The place where the environment ran was lost while it was reset. The next takes another."""
+    """The process or server of the environment was lost during a reset. The next uses another."""
 
 
 class StateFailedError(EnvironmentFailure):
@@ -232,7 +232,7 @@ class StateFailedError(EnvironmentFailure):
 
 
 class BadReturnError(EnvironmentFailure, TypeError):
-    """The environment returned something that no environment may return."""
+    """The environment returned something invalid."""
 
 
 def suggest(wanted: str, known: Iterable[str]) -> str:
@@ -242,7 +242,7 @@ def suggest(wanted: str, known: Iterable[str]) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return what was raised, and in which line of the author's code, on one line."""
+    """Return the error on one line, with the line of the author's code that raised it."""
     name = type(error).__name__
     try:
         message = " ".join(str(error).split())

@@ -11,41 +11,41 @@ from envweave.types import Observation
 
 
 class Transform(ABC):
-    """Changes what an environment shows or what it pays, without touching the environment.
+    """Changes observations or rewards without touching the environment.
 
-    The session applies it once to every observation, also to the first one of an episode.
+    The session applies it once to every observation, including the first one of an episode.
     Rewards add up: use `observation.add_reward(part, value)`, so that each part keeps its
-    name and none overwrites another. Only what judges the task itself sets its part anew, by
-    `observation.set_reward(part, value)`.
+    name and none overwrites another. Only a transform that judges the task itself replaces its
+    part, by `observation.set_reward(part, value)`.
 
     Attributes:
-        last: Whether it is applied after all the others, wherever it stands among them: for
-            what must have the last word on a reward.
+        last: Whether it is applied after all others, whatever its position: for transforms
+            that must have the last word on a reward.
     """
 
     last: bool = False
 
     @abstractmethod
     def __call__(self, observation: Observation) -> Observation:
-        """Return the observation to be shown. It may be the same object, changed."""
+        """Return the changed observation, which may be the same object."""
 
 
 class TransformResult(Transform):
-    """A transform that has the last word on a reward, and that no other transform can blind.
+    """A transform that has the last word on a reward and sees unmodified observations.
 
-    It looks at each observation before any transform has changed it, and speaks after all of
-    them, those that are `last` too.
+    It inspects each observation before any other transform changes it, and is applied after
+    all of them, including those that are `last`.
     """
 
     last = True
 
     @abstractmethod
     def judge(self, observation: Observation) -> Callable[[Observation], Observation]:
-        """Look at what the environment shows, and return what is applied at the very end."""
+        """Inspect the original observation, and return what is applied at the very end."""
 
     @final
     def __call__(self, observation: Observation) -> Observation:
-        """Judge, and speak at once."""
+        """Inspect and apply in one go."""
         return self.judge(observation)(observation)
 
 
@@ -53,10 +53,10 @@ class TransformResult(Transform):
 class CompositeTransform(Transform):
     """Several transforms, one after the other; those that are `last` after all others.
 
-    One inside another is taken as its parts.
+    A composite inside another is flattened.
 
     Attributes:
-        transforms: As they were given.
+        transforms: The transforms, as they were passed.
 
     Raises:
         OptionError: One of them cannot be called.
@@ -92,10 +92,10 @@ class CompositeTransform(Transform):
 def apply_transform(
     transform: Callable[[Observation], Observation], observation: Any
 ) -> Observation:
-    """Apply a transform to what an environment shows.
+    """Apply a transform to an observation.
 
     Raises:
-        BadReturnError: The environment shows no `Observation`, or the transform returned none.
+        BadReturnError: It is not an `Observation`, or the transform did not return one.
     """
     if not isinstance(observation, Observation):
         raise BadReturnError(

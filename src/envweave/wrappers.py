@@ -1,4 +1,4 @@
-"""Wrappers: change actions, timing, limits or texts of an environment from the outside."""
+"""Wrappers: change actions, timing, limits or text of an environment from the outside."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from envweave.types import (
 
 
 class Wrapper(Environment):
-    """Stands around another environment, sync or async, for one agent or many.
+    """Wraps another environment, sync or async, for one agent or many.
 
-    Override `before_step`, `after_reset`, `after_step` or `after_answer`; they are plain
-    functions, whatever the colour of the environment inside.
+    Override `before_step`, `after_reset`, `after_step` or `after_answer`. They are plain
+    functions, also if the environment inside is async.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -72,19 +72,19 @@ class Wrapper(Environment):
         self.environment.transform = transform
 
     def before_step(self, action: Any) -> Any:
-        """Return the action that the environment inside is given."""
+        """Return the action to pass to the environment inside."""
         return action
 
     def after_reset(self, result: ResetResult[Any]) -> ResetResult[Any]:
-        """Return the start that is shown."""
+        """Return the start to show."""
         return result
 
     def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
-        """Return the outcome that is shown."""
+        """Return the outcome to show."""
         return result
 
     def after_answer(self, result: StepResult[Any]) -> StepResult[Any]:
-        """Return the outcome that is shown after the answer to a tool call."""
+        """Return the outcome to show after the answer to a tool call."""
         return result
 
     def reset(self, **kwargs: Any) -> Any:
@@ -122,7 +122,7 @@ class Wrapper(Environment):
         self.environment.connect(outbox)
 
     def hold(self) -> Callable[[], None]:
-        """Keep what environments like the one inside share."""
+        """Keep the resources that environments like the one inside share."""
         return self.environment.hold()
 
     def describe(self) -> Interface:
@@ -144,12 +144,12 @@ class Wrapper(Environment):
 
     @property
     def possible_agents(self) -> tuple[str, ...]:
-        """All that may ever take part inside; empty for one agent without a name."""
+        """Every agent that may ever take part inside; empty for one unnamed agent."""
         return self._interface.possible_agents or ()
 
     def to_act(self) -> Any:
-        """Name who may act now, as the environment inside does."""
-        return self.environment.to_act()  # type: ignore[attr-defined] # asked only of several
+        """Return the agents that must act now, as the environment inside does."""
+        return self.environment.to_act()  # type: ignore[attr-defined] # only called for multi-agent
 
 
 @final
@@ -213,7 +213,7 @@ class EpisodeStatistics(Wrapper):
         return self.after_answer(result)
 
     def after_answer(self, result: StepResult[Any]) -> StepResult[Any]:
-        """Count the reward; at the end, tell the sums."""
+        """Count the reward; at the end, add the sums to the info."""
         if isinstance(result.reward, dict):
             for agent, reward in result.reward.items():
                 self._return[agent] = self._return.get(agent, 0.0) + (reward or 0.0)
@@ -242,17 +242,17 @@ class EpisodeStatistics(Wrapper):
 
 
 class TextWrapper(Wrapper):
-    """Shows the whole episode of an environment whose actions and observations are texts.
+    """Shows the whole episode so far of an environment with text actions and observations.
 
-    They may be `str`, or have one field that is. The transform of the environment inside sees its
+    They may be `str`, or have one `str` field. The transform of the environment inside sees its
     own observations.
 
     Attributes:
-        observation_field: The field of an observation that is shown; `None` for all of it.
-        action_field: The field of an action that is filled in; `None` for all of it.
+        observation_field: The field of an observation to show; `None` if it is a `str` itself.
+        action_field: The field of an action to fill in; `None` if it is a `str` itself.
 
     Raises:
-        OptionError: There is no such field, or several agents act.
+        OptionError: There is no such field, or there are several agents.
     """
 
     def __init__(
@@ -280,15 +280,15 @@ class TextWrapper(Wrapper):
 
     @abstractmethod
     def begin(self, text: str) -> Any:
-        """Return what is shown of an episode that begins with this text."""
+        """Return the observation of an episode that begins with this text."""
 
     @abstractmethod
     def go_on(self, action: Any, text: str) -> Any:
-        """Return what is shown after an action, `None` for a tool's answer, and this text."""
+        """Return the observation after an action (`None` for a tool's answer) and this text."""
 
     @property
     def transform(self) -> Callable[[Observation], Observation] | None:
-        """None: what is set here is applied to the observations of the environment inside."""
+        """Always `None`: a transform set here is applied to the environment inside."""
         return None
 
     @transform.setter
@@ -296,7 +296,7 @@ class TextWrapper(Wrapper):
         self.environment.transform = transform
 
     def before_step(self, action: Any) -> Any:
-        """Return the action of the environment inside that has this text."""
+        """Return an action of the environment inside with this text."""
         text, self._said = self.read_action(action), action
         value = text if self.action_field is None else {self.action_field: text}
         try:
@@ -335,7 +335,7 @@ class TextWrapper(Wrapper):
             text = text[field] if self._shows_dict else getattr(text, field)
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise BadReturnError(f"{type(self).__name__} needs a text to show, got {kind}.")
+            raise BadReturnError(f"{type(self).__name__} needs a str to show, got {kind}.")
         return text
 
 
@@ -347,7 +347,7 @@ class ChatMessage(TypedDict):
 
 
 class AssistantMessage(TypedDict):
-    """What the agent says."""
+    """A message of the agent."""
 
     role: Literal["assistant"]
     content: str
@@ -355,10 +355,10 @@ class AssistantMessage(TypedDict):
 
 @final
 class ChatWrapper(TextWrapper):
-    """Messages in and out: observations are the conversation so far.
+    """Chat messages in and out: observations are the conversation so far.
 
-    A step takes the assistant's message, or only its text. What the environment shows is the
-    user's; an empty text adds no message.
+    A step takes the assistant's message, or only its text. The environment's observations are
+    the user's messages; an empty one adds no message.
     """
 
     action_spec = str | AssistantMessage
@@ -402,10 +402,10 @@ class TokenizerWrapper(TextWrapper):
     """Token ids in and out: observations are all ids of the episode so far.
 
     `tokenizer` is any object with `encode(text)` and `decode(ids)`, such as those of `transformers`
-    and `tokenizers`. The ids of an action are kept as they are and never encoded again, so an
-    observation begins with the one before and the ids of the action. A tokenizer that takes
-    `add_special_tokens` adds them only where an episode begins, and one that takes
-    `skip_special_tokens` leaves them out of the text that the environment inside is given.
+    and `tokenizers`. The ids of an action are kept and never encoded again, so an observation
+    begins with the one before and the ids of the action. A tokenizer that takes
+    `add_special_tokens` adds them only at the start of an episode, and one that takes
+    `skip_special_tokens` omits them from the text for the environment inside.
     """
 
     action_spec = list[int]
@@ -450,16 +450,16 @@ def _ids(encoded: Any) -> list[int]:
 
 
 def _with_option(function: Callable[..., Any], **option: Any) -> Callable[..., Any]:
-    """Return the function with an option set, if it has a parameter of that name."""
+    """Bind an option to the function, if it has a parameter of that name."""
     is_taken = option.keys() <= inspect.signature(function).parameters.keys()
     return partial(function, **option) if is_taken else function
 
 
 def _text_field(wrapper: Wrapper, spec: Spec, what: str, given: str | None) -> str | None:
-    """Return which field of an action or observation is its text; `None` where it is one itself.
+    """Return the text field of an action or observation; `None` if it is a `str` itself.
 
     Raises:
-        OptionError: None is, or several are and none is named.
+        OptionError: There is none, or there are several and none is named.
     """
     has_fields = (
         isinstance(spec, DataclassSpec | PydanticSpec | StructSpec | DictSpec)

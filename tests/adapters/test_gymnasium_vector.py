@@ -221,7 +221,7 @@ def test_dict_spaces_become_columns_both_ways():
 def test_send_and_recv_step_all_at_once():
     venv = ew.make_vector(walks([(9,), (9,)], AutoresetMode.SAME_STEP), autoreset=True)
     venv.reset()
-    with pytest.raises(OptionError, match=r"ids=\[1\] cannot be honoured.*Send an action for each"):
+    with pytest.raises(OptionError, match=r"ids=\[1\] cannot be honored.*Send an action for each"):
         venv.send([0], ids=[1])
 
     venv.send([1, -1], ids=[1, 0])
@@ -291,7 +291,7 @@ def test_seeds_and_tasks_that_cannot_be_are_refused_before_anything_is_reset():
     venv = ew.make_vector(walks([(9,), (9,)], AutoresetMode.DISABLED))
     venv.reset(seed=0)
 
-    with pytest.raises(SeedError, match="is not a whole number"):
+    with pytest.raises(SeedError, match="must be an integer >= 0"):
         venv.reset(seed=[1, -1])
     with pytest.raises(ew.errors.TaskError, match="takes no task"):
         venv.reset(task="maze")

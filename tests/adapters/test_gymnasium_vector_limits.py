@@ -179,7 +179,7 @@ def test_where_one_row_cannot_be_reset_alone_its_failure_asks_for_a_reset_of_all
     assert batch.needs_reset.tolist() == [False, True]
     with pytest.raises(ResetNeededError, match="resets all its environments at once"):
         venv.step(STILL)
-    with pytest.raises(OptionError, match=r"ids=\[1\] cannot be honoured.*Leave out `ids`"):
+    with pytest.raises(OptionError, match=r"ids=\[1\] cannot be honored.*Leave out `ids`"):
         venv.reset(ids=[1])
     assert venv.reset().step_index.tolist() == [0, 0]
 
@@ -251,11 +251,11 @@ def test_one_seed_for_the_whole_batch_is_passed_on_and_shown():
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"seed": [5, 9]}, "One seed an environment cannot be honoured.*seed=0"),
-        ({"seed": 5, "ids": [1]}, "A seed for some environments cannot be honoured"),
+        ({"seed": [5, 9]}, "One seed an environment cannot be honored.*seed=0"),
+        ({"seed": 5, "ids": [1]}, "A seed for some environments cannot be honored"),
     ],
 )
-def test_seeds_that_the_batch_cannot_honour_are_refused(wishes, words):
+def test_seeds_that_the_batch_cannot_honor_are_refused(wishes, words):
     venv = ew.make_vector(Tides(mode=DISABLED))
     venv.reset()
 
@@ -317,14 +317,14 @@ def test_a_vector_that_resets_by_itself_is_refused_without_autoreset():
     ("option", "words"),
     [
         ({"num_envs": 3}, "num_envs=3, but the Tides has 2"),
-        ({"max_episode_steps": 9}, "came too late"),
-        ({"mode": "serial"}, "mode='serial' cannot be honoured"),
-        ({"timeout_s": 1.0}, "timeout_s=1.0 cannot be honoured"),
-        ({"transform": lambda shown: shown}, "transform=.*cannot be honoured"),
-        ({"limit": 9}, "'limit' is no option of make"),
+        ({"max_episode_steps": 9}, "comes too late"),
+        ({"mode": "serial"}, "mode='serial' cannot be honored"),
+        ({"timeout_s": 1.0}, "timeout_s=1.0 cannot be honored"),
+        ({"transform": lambda shown: shown}, "transform=.*cannot be honored"),
+        ({"limit": 9}, "'limit' is not an option of make"),
     ],
 )
-def test_options_that_a_vector_cannot_honour_are_refused(option, words):
+def test_options_that_a_vector_cannot_honor_are_refused(option, words):
     with pytest.raises(OptionError, match=words):
         ew.make_vector(Tides(), autoreset=True, **option)
 

@@ -84,7 +84,7 @@ def test_a_keyword_chooses_the_form():
 
 
 def test_a_form_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(OptionError, match=r"has no form api='parallel'\. It has: aec"):
+    with pytest.raises(OptionError, match=r"does not have api='parallel'\. It has: aec"):
         ew.make(TICTACTOE, api="parallel")
 
 

@@ -298,7 +298,7 @@ def test_a_mask_has_the_form_that_gymnasium_samples_with():
     env.close()
 
 
-def test_a_seed_that_cannot_be_honoured_is_refused():
+def test_a_seed_that_cannot_be_honored_is_refused():
     env = ew.to_gymnasium(Machine)
 
     with pytest.raises(SeedError):

@@ -92,7 +92,7 @@ def test_an_environment_that_was_made_in_vain_is_closed(make: Any) -> None:
 def test_a_limit_is_a_number_of_steps(make: Any, steps: Any) -> None:
     many = {"num_envs": 2} if make is ew.make_vector else {}
 
-    with pytest.raises(OptionError, match=r"max_episode_steps=.*use 1 or more"):
+    with pytest.raises(OptionError, match=r"max_episode_steps must be an integer >= 1"):
         make(Counted, max_episode_steps=steps, **many)
 
     assert Counted.made == 0
@@ -100,7 +100,7 @@ def test_a_limit_is_a_number_of_steps(make: Any, steps: Any) -> None:
 
 @pytest.mark.parametrize("num_envs", ["3", 2.5, True, None, 0, -1, [2]])
 def test_a_vector_has_a_number_of_environments(num_envs: Any) -> None:
-    with pytest.raises(OptionError, match=r"num_envs=.*use 1 or more"):
+    with pytest.raises(OptionError, match=r"num_envs must be an integer >= 1"):
         ew.make_vector(Counted, num_envs=num_envs)
 
     assert Counted.made == 0
@@ -117,10 +117,10 @@ def test_numbers_may_be_numpys() -> None:
     ("options", "words"),
     [
         ({"transform": 5}, r"transform=5 cannot be called\. Pass a Transform"),
-        ({"backend": 3}, r"backend=3 is no name\. Use one of .*'inproc'"),
-        ({"backend": 7}, "backend=7 is no name"),
-        ({"autoreset": "no"}, "autoreset='no' is neither True nor False"),
-        ({"autoreset": 1}, "autoreset=1 is neither"),
+        ({"backend": 3}, r"backend must be one of .*'inproc'.*, got 3"),
+        ({"backend": 7}, "backend must be one of"),
+        ({"autoreset": "no"}, "autoreset must be True or False, got 'no'"),
+        ({"autoreset": 1}, "autoreset must be True or False, got 1"),
     ],
 )
 @pytest.mark.parametrize("make", [ew.make, ew.make_async, ew.make_vector])

@@ -155,7 +155,7 @@ def test_a_run_without_a_seed_tells_the_one_that_repeats_it(envweave):
     assert again == drawn
 
 
-def test_a_seed_that_cannot_be_honoured_is_refused(envweave, worlds):
+def test_a_seed_that_cannot_be_honored_is_refused(envweave, worlds):
     ran = envweave("run", f"{worlds}HalfBroken", "--seed", "1")
 
     assert ran.code == 2

@@ -170,7 +170,7 @@ def test_refusals_are_the_errors_that_they_are_in_this_process(url: str) -> None
         assert env.step(CounterAction(delta=1)).observation.value == 1
 
 
-def test_a_seed_that_cannot_be_honoured_is_refused() -> None:
+def test_a_seed_that_cannot_be_honored_is_refused() -> None:
     with served(Seer) as url, SeerClient(url) as env, pytest.raises(SeedError):
         env.reset(seed=1)
 

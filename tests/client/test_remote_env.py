@@ -209,13 +209,13 @@ def test_a_server_without_room_says_so(url):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_episode_steps": 3}, "max_episode_steps=3 came too late.*Start it with"),
-        ({"transform": str}, "transform=.* came too late"),
-        ({"size": 3}, "size=3 came too late"),
-        ({"backend": "process"}, "backend='process' cannot run"),
+        ({"max_episode_steps": 3}, "max_episode_steps=3 comes too late.*Start it with"),
+        ({"transform": str}, "transform=.* comes too late"),
+        ({"size": 3}, "size=3 comes too late"),
+        ({"backend": "process"}, "backend='process' does not go with"),
         ({"base_url": "http://a"}, "two servers"),
         ({"encoding": "xml"}, "encoding='xml' is none of 'msgpack', 'json'"),
-        ({"provider": ew.SubprocessProvider()}, "runs already"),
+        ({"provider": ew.SubprocessProvider()}, "is already running"),
     ],
 )
 def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, said):

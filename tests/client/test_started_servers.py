@@ -74,7 +74,7 @@ def test_a_server_that_is_started_for_a_token_asks_for_it() -> None:
 
 @pytest.mark.parametrize("make", [ew.make, ew.make_async])
 def test_an_empty_url_is_refused(make: Any) -> None:
-    with pytest.raises(OptionError, match=r"base_url='' names no server"):
+    with pytest.raises(OptionError, match=r"base_url='' is not the URL of a server"):
         make("counter-v0", base_url="")
 
 

@@ -70,9 +70,9 @@ class Seedless(ew.Environment):
         return {"value": action}, 1.0, False, False, {}
 
 
-def test_a_seed_that_one_cannot_honour_is_refused_before_anybody_is_reset() -> None:
+def test_a_seed_that_one_cannot_honor_is_refused_before_anybody_is_reset() -> None:
     with served(Seedless) as url, ew.make_vector(url, num_envs=2) as venv:
-        with pytest.raises(SeedError, match="Environment 0: seed=5 cannot be honoured"):
+        with pytest.raises(SeedError, match="Environment 0: seed=5 cannot be honored"):
             venv.reset(seed=5)
 
         assert venv.reset().current["value"].tolist() == [0, 0]

@@ -347,7 +347,7 @@ def test_a_dict_that_never_ends_is_refused():
     message = refusal(Chain, given)
 
     assert message.startswith("action.next.next.next")
-    assert ": nested too deeply, or within itself" in message
+    assert ": nested too deeply, or contains itself" in message
 
 
 def test_type_variables_are_filled_in():

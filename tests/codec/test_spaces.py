@@ -244,7 +244,7 @@ def test_a_discrete_space_takes_every_form_of_a_whole_number(action):
 
 
 def test_what_is_no_space_is_refused():
-    with pytest.raises(SpecError, match="3 is no Gymnasium space"):
+    with pytest.raises(SpecError, match="3 is not a Gymnasium space"):
         from_space(3)
 
 

@@ -199,7 +199,7 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("env", "options", "told"),
     [
-        ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "cannot run what the image"),
+        ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "does not go with the image"),
         ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "two places"),
         (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),

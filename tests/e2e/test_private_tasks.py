@@ -308,7 +308,7 @@ def test_who_reads_what_is_withheld_is_told_where_it_is() -> None:
         (ew.Task("b"), "Pass task='b'"),
     ],
 )
-def test_a_task_of_the_callers_own_that_cannot_be_honoured_is_refused(
+def test_a_task_of_the_callers_own_that_cannot_be_honored_is_refused(
     task: ew.Task, said: str
 ) -> None:
     with served(Careless) as url, ew.make(url) as env, pytest.raises(TaskError) as refused:

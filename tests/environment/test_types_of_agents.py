@@ -160,8 +160,8 @@ class _TakesOneForAll(_Two):
 @pytest.mark.parametrize(
     ("world", "given", "words"),
     [
-        (_Two, {"a": Say}, r"There is no action_spec for 'b', who may take part"),
-        (_Two, {"a": Say, "b": Dig, "c": Dig}, r"for 'c', who is not in possible_agents"),
+        (_Two, {"a": Say}, r"There is no action_spec for the possible agent 'b'"),
+        (_Two, {"a": Say, "b": Dig, "c": Dig}, r"for 'c', which is not in possible_agents"),
         (_Two, {"a": Say, "b": 3}, r"_Two\.action_spec\['b'\] must be a type or a Spec.*got 3"),
         (_Two, {"a": Say, "b": {"x": Dig}}, r"dict of dicts"),
         (_One, 3, r"_One\.action_spec must be a type or a Spec.*got 3"),

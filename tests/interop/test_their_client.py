@@ -100,7 +100,7 @@ def test_a_keyword_of_reset_is_an_option_where_options_are_taken_and_else_ignore
     assert ignored["observation"] == {"value": "Say something."}
 
 
-def test_a_seed_that_cannot_be_honoured_is_refused(peer: Any) -> None:
+def test_a_seed_that_cannot_be_honored_is_refused(peer: Any) -> None:
     with served(Talk) as url:
         (refused,) = peer("play_async", url, calls=[["reset", {"seed": 3}]])
 

@@ -142,7 +142,7 @@ def test_what_the_image_has_not_got_is_told_and_nothing_is_left() -> None:
         ({"provider": ew.SubprocessProvider()}, "starts no pods"),
         ({"docker_image": " "}, "is no image's name"),
         ({"encoding": "xml"}, "encoding='xml' is none"),
-        ({"base_url": "http://127.0.0.1:1"}, "cannot run what"),
+        ({"base_url": "http://127.0.0.1:1"}, "does not go with"),
     ],
 )
 def test_options_that_contradict_are_refused(options: dict[str, Any], told: str) -> None:

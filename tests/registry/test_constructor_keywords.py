@@ -82,7 +82,10 @@ def test_an_argument_of_the_command_line_may_have_the_name_of_an_option(command:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kwargs": {"size": 1}, "size": 2}, r"'size' is given twice, by itself and in kwargs"),
+        (
+            {"kwargs": {"size": 1}, "size": 2},
+            r"'size' was passed twice, as a keyword and in kwargs",
+        ),
         ({"kwargs": 3}, r"kwargs must be a dict with string keys, got 3\."),
         ({"kwargs": {1: 2}}, r"kwargs must be a dict with string keys"),
         (
@@ -119,5 +122,5 @@ def test_types_that_cannot_be_kept_are_refused_at_registration() -> None:
         def step(self, actions: dict[str, Any]) -> Any:
             return {}
 
-    with pytest.raises(DefinitionError, match="There is no action_spec for 'b'"):
+    with pytest.raises(DefinitionError, match="There is no action_spec for the possible agent 'b'"):
         ew.register("local://odd-v0", Odd, registry=ew.Registry())

@@ -101,7 +101,7 @@ def test_a_module_that_fails_on_import_is_named_with_the_cause(install, source, 
 
 
 def test_an_import_path_to_something_that_makes_nothing_is_refused():
-    with pytest.raises(DefinitionError, match=r"'pkg://math:pi' names 3.14.*makes no environments"):
+    with pytest.raises(DefinitionError, match=r"'pkg://math:pi' names 3.14.*is not callable"):
         ew.make("pkg://math:pi")
 
 

@@ -138,7 +138,7 @@ def test_an_id_without_a_factory_is_not_made_here(registry, url) -> None:
     for name, backend in (("far-v0", "inproc"), ("far-v0", "process"), ("boxed-v0", "http")):
         with pytest.raises(OptionError, match=f"'local://{name}' was registered without a factory"):
             ew.make(name, backend=backend, registry=registry)
-    with pytest.raises(OptionError, match="is served already"):
+    with pytest.raises(OptionError, match="is already served"):
         ew.create_fastapi_app("far-v0", registry=registry)
 
 

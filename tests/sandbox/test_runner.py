@@ -248,7 +248,7 @@ def test_sessions_without_a_seed_draw_different_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 5, -3, 2**100])
-def test_any_seed_is_honoured_and_none_is_like_another(child: Child, seed):
+def test_any_seed_is_honored_and_none_is_like_another(child: Child, seed):
     child.run("import random, numpy as np\nfrom envweave.sandbox.inside.seeding import reseed")
     draw = "reseed({})\nrandom.random(), float(np.random.random())"
 

@@ -72,7 +72,7 @@ def test_a_token_or_the_operators_word_lets_others_in() -> None:
 
 
 def test_an_operators_word_is_yes_or_no() -> None:
-    with pytest.raises(ew.errors.OptionError, match="insecure='yes' is neither True nor False"):
+    with pytest.raises(ew.errors.OptionError, match="insecure must be True or False, got 'yes'"):
         create_fastapi_app("counter-v0", insecure="yes")
 
 

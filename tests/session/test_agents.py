@@ -118,9 +118,9 @@ def test_a_cut_is_truncated_for_everyone_who_is_there() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"act": []}, "it must name somebody"),
-        ({"act": ["zed"]}, "who takes no part"),
-        ({"act": ["a", "a"]}, "nobody twice"),
+        ({"act": []}, "at least one agent"),
+        ({"act": ["zed"]}, "which takes no part"),
+        ({"act": ["a", "a"]}, "none twice"),
         ({"join": ["zed"]}, "not in possible_agents"),
     ],
 )
@@ -180,7 +180,7 @@ def test_what_to_act_names_is_put_in_order_and_a_text_is_refused() -> None:
     Named.named = "ab"
 
     assert in_order == ["a", "b"]
-    with pytest.raises(ew.errors.ResetFailedError, match="the text 'ab'"):
+    with pytest.raises(ew.errors.ResetFailedError, match="the str 'ab'"):
         env.reset()
 
 
@@ -211,7 +211,7 @@ def test_a_flag_for_nobody_is_the_environments_error_and_the_end_leaves_nobody()
 
     result = env.step({"a": 0, "b": 0})
 
-    assert "'bb', who takes no part" in result.end.cause
+    assert "'bb', which takes no part" in result.end.cause
     assert env.agents == []
 
 

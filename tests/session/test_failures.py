@@ -176,7 +176,7 @@ def test_an_end_that_the_environment_declares_is_checked_and_agrees_with_the_fla
     wrong = env.step({"delta": 1})
 
     assert (both.terminated, both.truncated, both.end.reason) == (True, True, "terminated")
-    assert "nobody knows" in wrong.end.cause
+    assert "unknown reason or blame" in wrong.end.cause
 
 
 def test_a_failure_that_the_environment_declares_has_no_reward_and_no_parts() -> None:

@@ -96,9 +96,12 @@ def test_what_is_not_there_is_refused_by_name(ask, message):
             "Two tasks are called 'a'",
         ),
         (lambda: Tasks({"test": [Task("a")]}), "'a' says split='train' but stands in 'test'"),
-        (lambda: Tasks({"train": ["a"]}), "A str in split 'train' is no Task"),  # type: ignore[list-item]
+        (lambda: Tasks({"train": ["a"]}), "A str in split 'train' is not a Task"),  # type: ignore[list-item]
         (lambda: Tasks.endless(lambda split, index: Task("x")), "must be 'train-0'"),
-        (lambda: Tasks.endless(lambda split, index: None), "returned a NoneType, which is no Task"),  # type: ignore[arg-type, return-value]
+        (
+            lambda: Tasks.endless(lambda split, index: None),
+            "returned a NoneType, which is not a Task",
+        ),  # type: ignore[arg-type, return-value]
         (
             lambda: Tasks.endless(lambda s, i: Task(f"{s}-{i}"), splits=("test",)),
             "of split 'train'",

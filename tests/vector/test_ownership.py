@@ -197,5 +197,5 @@ def test_without_copies_nothing_is_copied_where_no_episode_ended() -> None:
 
 
 def test_copy_must_be_a_bool() -> None:
-    with pytest.raises(OptionError, match="copy=1 is neither True nor False"):
+    with pytest.raises(OptionError, match="copy must be True or False, got 1"):
         ew.make_vector(Grid, num_envs=2, copy=1)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
     api = load_path("envweave.api")
     if kwargs.get("autoreset"):
         raise OptionError(
-            "autoreset=True cannot be honoured here: in Gymnasium and PettingZoo the caller "
+            "autoreset=True cannot be honored here: in Gymnasium and PettingZoo the caller "
             "resets. Leave it out."
         )
     if not isinstance(env, api.Env):
@@ -55,7 +55,7 @@ def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> Ve
     """
     if kwargs.get("autoreset", True) is not True:
         raise OptionError(
-            f"autoreset={kwargs['autoreset']!r} cannot be honoured here: Gymnasium's trainers "
+            f"autoreset={kwargs['autoreset']!r} cannot be honored here: Gymnasium's trainers "
             "let a vector reset what ended. Leave it out."
         )
     if isinstance(env, VectorEnv):

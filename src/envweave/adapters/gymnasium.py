@@ -93,7 +93,7 @@ def to_gymnasium(
     author's own fields, without `reward`, `done`, `truncated` and `metadata`; an `Action` of one
     field that field's space; and a `Literal` the index of its value. A number is a `Box` of one
     item, unless it is a whole one with both bounds. A reward that is not scored yet becomes NaN.
-    A seed that the environment cannot honour is refused, and so are options, unless they are
+    A seed that the environment cannot honor is refused, and so are options, unless they are
     empty.
 
     Args:

@@ -108,7 +108,7 @@ def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
     if mode is AutoresetMode.SAME_STEP and not autoreset:
         raise OptionError(
             f"{name} resets what ended by itself (autoreset_mode SAME_STEP), so autoreset=False "
-            "cannot be honoured. Pass autoreset=True, or construct it with DISABLED."
+            "cannot be honored. Pass autoreset=True, or construct it with DISABLED."
         )
     if by_contract and not some:
         raise DefinitionError(
@@ -187,7 +187,7 @@ class ResetPlan:
         self._begun = [-1] * count
 
     def check(self, wanted: ResetKwargs) -> None:
-        """Refuse what cannot be honoured; nothing changes.
+        """Refuse what cannot be honored; nothing changes.
 
         Raises:
             SeedError, TaskError, OptionError: What cannot be, and what can.
@@ -204,14 +204,14 @@ class ResetPlan:
         options = wishes["options"]
         if options is not None and "options" not in self._takes:
             raise OptionError(
-                f"options={options!r} cannot be honoured: {self._name}.reset() takes no options."
+                f"options={options!r} cannot be honored: {self._name}.reset() takes no options."
             )
         if MASK in (options or ()):
             raise OptionError(f"options[{MASK!r}] is ours to set. Use ids=[…].")
         self._check_seeds([one["seed"] for one in wanted.values()])
         if len(wanted) < self._count and not self._abilities.resets_some:
             raise OptionError(
-                f"ids={list(wanted)[:8]} cannot be honoured: {self._name} resets all its "
+                f"ids={list(wanted)[:8]} cannot be honored: {self._name} resets all its "
                 "environments at once. Leave out `ids`."
             )
 
@@ -221,23 +221,23 @@ class ResetPlan:
             return
         if self._abilities.seeding == "none":
             raise SeedError(
-                f"seed={given[0]} cannot be honoured: {self._name} takes its seed where it is "
+                f"seed={given[0]} cannot be honored: {self._name} takes its seed where it is "
                 "made, as in envpool.make_gymnasium(…, seed=0). Reset without one."
             )
         if "seed" not in self._takes:
             raise SeedError(
-                f"seed={given[0]} cannot be honoured: {self._name}.reset() takes no seed. "
+                f"seed={given[0]} cannot be honored: {self._name}.reset() takes no seed. "
                 "Reset without one."
             )
         if self._abilities.seeding == "batch":
             if len(seeds) < self._count:
                 raise SeedError(
-                    f"A seed for some environments cannot be honoured: {self._name} takes one "
+                    f"A seed for some environments cannot be honored: {self._name} takes one "
                     "seed for the whole batch. Reset all, or these without a seed."
                 )
             if given != list(range(given[0], given[0] + self._count)):
                 raise SeedError(
-                    f"One seed an environment cannot be honoured: {self._name} takes one seed "
+                    f"One seed an environment cannot be honored: {self._name} takes one seed "
                     "for the whole batch. Pass one number, such as seed=0."
                 )
 
@@ -421,7 +421,7 @@ class GymnasiumBatch:
         """Return one batch of the actions, or refuse; nothing changes."""
         if len(ids) < self.num_envs:
             raise OptionError(
-                f"ids={list(ids)[:8]} cannot be honoured: {self._name} steps all its "
+                f"ids={list(ids)[:8]} cannot be honored: {self._name} steps all its "
                 "environments at once. Send an action for each of them."
             )
         if list(ids) == list(self._ids):

@@ -1,4 +1,4 @@
-"""What callers use: make an environment by its ID, and talk to it."""
+"""The caller's API: make an environment by its ID, and use it."""
 
 from envweave.api.env import AsyncEnv, Env
 from envweave.api.make import make, make_async, make_vector

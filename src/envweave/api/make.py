@@ -1,4 +1,4 @@
-"""Making environments: `make`, `make_async` and `make_vector`."""
+"""Make environments: `make`, `make_async` and `make_vector`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def is_batch(env: Any) -> bool:
-    """Whether it is a vector of Gymnasium's, or a class of such."""
-    # An object of a library exists only where that library was imported.
+    """Whether it is a Gymnasium vector, or a class of such."""
+    # An object of a library can only exist if that library was imported.
     if "gymnasium" not in sys.modules:
         return False
     from envweave.adapters.gymnasium import is_vector
@@ -50,13 +50,13 @@ def adapt_batch(
     options: MakeOptions,
     kwargs: Mapping[str, Any],
 ) -> VectorEnv | None:
-    """Return a vector of Gymnasium's as ours; `None` where single environments are wanted.
+    """Return a Gymnasium vector as ours; `None` if single environments are needed.
 
     A class is called with `num_envs` and the keywords, and so is the `batch_factory` of an ID.
 
     Raises:
-        OptionError: An option that a vector cannot honour, or that came too late.
-        DefinitionError: The vector could not be made, or is none that can be adapted.
+        OptionError: An option that a vector cannot honor, or that comes too late.
+        DefinitionError: The vector could not be made, or cannot be adapted.
     """
     if is_batch(env) and not isinstance(env, type):
         _refuse_late(env, num_envs, spec)
@@ -79,8 +79,8 @@ def _refuse_late(env: Any, num_envs: int | None, spec: EnvSpec) -> None:
     name = type(env).__name__
     if spec.max_episode_steps is not None:
         raise OptionError(
-            f"max_episode_steps={spec.max_episode_steps} came too late: the {name} is made "
-            "already. Construct it with its limit."
+            f"max_episode_steps={spec.max_episode_steps} comes too late: the {name} was already "
+            "made. Construct it with the limit."
         )
     if num_envs is not None and whole_number("num_envs", num_envs) != env.num_envs:
         raise OptionError(
@@ -113,8 +113,8 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> Vector
     for name, value in refused.items():
         if value is not None:
             raise OptionError(
-                f"{name}={value!r} cannot be honoured: {spec.id!r} is a vector of its own, which "
-                f"steps all its environments at once, in this thread. Leave {name} out."
+                f"{name}={value!r} cannot be honored: {spec.id!r} is already a vector, which steps "
+                f"all its environments at once, in this thread. Leave {name} out."
             )
     transport = GymnasiumBatch(env, autoreset=options.autoreset)
     return VectorEnv(transport, transport.num_envs, autoreset=options.autoreset, copy=options.copy)
@@ -142,46 +142,46 @@ def make(
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Env:
-    """Make an environment, and return the caller's side of it.
+    """Make an environment.
 
     Args:
         env: An ID, an environment object, or a class. `"http://…"`, `"https://…"` and
-            `"unix://…"` are servers that run already; `"docker://IMAGE"` is what an image serves.
-        backend: Where it runs: `"inproc"`, unless the ID says where; `"process"`; `"http"`, at
-            a server, which is started and stopped for you unless `base_url` names one;
-            `"docker_http"`, at a server in a container.
+            `"unix://…"` are running servers; `"docker://IMAGE"` is the environment of an image.
+        backend: Where it runs: `"inproc"`, the default unless the ID says where; `"process"`;
+            `"http"`, at a server, which is started and stopped for you unless `base_url` names
+            one; `"docker_http"`, at a server in a container.
         autoreset: Whether an end begins the next episode, in the same result.
-        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
-            its episode as a `timeout`, and is replaced. In-process, for async environments.
-        max_episode_steps: Truncate every episode after so many steps.
+        timeout_s: How many seconds each of the environment's own calls may take. A late call ends
+            its episode as a `timeout`, and the environment is replaced. In-process, only for async
+            environments.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
-        base_url: A server that runs already; what `env` names then only tells the author's
-            classes.
-        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
-        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        wait_s: How many seconds to wait for a session where the server is full; left out, a
-            full server is a `CapacityError` at once.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
-            and for containers a `LocalDockerProvider`.
+        registry: Where to look up the ID; by default the registry of this process.
+        base_url: The URL of a running server; `env` is then only used for the author's classes.
+        token: The token to send to the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: The encoding of messages: `"msgpack"` or `"json"`.
+        wait_s: How many seconds to wait for a session if the server is full; by default a full
+            server raises `CapacityError` at once.
+        provider: Starts the server if there is no `base_url`; by default a `SubprocessProvider`,
+            for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves it. By default `NAME-env:latest`
             for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
         install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
             built: `"never"`; `"ask"`, on the terminal; or `"always"`.
         venv: The path of a virtual environment whose Python runs it, at a server that is
-            started and stopped for you; `"auto"` for one that is kept in the user's cache.
-        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
-            `prime://`.
-        kwargs: Keywords for the environment's constructor, also those that have the name of an
+            started and stopped for you; `"auto"` for one in the user's cache.
+        requirements: What to install into `venv="auto"`, as pip takes it; required unless the ID
+            is `prime://`.
+        kwargs: Keywords for the environment's constructor, including those with the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
 
     Raises:
-        EnvNotFoundError: Nobody answers to the ID.
+        EnvNotFoundError: No environment has this ID.
         BackendNotFoundError: No backend has this name.
-        OptionError: A keyword that neither `make` nor the environment knows.
+        OptionError: A keyword is known neither to `make` nor to the environment.
         DefinitionError: The environment could not be made.
-        InstallError: A package that it needs is not installed, and may not or cannot be.
+        InstallError: A package that it needs is missing, and may not or cannot be installed.
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
         CapacityError: The server is full, and no session was freed within `wait_s`.
@@ -225,7 +225,7 @@ def make_async(
 ) -> AsyncEnv:
     """Make an environment for an async caller. Takes and raises what `make` does.
 
-    In-process, an environment written with plain functions runs on the loop's own thread.
+    In-process, an environment with plain functions runs on the loop's thread.
     """
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
@@ -273,53 +273,53 @@ def make_vector(
     """Make `num_envs` environments of one kind, stepped together.
 
     Takes an ID or a class; one object cannot be many environments. Raises what `make` does.
-    A vector of Gymnasium's own, or a class of such, is adapted whole, in this process.
+    A Gymnasium vector, or a class of such, is adapted as a whole, in this process.
 
     Args:
         env: An ID, a class, a function that makes one, or a Gymnasium vector.
-        num_envs: How many; left out only where `env` is a vector, which knows.
+        num_envs: How many; optional only if `env` is a vector.
         backend: Where they run. At a server, all of them share one connection.
         mode: In this process: `"serial"`, one after the other in this thread; `"threads"`,
-            for steps that wait on something; `"async"`, at once on one event loop. Left out,
-            async environments run as `"async"`, all others as `"serial"`.
-        workers: With `backend="process"`, how many processes share them. Left out, one for
-            each core but one, and the caller's own thread steps a share too, which is quick and
-            has no walls: name a number for environments that may crash, or whose slow steps
-            `recv` must not wait for. With `timeout_s`, one for each core. With
-            `mode="threads"`, how many threads; left out, one for each environment.
+            for steps that wait on I/O; `"async"`, concurrently on one event loop. The default is
+            `"async"` for async environments, otherwise `"serial"`.
+        workers: With `backend="process"`, how many processes run them. By default one per core
+            but one, and the caller's own thread steps a share too, which is fast but not
+            isolated: pass a number for environments that may crash, or whose slow steps `recv`
+            must not wait for. With `timeout_s`, one per core. With `mode="threads"`, how many
+            threads; by default one per environment.
         max_workers: Another name for `workers`, which in this process also means
             `mode="threads"`.
-        copy: Whether `current` and `successor` are the caller's own. With `False` they are
-            read-only and good until the next call, which saves a copy of large observations.
+        copy: Whether `current` and `successor` are copies for the caller. With `False` they are
+            read-only and valid until the next call, which saves copying large observations.
         autoreset: Whether an end begins the next episode, in the same result.
-        timeout_s: How many seconds each of the environment's own calls may take. Later it ends
-            its episode as a `timeout`, and is replaced. In-process, for async environments.
-        max_episode_steps: Truncate every episode after so many steps.
+        timeout_s: How many seconds each of the environment's own calls may take. A late call ends
+            its episode as a `timeout`, and the environment is replaced. In-process, only for async
+            environments.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
-        base_url: A server that runs already; what `env` names then only tells the author's
-            classes.
-        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
-        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        wait_s: How many seconds to wait for a session where the server is full; left out, a
-            full server is a `CapacityError` at once.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
-            and for containers a `LocalDockerProvider`.
+        registry: Where to look up the ID; by default the registry of this process.
+        base_url: The URL of a running server; `env` is then only used for the author's classes.
+        token: The token to send to the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: The encoding of messages: `"msgpack"` or `"json"`.
+        wait_s: How many seconds to wait for a session if the server is full; by default a full
+            server raises `CapacityError` at once.
+        provider: Starts the server if there is no `base_url`; by default a `SubprocessProvider`,
+            for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them. By default `NAME-env:latest`
             for an ID such as `NAME-v0`; LineWorld, CodeFix and GSM8K have `envweave-NAME:latest`.
-        isolation: With containers, `"container"` gives each environment one of its own; left
-            out, one container has them all.
+        isolation: With containers, `"container"` gives each environment its own; by default one
+            container runs them all.
         install: Whether the package of a `prime://` ID may be installed, and `venv="auto"` be
             built: `"never"`; `"ask"`, on the terminal; or `"always"`.
         venv: The path of a virtual environment whose Python runs them, at a server that is
-            started and stopped for you; `"auto"` for one that is kept in the user's cache.
-        requirements: What `venv="auto"` holds, as pip takes it; needed for IDs other than
-            `prime://`.
-        kwargs: Keywords for each environment's constructor, also those that have the name of
-            an option.
+            started and stopped for you; `"auto"` for one in the user's cache.
+        requirements: What to install into `venv="auto"`, as pip takes it; required unless the ID
+            is `prime://`.
+        kwargs: Keywords for each environment's constructor, including those with the name of an
+            option.
         **keywords: Passed to each environment's constructor too.
     """
-    # Here, since whoever wants one environment need not wait for all that vectors import.
+    # Imported here: callers of `make` should not wait for the imports of vectors.
     from envweave.vector import VectorEnv
 
     if not is_batch(env):
@@ -337,7 +337,7 @@ def make_vector(
     if max_workers is not None:
         if workers not in (None, max_workers):
             raise OptionError(
-                f"workers={workers!r} and max_workers={max_workers!r} are two names of one option "
+                f"workers={workers!r} and max_workers={max_workers!r} are two names for one option "
                 "with different values. Pass one of them."
             )
         workers = whole_number("max_workers", max_workers)

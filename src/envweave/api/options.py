@@ -1,4 +1,4 @@
-"""What a caller asks for, read once: the recipe, the options, the backend."""
+"""Parses the arguments of `make`: the recipe, the options, the backend."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HTTP, _CONTAINERS, _PODS = "http", "docker_http", "kubernetes"
 def constructor_keywords(
     kwargs: Mapping[str, Any] | None, keywords: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what an environment's constructor is given: `kwargs`, and all other keywords.
+    """Return the keywords for an environment's constructor: `kwargs`, and all other keywords.
 
     Raises:
-        OptionError: `kwargs` is no dict by name, or names what is given besides.
+        OptionError: `kwargs` is not a dict with string keys, or repeats another keyword.
     """
     if kwargs is None:
         return keywords
@@ -39,12 +39,14 @@ def constructor_keywords(
         raise OptionError(f"kwargs must be a dict with string keys, got {kwargs!r}.")
     for name in keywords:
         if name in kwargs:
-            raise OptionError(f"{name!r} is given twice, by itself and in kwargs. Leave one out.")
+            raise OptionError(
+                f"{name!r} was passed twice, as a keyword and in kwargs. Leave one out."
+            )
     return {**kwargs, **keywords}
 
 
 def explains_collisions(make: Callable[P, R]) -> Callable[P, R]:
-    """Let a refused option say how an environment gets it whose constructor takes it too."""
+    """Add to a refused option how to pass it to a constructor that takes the same name."""
     options = inspect.signature(make).parameters
 
     @functools.wraps(make)
@@ -76,7 +78,7 @@ def _constructor_parameters(env: Any, registry: Any) -> Collection[str]:
         factory = spec_of(env, registry=registry).load() if isinstance(env, str) else env
         return inspect.signature(factory).parameters if makes_environments(factory) else ()
     except (EnvWeaveError, TypeError, ValueError):
-        return ()  # what was refused says enough
+        return ()  # the original error says enough
 
 
 def recipe(
@@ -86,7 +88,7 @@ def recipe(
     transform: Transforms | None,
     kwargs: dict[str, Any],
 ) -> EnvSpec:
-    """Return the recipe for what a caller names: an ID, a class, a function or an object."""
+    """Return the recipe for an ID, a class, a function or an object."""
     if isinstance(env, str):
         spec = spec_of(env, registry=registry)
     elif makes_environments(env):
@@ -95,8 +97,8 @@ def recipe(
         name = type(env).__qualname__
         if kwargs:
             raise OptionError(
-                f"{next(iter(kwargs))!r} is no option of make(), and the {name} object is made "
-                "already. Pass its class to give it keywords."
+                f"{next(iter(kwargs))!r} is not an option of make(), and the {name} object was "
+                "already made. Pass its class to give it keywords."
             )
         spec = EnvSpec(name, ReadyMade(env))
     changes: dict[str, Any] = {}
@@ -113,9 +115,9 @@ def recipe(
 
 
 def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote:
-    """Return how a server is reached, with the URL or the image that the ID was registered with.
+    """Return how to reach a server, with the URL or image that the ID was registered with.
 
-    What the caller names comes first.
+    The caller's arguments take precedence.
 
     Raises:
         OptionError: The ID has no factory, and nothing else that the backend could use.
@@ -144,20 +146,20 @@ def choose_backend(
     transform: Transforms | None,
     kwargs: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Return where an environment runs, and the keywords of its factory.
+    """Return the backend of an environment, and the keywords of its factory.
 
-    It runs where the ID says, else the caller, else `"inproc"`.
+    The ID decides, then the caller; the default is `"inproc"`.
 
     Raises:
-        OptionError: Several say so, and differently; or something is wanted of a server that
-            only who starts it can decide.
+        OptionError: They contradict each other, or an option can only be set when the server is
+            started.
     """
     if spec.takes_token and remote.token is not None:
         kwargs = {**kwargs, "token": remote.token}
         remote = dataclasses.replace(remote, token=None)
     if isinstance(remote.base_url, str) and not remote.base_url.strip():
         raise OptionError(
-            f"base_url={remote.base_url!r} names no server. Pass a URL such as "
+            f"base_url={remote.base_url!r} is not the URL of a server. Pass one such as "
             "'http://127.0.0.1:8000', or leave it out."
         )
     if spec.backend is not None and remote.base_url is not None:
@@ -167,7 +169,7 @@ def choose_backend(
     url = spec.id if spec.backend == "http" else remote.base_url
     named, by = _named_place(spec, backend, remote, url)
     if named is not None and backend not in (None, named):
-        raise OptionError(f"backend={backend!r} cannot run what {by} runs. Leave backend out.")
+        raise OptionError(f"backend={backend!r} does not go with {by}. Leave backend out.")
     chosen = (named or "inproc") if backend is None else backend
     if url is not None:
         _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)
@@ -189,7 +191,7 @@ def choose_backend(
 def _named_place(
     spec: EnvSpec, backend: Any, remote: Remote, url: str | None
 ) -> tuple[str | None, str]:
-    """Return the backend that a caller names without saying so, and by what.
+    """Return the backend that another argument implies, and a name for that argument.
 
     Raises:
         OptionError: An image is named, and so is something else.
@@ -197,7 +199,7 @@ def _named_place(
     image = remote.docker_image
     if image is not None and (url is not None or spec.backend is not None):
         other = url or spec.id
-        raise OptionError(f"docker_image={image!r} and {other!r} are two places. Name one of them.")
+        raise OptionError(f"docker_image={image!r} contradicts {other!r}. Pass one of them.")
     containers = _PODS if backend == _PODS else _CONTAINERS
     if spec.backend == _CONTAINERS:
         return containers, spec.id
@@ -211,7 +213,7 @@ def _named_place(
     from envweave.providers.base import WatchedProvider
     from envweave.providers.docker.warm_pool import WarmPool
 
-    # Whoever wrote a provider of their own says what it starts.
+    # A third-party provider says itself what it starts.
     is_container = backend == containers or (
         isinstance(remote.provider, WatchedProvider | WarmPool)
         and not isinstance(remote.provider, SubprocessProvider)
@@ -220,10 +222,10 @@ def _named_place(
 
 
 def _with_isolation(kwargs: dict[str, Any], isolation: Any, chosen: Any) -> dict[str, Any]:
-    """Return the keywords of a factory, which may have an `isolation` of its own.
+    """Return the keywords of a factory, which may take its own `isolation`.
 
     Raises:
-        OptionError: Each environment shall have a container, and there are none.
+        OptionError: A container per environment was requested, but the backend has none.
     """
     if isolation is None or (isolation == "container" and chosen in (_CONTAINERS, _PODS)):
         return kwargs
@@ -242,17 +244,18 @@ def _refuse_for_servers(
     for name, value in given.items():
         if value is not None or name in kwargs:
             raise OptionError(
-                f"{name}={value!r} came too late: the server at {url} makes its environments "
+                f"{name}={value!r} comes too late: the server at {url} makes its environments "
                 f"itself. Start it with {name}, or leave it out."
             )
     if provider is not None:
         raise OptionError(
-            f"provider={provider!r} would start a server, and {url} runs already. Leave one out."
+            f"provider={provider!r} would start a server, but {url} is already running. Leave one "
+            "out."
         )
 
 
 def makes_environments(env: Any) -> bool:
-    """Whether it is a class or a function, and no environment that can itself be called."""
+    """Whether it is a class or a function, rather than a callable environment."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
@@ -266,27 +269,25 @@ def refuse_one_object(env: Any, count: int) -> None:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return an option that counts something, or refuse it."""
+    """Check an option that is a count."""
     try:
         count = operator.index(value)
     except TypeError:
         count = 0
     if count < 1 or isinstance(value, bool):
-        raise OptionError(
-            f"{name}={value!r} is no whole number of 1 or more; use 1 or more, such as {name}=8."
-        )
+        raise OptionError(f"{name} must be an integer >= 1, such as {name}=8, got {value!r}.")
     return count
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return an option that is true or false, or refuse it."""
+    """Check an option that is a bool."""
     if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither True nor False; use one of them.")
+        raise OptionError(f"{name} must be True or False, got {value!r}.")
     return value
 
 
 def seconds(name: str, value: Any) -> float | None:
-    """Return an option that says how long, or refuse it; `None` means as long as it takes."""
+    """Check an option that is a duration; `None` means no limit."""
     if value is None:
         return None
     try:
@@ -295,8 +296,8 @@ def seconds(name: str, value: Any) -> float | None:
         length = math.nan
     if not 0 < length < math.inf:
         raise OptionError(
-            f"{name}={value!r} is no number of seconds above 0; use one, such as {name}=5.0, or "
-            "leave it out to wait as long as it takes."
+            f"{name} must be a number of seconds > 0, such as {name}=5.0, got {value!r}. Leave it "
+            "out for no limit."
         )
     return length
 
@@ -309,7 +310,7 @@ def backend_module(name: Any) -> Any:
     """
     known = plugin_names(BACKENDS)
     if not isinstance(name, str):
-        raise OptionError(f"backend={name!r} is no name. Use one of {', '.join(map(repr, known))}.")
+        raise OptionError(f"backend must be one of {', '.join(map(repr, known))}, got {name!r}.")
     if name not in known:
         raise BackendNotFoundError(
             f"No backend is called {name!r}.{suggest(name, known)} Known: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""The packages of an environment: installed here, or in a virtual environment of its own."""
+"""The packages of an environment: installed here, or in a separate virtual environment."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def prepare_packages(
     venv: Any,
     requirements: Sequence[str],
 ) -> tuple[Any, Remote]:
-    """Have the packages of a recipe where it will run.
+    """Make sure that the packages of a recipe are installed where it will run.
 
     Args:
         spec: The recipe.
-        backend: Where the caller wants it to run.
-        remote: How a server is reached.
+        backend: The backend that the caller chose.
+        remote: How to reach a server.
         install: Whether packages may be installed: `"never"`, `"ask"` or `"always"`.
         venv: The virtual environment to run it in: a path, `"auto"`, or `None`.
-        requirements: What else `venv="auto"` holds.
+        requirements: Further packages to install into `venv="auto"`.
 
     Returns:
-        The backend, and how to reach its server: with `venv`, a server of that interpreter.
+        The backend, and how to reach its server: with `venv`, a server on that interpreter.
 
     Raises:
-        OptionError: An option has a value that it cannot have, or does not go with another.
+        OptionError: An option has an invalid value, or does not go with another.
         InstallError: A package is missing, and may not or cannot be installed.
     """
     if venv is None and not requirements and spec.package is None and install == "never":
@@ -96,8 +96,8 @@ def _existing(spec: EnvSpec, venv: str | os.PathLike[str], install: str) -> Any:
 def _refuse_with_venv(spec: EnvSpec, backend: Any, remote: Remote) -> None:
     if not isinstance(spec.factory, str) or spec.backend is not None:
         raise OptionError(
-            f"venv= runs what another Python can import by its name, and {spec.id!r} is not such "
-            "an ID. Pass one such as 'pkg://module:attribute' or 'prime://owner/name'."
+            f"venv= needs an ID that another Python can import, and {spec.id!r} is not one. Pass "
+            "one such as 'pkg://module:attribute' or 'prime://owner/name'."
         )
     if backend not in _APART:
         raise OptionError(

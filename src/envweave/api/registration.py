@@ -1,4 +1,4 @@
-"""Naming environments: `register`, `spec`, `list_envs`, and how an ID is resolved."""
+"""Register and look up environments: `register`, `spec`, `list_envs`."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def register(
     overwrite: bool | None = None,
     registry: Registry | None = None,
 ) -> EnvSpec:
-    """Give an environment an ID, so that `make` finds it.
+    """Register an environment under an ID for `make`.
 
-    An ID may have a factory, a server and an image; then `backend` chooses among them, or a
-    provider that starts containers. Without either the factory is used; an ID without one connects
-    to its server, or starts its image.
+    An ID may have a factory, a server and an image. Then `backend`, or a provider that starts
+    containers, chooses among them; the default is the factory. An ID without a factory connects to
+    its server, or starts its image.
 
     Args:
         env_id: `"local://name-v0"`, or the bare name.
         factory: A class, a function that returns an environment, or an import path
             `"module:attribute"`. May be left out with `base_url` or `docker_image`.
         kwargs: Keywords for the factory.
-        max_episode_steps: Truncate every episode after so many steps.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
         description: One line for `envweave list`.
         base_url: A server that runs it, for `backend="http"`.
         docker_image: An image that serves it, for `backend="docker_http"` and `"kubernetes"`.
-        replace: Whether an ID that is taken may be taken over.
+        replace: Whether an existing registration may be replaced.
         overwrite: Another name for `replace`.
-        registry: Where to put it; a table of this process by default.
+        registry: Where to register it; by default the registry of this process.
 
     Raises:
         AlreadyRegisteredError: The ID is taken.
-        EnvIdError: It is no ID that can be registered.
-        DefinitionError: The types of its actions or observations cannot be kept, or there is
+        EnvIdError: It is not an ID that can be registered.
+        DefinitionError: The types of its actions or observations are not supported, or there is
             nothing to make it from.
         OptionError: Options contradict each other.
     """
@@ -72,12 +72,14 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
     """Return the recipe that an ID names, without making anything.
 
     Raises:
-        EnvNotFoundError: Nobody answers to the ID.
+        EnvNotFoundError: No environment has this ID.
         EnvIdError: The ID is malformed, or its scheme unknown.
     """
     table = DEFAULT_REGISTRY if registry is None else registry
     if not isinstance(env_id, str):
-        raise EnvIdError(f"{env_id!r} is no ID. Use a text such as 'name-v0'; see `envweave list`.")
+        raise EnvIdError(
+            f"The ID must be a string such as 'name-v0', got {env_id!r}. See `envweave list`."
+        )
     scheme, separator, rest = env_id.partition("://")
     if not separator:
         if not env_id.strip():
@@ -98,7 +100,7 @@ def spec(env_id: str, *, registry: Registry | None = None) -> EnvSpec:
 
 
 def _bare(env_id: str, table: Registry) -> EnvSpec:
-    """Return the recipe of an ID without a scheme: registered, announced, or of the Prime Hub."""
+    """Return the recipe of a bare ID: registered, of an installed package, or of the Prime Hub."""
     try:
         return table.get(env_id, announced=True)
     except EnvNotFoundError as unknown:
@@ -116,5 +118,5 @@ def _bare(env_id: str, table: Registry) -> EnvSpec:
 
 
 def list_envs(*, registry: Registry | None = None) -> list[EnvSpec]:
-    """Return every environment that has a name: registered here, then announced by packages."""
+    """Return all named environments: registered ones, then those of installed packages."""
     return (DEFAULT_REGISTRY if registry is None else registry).list()

@@ -1,4 +1,4 @@
-"""Serving environments: `create_fastapi_app` and `serve`."""
+"""Serve environments: `create_fastapi_app` and `serve`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 def with_types(spec: EnvSpec, action: Any, observation: Any) -> EnvSpec:
-    """Return a recipe whose environments take and show what is named here.
+    """Return a recipe whose environments have these action and observation types.
 
     Raises:
-        DefinitionError: An environment that exists already says otherwise. Others say so when
-            they are made.
+        DefinitionError: An existing environment has other types. For others, the error comes
+            when one is made.
     """
     if action is None and observation is None:
         return spec
@@ -54,12 +54,12 @@ def with_types(spec: EnvSpec, action: Any, observation: Any) -> EnvSpec:
 
 @dataclass(frozen=True)
 class TypedFactory:
-    """Makes environments with another factory, and tells them their types.
+    """Makes environments with another factory, and sets their types.
 
     Attributes:
-        factory: The other one, or its import path.
-        action: What `step` takes; `None` to leave it to the hints.
-        observation: What is shown; `None` to leave it to the hints.
+        factory: The other factory, or its import path.
+        action: The type of actions; `None` to use the hints of `step`.
+        observation: The type of observations; `None` to use the hints of `step`.
     """
 
     factory: Callable[..., Any] | str
@@ -67,22 +67,22 @@ class TypedFactory:
     observation: Any
 
     def __call__(self, **kwargs: Any) -> Environment:
-        """Make one.
+        """Make an environment.
 
         Raises:
-            DefinitionError: Its own hints say otherwise.
+            DefinitionError: Its own hints contradict the types.
         """
         return _typed(adopt(self._load()(**kwargs)), self.action, self.observation)
 
     def _load(self) -> Callable[..., Any]:
         loaded = load_path(self.factory) if isinstance(self.factory, str) else self.factory
         if not callable(loaded):
-            raise DefinitionError(f"{self.factory!r} makes no environments: it cannot be called.")
+            raise DefinitionError(f"{self.factory!r} cannot make environments: it is not callable.")
         return loaded
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the other factory, so that a keyword which it does not take is refused."""
+        """The signature of the other factory, so that unknown keywords are refused."""
         return inspect.signature(self._load())
 
 
@@ -106,7 +106,7 @@ def _each(spec: Spec) -> Iterator[Spec]:
 
 
 def _refuse_contradiction(name: str, given: Any, spec: Spec, own: Spec, environment: str) -> None:
-    """Let a class stand where the hint names it, a class above it, or nothing."""
+    """Accept a class if the hint names it, a base class of it, or nothing."""
     if isinstance(own, AnySpec):
         return
     hinted = getattr(own, "cls", None)
@@ -116,8 +116,8 @@ def _refuse_contradiction(name: str, given: Any, spec: Spec, own: Spec, environm
     elif own.json_schema() == spec.json_schema():
         return
     raise DefinitionError(
-        f"The {name}s of {environment} are {_shown(hinted or own)} by its own type hints, and "
-        f"{_shown(given)} by what the server was given. Leave that out, or correct the hints."
+        f"The type hints of {environment} say that its {name}s are {_shown(hinted or own)}, but "
+        f"the server was passed {_shown(given)}. Leave that out, or correct the hints."
     )
 
 
@@ -129,7 +129,7 @@ def _first_line(spec: EnvSpec) -> str:
     try:
         return spec.describe()
     except (DefinitionError, ImportError):
-        return ""  # whoever makes one will say it better
+        return ""  # making an environment gives a better error
 
 
 _NEEDED = ("fastapi", "httptools", "prometheus_client", "starlette", "uvicorn", "websockets")
@@ -142,7 +142,7 @@ _COUNTS = {
     "max_message_bytes": 1024,
     "replies_kept": 0,
 }
-"""Options that count something, and how much it is at least."""
+"""Options that are counts, and their minimum."""
 
 _LISTS = ("allowed_hosts", "allowed_origins")
 
@@ -150,7 +150,7 @@ _LISTS = ("allowed_hosts", "allowed_origins")
 @explains_collisions
 def create_fastapi_app(
     env: Any,
-    ActionCls: Any = None,  # noqa: N803 - a public name of old
+    ActionCls: Any = None,  # noqa: N803 - part of the public API
     ObservationCls: Any = None,  # noqa: N803
     *,
     max_episode_steps: int | None = None,
@@ -161,37 +161,37 @@ def create_fastapi_app(
 ) -> FastAPI:
     """Return a FastAPI application that serves an environment.
 
-    It speaks plain HTTP (`/reset`, `/step`, `/state`) and WebSocket (`/ws`), has `/docs`, and runs
-    on any ASGI server. It starts with its server, and stops with it. Without a token it refuses
-    callers on other machines.
+    It serves plain HTTP (`/reset`, `/step`, `/state`), WebSocket (`/ws`) and `/docs`, and runs on
+    any ASGI server. It starts and stops with that server. Without a token it refuses callers on
+    other machines.
 
     Args:
-        env: An ID, a class, or a function that makes environments. One object is served to one
-            session at a time.
-        ActionCls: What `step` takes, where its type hints don't say it.
-        ObservationCls: What is shown, where the hints of `step` don't say it.
-        max_episode_steps: Truncate every episode after so many steps.
+        env: An ID, a class, or a function that makes environments. A single object is served to
+            one session at a time.
+        ActionCls: The type of actions, if the hints of `step` don't give it.
+        ObservationCls: The type of observations, likewise.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
-        kwargs: Keywords for the environment's constructor, also those that have the name of an
+        registry: Where to look up the ID; by default the registry of this process.
+        kwargs: Keywords for the environment's constructor, including those with the name of an
             option.
-        **keywords: The fields of `ServerOptions`, but for `head_timeout_s`; without a `token`,
-            `$ENVWEAVE_TOKEN` is one, if it is set. Every other keyword goes to the environment's
+        **keywords: The fields of `ServerOptions`, except `head_timeout_s`. The default `token` is
+            `$ENVWEAVE_TOKEN`, if it is set. Every other keyword goes to the environment's
             constructor.
 
     Raises:
         MissingExtraError: The extra `server` is not installed.
-        EnvNotFoundError: Nobody answers to the ID.
-        OptionError: An option that cannot be honoured.
-        DefinitionError: What is given is no environment, or its hints contradict `ActionCls`.
+        EnvNotFoundError: No environment has this ID.
+        OptionError: An option cannot be honored.
+        DefinitionError: It is not an environment, or its hints contradict `ActionCls`.
     """
     refuse_without_extra()
     from envweave.server.app import build_app
 
     if "head_timeout_s" in keywords:
         raise OptionError(
-            "head_timeout_s is for serve(): an application sees no heads of requests. Set such a "
-            "limit on the ASGI server, or on the proxy before it."
+            "head_timeout_s is for serve(): an ASGI application does not see the request head. Set "
+            "such a limit on the ASGI server, or on the proxy in front of it."
         )
     options, rest = split(keywords)
     given = constructor_keywords(kwargs, rest)
@@ -206,7 +206,7 @@ def create_fastapi_app(
 @explains_collisions
 def serve(
     env: Any,
-    ActionCls: Any = None,  # noqa: N803 - a public name of old
+    ActionCls: Any = None,  # noqa: N803 - part of the public API
     ObservationCls: Any = None,  # noqa: N803
     *,
     host: str = "127.0.0.1",
@@ -221,26 +221,26 @@ def serve(
 ) -> None:
     """Serve an environment from this process, until SIGTERM or Ctrl-C.
 
-    Then nobody is let in any more, and running episodes may go on for `drain_s`.
+    Then it accepts no more sessions, and running episodes may continue for `drain_s`.
 
     Args:
         env: As in `create_fastapi_app`.
         ActionCls: The same.
         ObservationCls: The same.
-        host: Where to listen. Beyond loopback a `token` is needed.
-        port: On which port; 0 for one that is free.
+        host: The address to listen on. Anything but loopback requires a `token`.
+        port: The port; 0 for a free one.
         uds: The path of a unix socket to listen on instead.
-        insecure: Whether anybody may call, also from other machines.
-        max_episode_steps: Truncate every episode after so many steps.
+        insecure: Whether to accept anyone without a token, also from other machines.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
+        registry: Where to look up the ID; by default the registry of this process.
         kwargs: As in `create_fastapi_app`.
         **keywords: As in `create_fastapi_app`, and `head_timeout_s`.
 
     Raises:
-        StartupError: The port is in use, or may not be had.
-        OptionError: An option that cannot be honoured; or the host can be reached from other
-            machines, and no token is asked for.
+        StartupError: The port is in use, or not permitted.
+        OptionError: An option cannot be honored, or the host can be reached from other machines
+            and there is no token.
         EnvWeaveError: As in `create_fastapi_app`.
     """
     refuse_without_extra()
@@ -273,7 +273,7 @@ def run_server(
     lifeline_fd: int | None = None,
     uds_mode: int = 0o600,
 ) -> int:
-    """Serve until told to stop, and return the exit code. Calls `on_ready` with the URL."""
+    """Serve until SIGTERM or Ctrl-C, and return the exit code. Calls `on_ready` with the URL."""
     from envweave.server.app import AppState
     from envweave.server.listen import listen, listen_unix, refuse_openness
     from envweave.server.run import Serving
@@ -294,16 +294,16 @@ def run_server(
 
 
 def ready_line(env_id: str, url: str) -> str:
-    """Return what a server says when it takes calls."""
+    """Return the line that a server prints when it is ready."""
     docs = f" (docs at {url}/docs)" if url.startswith("http") else ""
     return f"envweave: serving {env_id} on {url}{docs}"
 
 
 def split(keywords: Mapping[str, Any]) -> tuple[ServerOptions, dict[str, Any]]:
-    """Return the options among some keywords, and the rest, which is the constructor's.
+    """Split keywords into server options and those for the constructor.
 
     Raises:
-        OptionError: An option has a value that it cannot have.
+        OptionError: An option has an invalid value.
     """
     from envweave.server.options import ServerOptions
 
@@ -323,18 +323,18 @@ def _option_names() -> list[str]:
 
 
 def _check_keywords(spec: EnvSpec, kwargs: Mapping[str, Any], caller: str) -> None:
-    """Refuse at once what would come out when the first environment is made."""
-    if kwargs or not isinstance(spec.factory, str):  # what may stay unimported, stays so
+    """Refuse bad keywords now rather than when the first environment is made."""
+    if kwargs or not isinstance(spec.factory, str):  # without keywords, don't import a path yet
         given = {**spec.kwargs, **kwargs}
         refuse_unknown(spec, spec.load(), given, caller=caller, options=_option_names())
 
 
 def _refuse_max_sessions(spec: EnvSpec, keywords: Mapping[str, Any]) -> None:
-    """Refuse more than one session of one object."""
+    """Refuse more than one session for a single object."""
     limit = keywords.get("max_sessions", 1)
     if isinstance(spec.factory, ReadyMade) and limit != 1:
         raise OptionError(
-            f"max_sessions={limit!r} cannot be honoured: one {spec.id} object has one session at a "
+            f"max_sessions={limit!r} cannot be honored: one {spec.id} object has one session at a "
             "time. Serve its class, or a function that makes one, or leave max_sessions out."
         )
 
@@ -343,20 +343,20 @@ def _read(name: str, value: Any) -> Any:
     if name in _COUNTS:
         least = _COUNTS[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise OptionError(f"{name}={value!r} is no whole number of {least} or more.")
+            raise OptionError(f"{name} must be an integer >= {least}, got {value!r}.")
         return value
     if name in _LISTS:
         if isinstance(value, str) or not all(isinstance(one, str) for one in value):
-            raise OptionError(f"{name}={value!r} is no list of texts.")
+            raise OptionError(f"{name} must be a list of strings, got {value!r}.")
         return tuple(value)
     if name == "token":
         if value is None:
             return None
         if not isinstance(value, str) or not value.strip():
-            raise OptionError("The token is no text, or an empty one. Leave it out for none.")
-        token = value.strip()  # as whoever writes it into a header does
+            raise OptionError("token must be a non-empty string. Leave it out for none.")
+        token = value.strip()  # as in an HTTP header
         if not (token.isascii() and token.isprintable()):
-            raise OptionError("The token holds what no header can. Use letters and digits.")
+            raise OptionError("token has characters that a header cannot. Use letters and digits.")
         return token
     if name == "insecure":
         return flag(name, value)
@@ -366,25 +366,25 @@ def _read(name: str, value: Any) -> Any:
         return 0.0
     read = seconds(name, value)
     if read is None:
-        raise OptionError(f"{name}=None is no number of seconds above 0.")
+        raise OptionError(f"{name} must be a number of seconds > 0, got None.")
     return read
 
 
 def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
-    """Return the options as this recipe can honour them: one object has one session.
+    """Return the options for this recipe: a single object has one session.
 
     Raises:
-        OptionError: It names what is served already.
+        OptionError: It is already served elsewhere.
     """
     if spec.is_made_elsewhere:
-        raise OptionError(f"{spec.id!r} is served already. Connect to it with make({spec.id!r}).")
+        raise OptionError(f"{spec.id!r} is already served. Connect to it with make({spec.id!r}).")
     if isinstance(spec.factory, ReadyMade):
         return dataclasses.replace(options, max_sessions=1)
     return options
 
 
 def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Runtime:
-    """Return where a server's environments run: in this process, or in workers."""
+    """Return the runtime of a server: in this process, or in workers."""
     if options.workers:
         from envweave.server.runtime.workers import WorkerRuntime
 
@@ -395,7 +395,7 @@ def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) 
 
 
 def refuse_without_extra() -> None:
-    """Refuse to serve where the libraries for it are missing.
+    """Check that the libraries for serving are installed.
 
     Raises:
         MissingExtraError: One of them is not installed.

@@ -121,7 +121,7 @@ class EnvFactory:
         # Who wraps environments sees when their code begins, and can end this very process.
         if self._options.timeout_s is not None and plain and self._wrap is None:
             raise OptionError(
-                f"timeout_s={self._options.timeout_s!r} cannot be honoured: {plain[0]}() of "
+                f"timeout_s={self._options.timeout_s!r} cannot be honored: {plain[0]}() of "
                 f"{self._spec.id!r} is a plain function, which nothing can interrupt in this "
                 "process. Use backend='process', write it with `async def`, or leave timeout_s out."
             )

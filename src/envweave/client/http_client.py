@@ -394,7 +394,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
                 first answer.
 
         Raises:
-            SeedError, TaskError, OptionError: What was asked cannot be honoured.
+            SeedError, TaskError, OptionError: What was asked cannot be honored.
             ResetFailedError: The environment's `reset` raised.
             SessionGoneError: The server has no such session any more.
             StartupError: The container has died, and another one could not be started.

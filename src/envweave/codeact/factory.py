@@ -161,7 +161,7 @@ def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
 
 
 def _refuse_walls(name: str, options: SandboxOptions) -> None:
-    """Refuse what only the sandbox can honour, here or in a container."""
+    """Refuse what only the sandbox can honor, here or in a container."""
     plain = SandboxOptions(limits=options.limits)
     for field in ("preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):

@@ -1,4 +1,4 @@
-"""Between plain data and the author's classes, and what values each may take."""
+"""Specs: which values are allowed, and conversion between plain data and authors' classes."""
 
 from envweave.codec.hints import spec_from_hint
 from envweave.codec.spec import AgentsSpec, AnySpec, Bounds, Mismatch, Spec

@@ -15,10 +15,10 @@ from envweave.errors import DefinitionError
 
 @final
 class ArraySpec(Spec):
-    """A numpy array of one dtype and shape, within bounds. NaN is within no bounds.
+    """A numpy array of one dtype and shape, within bounds. NaN is never within bounds.
 
-    With `clips`, values beyond the bounds are the environment's business, as in Gymnasium,
-    where a `Box` action may exceed its space and the environment clips it.
+    With `clips`, values beyond the bounds are allowed, as in Gymnasium, where a `Box` action may
+    exceed its space and the environment clips it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ArraySpec(Spec):
         self._whole: tuple[Any, Any] | None = None
 
     def _as_held(self, bound: Any) -> Any:
-        """A bound as an array of this dtype holds it, so that the bound itself is within."""
+        """A bound rounded to this dtype, so that the bound itself is within."""
         if bound is None or self.dtype is None or self.dtype.kind != "f":
             return bound
         with np.errstate(over="ignore"):
@@ -73,7 +73,7 @@ class ArraySpec(Spec):
         if self.dtype is not None and array.dtype != self.dtype:
             array = self._cast(array, self.dtype)
         if self.shape is not None and array.shape != self.shape:
-            # Nested lists say nothing of the dimensions after an empty one.
+            # Nested lists don't determine the dimensions after an empty one.
             if 0 not in self.shape or array.shape != self.shape[: self.shape.index(0) + 1]:
                 raise Mismatch(f"shape {array.shape} is not {self.shape}")
             array = array.reshape(self.shape)
@@ -94,7 +94,7 @@ class ArraySpec(Spec):
         return cast
 
     def sample(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Draw evenly within the bounds; of an unknown shape, up to four in a row.
+        """Draw uniformly within the bounds; for an unknown shape, up to four in a row.
 
         An open end lies 1 beyond the other, or beyond 0; for integers 1,000, as far as the
         dtype goes.
@@ -118,7 +118,7 @@ class ArraySpec(Spec):
             low, high = ends(low, high, 1000)
             return max(math.ceil(low), lowest), min(math.floor(high), highest)
 
-        # By Python's own numbers: float64 holds neither end of the 64-bit integers.
+        # With Python ints: float64 cannot represent the ends of the 64-bit integers.
         low, high = np.broadcast_arrays(*(np.asarray(b, object) for b in (self.low, self.high)))
         if low.ndim == 0:
             return draw_between(low.item(), high.item())
@@ -150,12 +150,12 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
-        raise DefinitionError(f"{dtype!r} is no numpy dtype: {error}.") from None
+        raise DefinitionError(f"{dtype!r} is not a numpy dtype: {error}.") from None
     return found
 
 
 def _reach(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The lowest and the highest whole number of a dtype."""
+    """The lowest and the highest integer of a dtype."""
     if dtype.kind == "b":
         return 0, 1
     info = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Bounds of numbers: in words, in JSON Schema, and where to draw between them."""
+"""Bounds of numbers and lengths: checked, in words, in JSON Schema, and for sampling."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from envweave.errors import DefinitionError
 
 
 def refuse_empty(low: Any, high: Any) -> None:
-    """Refuse bounds that no number lies between; `None` is an open end.
+    """Refuse bounds with no number between them; `None` is an open end.
 
     Raises:
         DefinitionError: There is no such number.
     """
     lowest = -math.inf if low is None else low
     highest = math.inf if high is None else high
-    # Said this way round, so that NaN as a bound is refused too.
+    # Written this way round so that a NaN bound is refused too.
     fits = np.all((lowest <= highest) & (lowest != math.inf) & (highest != -math.inf))
     if not fits:
         raise DefinitionError(f"No number is {between(low, high)}.")
@@ -35,7 +35,7 @@ def between(low: Any, high: Any) -> str:
 
 
 def bounded(schema: dict[str, Any], low: Any, high: Any) -> dict[str, Any]:
-    """Return the schema with its bounds; an infinite one says nothing."""
+    """Return the schema with its bounds; infinite ones are left out."""
     if low is not None and low != -math.inf:
         schema["minimum"] = low
     if high is not None and high != math.inf:
@@ -44,7 +44,7 @@ def bounded(schema: dict[str, Any], low: Any, high: Any) -> dict[str, Any]:
 
 
 def ends(low: Any, high: Any, reach: Any) -> tuple[Any, Any]:
-    """Return where to draw between: an open end lies `reach` beyond the other one, or 0."""
+    """Return the range to sample from: an open end lies `reach` beyond the other one, or 0."""
     low = None if low == -math.inf else low
     high = None if high == math.inf else high
     if low is None:
@@ -54,7 +54,7 @@ def ends(low: Any, high: Any, reach: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Limits of a length; both ends are included, and a `high` of `None` is open."""
+    """Limits of a length, inclusive; a `high` of `None` means no upper limit."""
 
     low: int = 0
     high: int | None = None
@@ -62,7 +62,7 @@ class Length:
     def __post_init__(self) -> None:
         for name, end in (("min_length", self.low), ("max_length", self.high)):
             if end is not None and (type(end) is not int or end < 0):
-                raise DefinitionError(f"{name} must be a whole number of 0 or more, got {end!r}.")
+                raise DefinitionError(f"{name} must be an integer >= 0, got {end!r}.")
         if self.high is not None and self.high < self.low:
             raise DefinitionError(f"No length is between {self.low} and {self.high}.")
 
@@ -72,7 +72,7 @@ class Length:
         return self.low == 0 and self.high is None
 
     def check(self, value: Sized) -> None:
-        """Raise `Mismatch` unless the value has such a length."""
+        """Raise `Mismatch` unless the value's length is within the limits."""
         count = len(value)
         if count < self.low or (self.high is not None and count > self.high):
             raise Mismatch(f"{short_repr(value)} has a length of {count}, not {self}")
@@ -83,7 +83,7 @@ class Length:
         return int(rng.integers(self.low, high, endpoint=True))
 
     def schema(self, low: str, high: str) -> dict[str, Any]:
-        """Return the words of JSON Schema for it."""
+        """Return it as JSON Schema keywords."""
         said: dict[str, Any] = {} if self.low == 0 else {low: self.low}
         return said if self.high is None else {**said, high: self.high}
 

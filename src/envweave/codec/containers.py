@@ -1,4 +1,4 @@
-"""Specs made of specs: records, lists, tuples, dicts and unions."""
+"""Specs made of specs: lists, sets, tuples, dicts and unions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTEMPTS = 100
 
 @final
 class ListSpec(Spec):
-    """A list of any length, every item of one kind; or a tuple or set of such."""
+    """A list, set or tuple of any length whose items all have one spec."""
 
     def __init__(self, item: Spec, *, kind: type = list, length: Length = ANY_LENGTH) -> None:
         self.item = item
@@ -55,13 +55,11 @@ class ListSpec(Spec):
                 f"{short_repr(items)} cannot be a {self.kind.__name__}: {error}"
             ) from None
         if len(unique) != len(items):
-            raise Mismatch(
-                f"{short_repr(items)} is not a {self.kind.__name__}: an item comes twice"
-            )
+            raise Mismatch(f"{short_repr(items)} is not a {self.kind.__name__}: it has duplicates")
         return unique
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to four items, or as few as there must be; of what cannot be drawn, none.
+        """Draw up to four items, or the minimum; if the items cannot be drawn, none.
 
         Raises:
             SpecError: A set needs more different items than could be drawn.
@@ -90,9 +88,9 @@ class ListSpec(Spec):
 
 @final
 class TupleSpec(Spec):
-    """A tuple of fixed length, each place with a spec of its own.
+    """A tuple of fixed length with one spec per item.
 
-    With `names` the places have names, as in a `NamedTuple`, which `make` makes from the items.
+    With `names` the items have names, as in a `NamedTuple`, which `make` builds from them.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class TupleSpec(Spec):
         self.can_sample = all(item.can_sample for item in self.items)
 
     def read(self, value: Any) -> Any:
-        """Take a tuple, a list or an array of that length; with names a dict of them, too."""
+        """Take a tuple, a list or an array of that length; with names also a dict."""
         if self.names and isinstance(value, Mapping):
             items: Sequence[Any] | None = self._by_name(value)
         else:
@@ -138,7 +136,7 @@ class TupleSpec(Spec):
         return [given[name] for name in self.names]
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw each place."""
+        """Draw each item."""
         return self.make([item.sample(rng) for item in self.items])
 
     def json_schema(self) -> dict[str, Any]:
@@ -156,7 +154,7 @@ class TupleSpec(Spec):
 
 @final
 class DictSpec(Spec):
-    """A dict. With `fields` its keys are known, and all but the `optional` ones are needed."""
+    """A dict. With `fields` its keys are known, and all but the `optional` ones are required."""
 
     def __init__(
         self,
@@ -171,7 +169,7 @@ class DictSpec(Spec):
     ) -> None:
         self.length = length
         self.name = name  # of a `TypedDict`, for messages
-        self._definition = definition  # what it is called within itself
+        self._definition = definition  # its name in `$defs`, if it is recursive
         self.item = AnySpec() if item is None else item
         self.key = AnySpec() if key is None else key
         self.fields = None if fields is None else dict(fields)
@@ -206,11 +204,11 @@ class DictSpec(Spec):
         return read
 
     def read_key(self, key: Any) -> Any:
-        """Take what its keys may be, or a number as a text; or raise `Mismatch`."""
+        """Read a key, also a number written as a string; or raise `Mismatch`."""
         try:
             return self.key.read(key)
         except Mismatch as mismatch:
-            # JSON has only texts as keys, so that a number may stand there as one.
+            # JSON keys are strings, so a number may be written as one.
             for number in (int, float) if isinstance(key, str) else ():
                 try:
                     return self.key.read(number(key))
@@ -240,7 +238,7 @@ class DictSpec(Spec):
         return sum(key in (self.fields or ()) for key in value)
 
     def sample(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw the known keys; where none is known, as few items as there must be.
+        """Draw the known keys; if none are known, the minimum number of items.
 
         Raises:
             SpecError: More different keys are needed than could be drawn.
@@ -289,24 +287,24 @@ class UnionSpec(Spec):
     """A union: the first option that fits is taken, an int before a float."""
 
     def __init__(self, options: Iterable[Spec]) -> None:
-        # A float takes every int, so that an int behind it would never be one.
+        # A float takes every int, so an int option after it would never match.
         self.options = sorted(options, key=lambda option: isinstance(option, FloatSpec))
         self._drawn = [option for option in self.options if option.can_sample]
         self.can_sample = bool(self._drawn)
 
     def read(self, value: Any) -> Any:
-        """Take what any option takes."""
+        """Take the first option that fits."""
         mismatches = []
         for option in self.options:
             try:
                 return option.read(value)
             except Mismatch as mismatch:
-                # Its traceback would hold this frame, and so the list: a cycle for every value.
+                # Its traceback would hold this frame and so the list: a reference cycle per value.
                 mismatches.append(mismatch.with_traceback(None))
         raise self._nearest(value, mismatches)
 
     def _nearest(self, value: Any, mismatches: list[Mismatch]) -> Mismatch:
-        """The mismatch of the option that was meant, if one stands out; otherwise all."""
+        """The mismatch of the likeliest option, if one stands out; otherwise all."""
         deeper = [mismatch for mismatch in mismatches if mismatch.path]
         if len(deeper) == 1:
             return deeper[0]
@@ -323,7 +321,7 @@ class UnionSpec(Spec):
         return Mismatch("; or ".join(dict.fromkeys(reasons)))
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw an option that can be drawn, then from it."""
+        """Draw one of the options that can be sampled, then a value of it."""
         options = self._drawn or self.options
         return options[int(rng.integers(len(options)))].sample(rng)
 
@@ -367,7 +365,7 @@ def _key_schema(key: Spec) -> dict[str, Any]:
 def members_of(spec: Spec) -> dict[str, Spec]:
     """Return the members of a union by name, if at least one has fields; else nothing.
 
-    `None` is no member of its own.
+    `None` does not count as a member.
     """
     if not isinstance(spec, UnionSpec):
         return {}
@@ -396,9 +394,9 @@ def _name(spec: Spec) -> str:
 
 
 def draw_each_member(spec: Spec, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
-    """Yield a name and a value for every member of every union in a spec, so that each is seen.
+    """Yield a name and a sample for every member of every union in a spec.
 
-    Of a spec for several agents it yields nothing: each agent's is asked for by itself.
+    For a spec of several agents it yields nothing; call it for each agent's spec.
 
     Raises:
         SpecError: A member cannot be drawn.

@@ -1,8 +1,8 @@
-"""Spaces as one flat array, for trainers that take no `Dict` and no `Tuple`.
+"""Spaces as one flat array, for trainers that support neither `Dict` nor `Tuple`.
 
-Observations are flattened as Gymnasium's `flatten` does it: numbers stay as they are, a choice
-becomes one-hot, unless it is one of very many. Actions stay choices or numbers: a policy has to
-know which.
+Observations are flattened like Gymnasium's `flatten`: numbers are unchanged, and a choice becomes
+one-hot unless it has very many values. Actions stay choices or numbers: a policy has to know
+which.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from envweave.codec.spec import Mismatch, short_repr
 from envweave.errors import SpecError
 
 MAX_ONE_HOT = 1000
-"""How many values a choice has at most that is shown one-hot; one of more is shown as a number."""
+"""Choices with up to this many values become one-hot; larger ones become a number."""
 
 Leaf: TypeAlias = tuple[str, spaces.Space[Any]]
-"""The path of a simple space in the whole, and the space."""
+"""The path of a leaf space in the whole, and the space."""
 
 
 def flatten_observations(one: Bridge, name: str) -> Bridge:
@@ -57,7 +57,7 @@ def flatten_actions(one: Bridge, name: str) -> Bridge:
     """
     leaves = list(_leaves(one.space, name))
     if not leaves:
-        raise SpecError(f"{name} has no fields, so that flatten=True leaves nothing to choose.")
+        raise SpecError(f"{name} has no fields, so flatten=True leaves nothing to choose.")
     kinds = [leaf for _, leaf in leaves]
     if all(
         isinstance(k, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) for k in kinds
@@ -71,13 +71,13 @@ def flatten_actions(one: Bridge, name: str) -> Bridge:
         parts = ", ".join(f"{path} is {leaf!r}" for path, leaf in leaves)
         raise SpecError(
             f"{name}: flatten=True makes one action of choices or one of real numbers, but "
-            f"{parts}. Leave it out, or give whole numbers both bounds."
+            f"{parts}. Leave it out, or give integers both bounds."
         )
     return Bridge(space, one.encode, lambda value: one.decode(_join(one.space, iter(split(value)))))
 
 
 def _narrowed(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return a space in which a choice among very many is a number: one-hot fits no memory."""
+    """Return a space where a choice with very many values is a number: one-hot is too large."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _narrowed(part) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -112,7 +112,7 @@ def _leaves(space: spaces.Space[Any], path: str) -> Iterator[Leaf]:
 
 
 def _join(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
-    """Return a value of the whole space, of the values of its leaves in turn."""
+    """Build a value of the whole space from the values of its leaves, in order."""
     if isinstance(space, spaces.Dict):
         return {key: _join(part, values) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -170,7 +170,7 @@ def _numbers(kinds: Sequence[Any]) -> tuple[spaces.Space[Any], Callable[[Any], l
         if not space.contains(chosen):
             raise Mismatch(f"{short_repr(value)} is not in {space!r}")
         parts = zip(np.split(chosen, ends), kinds, strict=True)
-        # A bound that float32 rounds away from zero lies beyond the one of float64.
+        # float32 may round a bound away from zero, beyond the float64 one.
         return [
             np.clip(part.reshape(one.shape).astype(one.dtype), one.low, one.high)
             for part, one in parts

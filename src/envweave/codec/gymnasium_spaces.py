@@ -1,6 +1,6 @@
-"""Values on their way between a spec and its Gymnasium space.
+"""Conversion of values between a spec and its Gymnasium space.
 
-A `Bridge` is built once from a spec, so that a step asks no questions about types.
+A `Bridge` is built once from a spec, so that a step does no type checks.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class SpaceSpec(Spec):
         self._drawn_from = copy.deepcopy(space)
 
     def read(self, value: Any) -> Any:
-        """Take what the space contains."""
+        """Take any value that the space contains."""
         try:
             fits = self.space.contains(value)
         except Exception as error:
-            # A space may stumble over a value of a kind it was never written for.
+            # A space may raise on a value of an unexpected type.
             raise Mismatch(f"{short_repr(value)} is not in {self.space!r}: {error}") from error
         if not fits:
             raise Mismatch(f"{short_repr(value)} is not in {self.space!r}")
@@ -54,7 +54,7 @@ class SpaceSpec(Spec):
         return self._drawn_from.sample()
 
     def json_schema(self) -> dict[str, Any]:
-        """Describe texts by their length, anything else in words."""
+        """Describe strings by their length, anything else by its `repr`."""
         if isinstance(self.space, spaces.Text):
             lengths = {"minLength": self.space.min_length, "maxLength": self.space.max_length}
             return {"type": "string", **lengths}
@@ -66,7 +66,7 @@ class SpaceSpec(Spec):
 
 @final
 class AnyText(spaces.Text):
-    """Every text, of any length and in any script. It draws short plain ones."""
+    """Every string, of any length and script. It samples short ASCII ones."""
 
     def __init__(self) -> None:
         letters = string.ascii_letters + string.digits + " "
@@ -88,7 +88,7 @@ class AnyText(spaces.Text):
 
 @final
 class SpecText(spaces.Text):
-    """The texts of a spec with limits, sampled and checked by the spec itself.
+    """The strings of a spec with limits, sampled and checked by the spec itself.
 
     Attributes:
         spec: The spec.
@@ -103,7 +103,7 @@ class SpecText(spaces.Text):
         )
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002 - Gymnasium's
-        """Draw as the spec does; a mask says nothing here."""
+        """Draw as the spec does; a mask has no effect."""
         drawn: str = self.spec.sample(self.np_random)
         return drawn
 
@@ -123,7 +123,7 @@ class SpecText(spaces.Text):
 
 @final
 class SizedSequence(spaces.Sequence):
-    """A `Sequence` whose length has limits.
+    """A `Sequence` with length limits.
 
     Attributes:
         length: The limits.
@@ -134,13 +134,13 @@ class SizedSequence(spaces.Sequence):
         self.length = length
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Draw a length within the limits, and so many values."""
+        """Draw a length within the limits, and that many values."""
         if mask is None and probability is None:
             mask = (self.length.draw(self.np_random, 4), None)
         return super().sample(mask, probability)
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a sequence of such a length."""
+        """Whether it is a sequence whose length is within the limits."""
         if not super().contains(x):
             return False
         try:
@@ -167,14 +167,14 @@ _MAX_MULTIPLES = 10_000
 @final
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """A spec's Gymnasium space, and the way of its values there and back.
+    """A spec's Gymnasium space, and the conversion of values in both directions.
 
     Attributes:
         space: The space of the values that the spec allows.
-        encode: Returns the space's value for one of the spec's, sharing nothing with it.
-            Raises `Mismatch` where the value does not fit the spec.
-        decode: Returns the spec's value for one of the space's. Raises `Mismatch` where the
-            value does not fit.
+        encode: Converts a value of the spec to one of the space, sharing nothing with it. Raises
+            `Mismatch` if the value does not fit the spec.
+        decode: Converts a value of the space to one of the spec. Raises `Mismatch` if the value
+            does not fit.
     """
 
     space: spaces.Space[Any]
@@ -183,7 +183,7 @@ class Bridge:
 
 
 def bridge(spec: Spec, name: str = "value") -> Bridge:
-    """Return the bridge of a spec, which the caller knows as `name`.
+    """Return the bridge of a spec, called `name` in messages.
 
     Raises:
         SpecError: Gymnasium has no space for a part of it, which is named.
@@ -225,13 +225,13 @@ def bridge(spec: Spec, name: str = "value") -> Bridge:
 
 
 def _text(spec: StrSpec) -> spaces.Space[Any]:
-    """Return the space of texts; one with a pattern draws none that fit, but knows them."""
+    """Return the space of strings; with a pattern it checks values but cannot sample them."""
     return AnyText() if spec.exact is str else SpecText(spec)
 
 
 def _by_index(spec: Spec, values: Sequence[Any]) -> Bridge:
     index = IntSpec(0, len(values) - 1)
-    # 1 == True, so a value is known by its type as well.
+    # 1 == True, so the key includes the type.
     index_of = {(type(value), value): np.int64(i) for i, value in enumerate(values)}
 
     def encode(value: Any) -> np.int64:
@@ -264,7 +264,7 @@ def _integer(spec: IntSpec, name: str) -> Bridge:
 
 
 def _real(spec: FloatSpec) -> Bridge:
-    # One item rather than no dimension, which few trainers take.
+    # One item rather than no dimension, which few trainers support.
     box = _box(spec.low, spec.high, (1,), np.dtype(np.float64))
     return Bridge(
         box,
@@ -280,8 +280,8 @@ def _only_item(value: Any) -> Any:
 
 def _box(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box[Any]:
     """Return a box; an end of `None` is open."""
-    # Gymnasium draws near 0 towards an end given as infinite, and overflows at int64's own;
-    # for unsigned dtypes it knows no infinite end.
+    # Gymnasium samples near 0 towards an infinite end, and overflows at int64's own; for
+    # unsigned dtypes it has no infinite end.
     open_low, open_high = (0, np.iinfo(dtype).max) if dtype.kind == "u" else (-np.inf, np.inf)
     return spaces.Box(
         open_low if low is None else np.full(shape, low, dtype),
@@ -317,7 +317,7 @@ def _array(spec: ArraySpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bri
 
 
 def _multi_binary(shape: tuple[int, ...]) -> spaces.MultiBinary:
-    # Gymnasium holds MultiBinary(4) and MultiBinary((4,)) for different spaces.
+    # Gymnasium treats MultiBinary(4) and MultiBinary((4,)) as different spaces.
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
@@ -387,7 +387,7 @@ def _record(spec: DataclassSpec | PydanticSpec, name: str) -> Bridge:
     fields = {
         field: bridge(one, f"{name}.{field}")
         for field, one in shown_fields(spec).items()
-        # What may hold anything and need not be given is left out, as `metadata` is.
+        # Optional fields that may hold anything are left out, such as `metadata`.
         if not (field in spec.optional and (one.exact is dict or not one.can_sample))
     }
     if issubclass(spec.cls, Action) and len(fields) == 1:

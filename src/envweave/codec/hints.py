@@ -72,7 +72,7 @@ def _evaluated(cls: type) -> dict[str, Any]:
 
 
 def _filled(cls: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any]]:
-    """What stands for each type variable, by the class that uses it."""
+    """The type arguments of each class in a generic hierarchy, by type variable."""
     own = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
     filled = {cls: own}
     for base in getattr(cls, "__orig_bases__", ()):
@@ -103,13 +103,13 @@ def is_typed_dict(hint: Any) -> bool:
     """Whether it is the class of a `TypedDict`."""
     if typing.is_typeddict(hint):
         return True
-    # The one of `typing_extensions` is another, and exists only where that was imported.
+    # The one of `typing_extensions` differs, and exists only if that was imported.
     extensions = sys.modules.get("typing_extensions")
     return extensions is not None and bool(extensions.is_typeddict(hint))
 
 
 def is_qualifier(origin: Any) -> bool:
-    """Whether it stands around a type and says nothing of it: `Final`, `NotRequired`, …."""
+    """Whether it is a qualifier around a type: `Final`, `NotRequired`, …."""
     return origin in _QUALIFIERS or getattr(origin, "_name", None) == "ReadOnly"
 
 
@@ -119,7 +119,7 @@ def typed_dict_hints(cls: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def is_required(cls: Any, name: str, hint: Any) -> bool:
-    """Whether a key must be there. `NotRequired` may stand within another qualifier."""
+    """Whether a key is required. `NotRequired` may be nested in another qualifier."""
     while is_qualifier(origin := typing.get_origin(hint)) or origin is typing.Annotated:
         if origin in (typing.Required, typing.NotRequired):
             return bool(origin is typing.Required)
@@ -130,7 +130,7 @@ def is_required(cls: Any, name: str, hint: Any) -> bool:
 _ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = …`, from Python 3.12 on
 
 Enclosing: typing.TypeAlias = Mapping[Any, list[RecursiveSpec]]
-"""The hints around this one, and where they come back within themselves."""
+"""The enclosing hints, and the recursive references to them."""
 
 
 def spec_from_hint(hint: Any) -> Spec:
@@ -138,15 +138,15 @@ def spec_from_hint(hint: Any) -> Spec:
 
     Understands numbers (numpy's are read as Python's), text, `Literal`, `Enum`, dataclasses,
     `msgspec.Struct`, pydantic's models, `NamedTuple`, `TypedDict`, lists, tuples, sets and dicts,
-    unions, `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Marks of msgspec and
+    unions, `np.ndarray`, `NDArray`, and `Annotated[..., Bounds(...)]`. Annotations of msgspec and
     annotated_types, and pydantic's `Field`, limit numbers (`ge`, `gt`, `le`, `lt`,
-    `multiple_of`), texts (`min_length`, `max_length`, `pattern`), lists, sets and dicts
+    `multiple_of`), strings (`min_length`, `max_length`, `pattern`), lists, sets and dicts
     (`min_length`, `max_length`). Their titles, descriptions and examples go into the JSON Schema.
     Any other class accepts its instances.
 
     Raises:
-        DefinitionError: A hint cannot be evaluated, its limits make no sense, or they are of a
-            kind that cannot be kept.
+        DefinitionError: A hint cannot be evaluated, or its limits make no sense or cannot be
+            enforced.
     """
     return _spec(hint, {}, NO_LIMITS)
 
@@ -161,7 +161,7 @@ def _spec(hint: Any, within: Enclosing, limits: AnnotatedLimits) -> Spec:
 
 def _limited(hint: Any, within: Enclosing, limits: AnnotatedLimits) -> Spec:
     if isinstance(hint, str | typing.ForwardRef):
-        raise DefinitionError(f"The type hint {hint!r} is a text that nobody has evaluated.")
+        raise DefinitionError(f"The type hint {hint!r} is a string that was not evaluated.")
     if (meant := _alias(hint)) is not None:
         return AnySpec() if hint in within else _spec(meant, {**within, hint: []}, limits)
     if isinstance(hint, typing.TypeVar):
@@ -194,18 +194,16 @@ def _limited(hint: Any, within: Enclosing, limits: AnnotatedLimits) -> Spec:
 
 
 def _refuse_useless(hint: Any, kind: Any, limits: AnnotatedLimits) -> None:
-    """Refuse limits that say nothing of a type: they would be ignored."""
+    """Refuse limits that do not apply to a type: they would be ignored."""
     _, others = limits.split(kind)
     if limits.are_ours and not is_number(kind):
-        raise DefinitionError(f"Bounds say nothing about {hint!r}. Give them to what it holds.")
+        raise DefinitionError(f"Bounds do not apply to {hint!r}. Put them on what it holds.")
     if others:
-        raise DefinitionError(
-            f"{limits.describe(others)} in Annotated says nothing about {hint!r}."
-        )
+        raise DefinitionError(f"{limits.describe(others)} in Annotated does not apply to {hint!r}.")
 
 
 def _unwrap(hint: Any, limits: AnnotatedLimits) -> tuple[Any, AnnotatedLimits]:
-    """Take off what stands around a hint and says nothing of the type, but for its marks."""
+    """Remove qualifiers around a hint, but keep its annotations."""
     while True:
         origin = typing.get_origin(hint)
         if origin is typing.Annotated:
@@ -222,7 +220,7 @@ def _unwrap(hint: Any, limits: AnnotatedLimits) -> tuple[Any, AnnotatedLimits]:
 
 
 def _alias(hint: Any) -> Any:
-    """What a `type X = …` stands for, or `None` if the hint is none."""
+    """The value of a `type X = …` alias, or `None` if the hint is not one."""
     origin = typing.get_origin(hint)
     alias = hint if origin is None else origin
     if not isinstance(alias, _ALIAS):
@@ -238,7 +236,7 @@ def _bound(variable: typing.TypeVar) -> Any:
 
 
 def _union(options: tuple[Any, ...], within: Enclosing, limits: AnnotatedLimits) -> Spec:
-    """A union; limits around it are those of the options that they say something of."""
+    """A union; limits around it apply to those options that they fit."""
     bare = [_unwrap(option, NO_LIMITS)[0] for option in options]
     bare = [one if (meant := _alias(one)) is None else _unwrap(meant, NO_LIMITS)[0] for one in bare]
     kinds = [typing.get_origin(one) or one for one in bare]
@@ -246,10 +244,10 @@ def _union(options: tuple[Any, ...], within: Enclosing, limits: AnnotatedLimits)
     useless = set.intersection(*(set(others) for _, others in split))
     takes_bounds = [is_number(kind) for kind in kinds]
     if limits.are_ours and not any(takes_bounds):
-        raise DefinitionError(f"Bounds say nothing about {' | '.join(map(repr, options))}.")
+        raise DefinitionError(f"Bounds do not apply to {' | '.join(map(repr, options))}.")
     if useless:
         raise DefinitionError(
-            f"{limits.describe(sorted(useless))} in Annotated says nothing about "
+            f"{limits.describe(sorted(useless))} in Annotated does not apply to "
             f"{' | '.join(map(repr, options))}."
         )
     return UnionSpec(
@@ -267,7 +265,7 @@ def _tuple(
         item = _spec(arguments[0], within, NO_LIMITS)
         return ListSpec(item, kind=tuple, length=limits.length)
     if not limits.length.is_open:
-        raise DefinitionError(f"{hint!r} has a length of its own. Leave out that in Annotated.")
+        raise DefinitionError(f"{hint!r} has a fixed length. Remove the one in Annotated.")
     return TupleSpec(_spec(argument, within, NO_LIMITS) for argument in arguments)
 
 
@@ -311,7 +309,7 @@ def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing)
     returns: list[RecursiveSpec] = []
     inside = {**within, hint: returns}
     hints = field_hints(cls, arguments)
-    # `fields()` leaves out those that only the constructor takes.
+    # `fields()` omits those that only the constructor takes.
     known: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
     lasting = {field.name for field in dataclasses.fields(cls)}
     specs = {
@@ -335,7 +333,7 @@ def _record(hint: Any, cls: type, arguments: tuple[Any, ...], within: Enclosing)
 
 
 def _field(field: dataclasses.Field[Any], spec: Spec) -> Spec:
-    """The spec of a field: what the author gives as its default always fits."""
+    """The spec of a field: the author's default always fits."""
     if field.default is None and not spec.contains(None):
         return UnionSpec([spec, EnumSpec([None])])
     return spec
@@ -391,7 +389,7 @@ def _model(cls: Any, within: Enclosing) -> Spec:
 
 
 def _model_field(hint: Any, within: Enclosing) -> Spec:
-    """The spec of a model's field. Limits that are not understood are pydantic's to keep."""
+    """The spec of a model's field. Limits that we don't understand are left to pydantic."""
     try:
         return _spec(hint, within, NO_LIMITS)
     except DefinitionError:
@@ -432,10 +430,10 @@ def _dtype_in(arguments: tuple[Any, ...]) -> Any:
 
 @final
 class Declared(Spec):
-    """Values as they are declared elsewhere; what does not fit is taken as it comes.
+    """Values declared by a schema; a value that does not fit is taken unchanged.
 
     Attributes:
-        spec: What is declared, as far as it is known by now.
+        spec: The declared spec, as far as it is known.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -443,18 +441,18 @@ class Declared(Spec):
         self.can_sample = spec.can_sample
 
     def read(self, value: Any) -> Any:
-        """Take every value, in the declared form if it fits."""
+        """Take any value, converted to the declared form if it fits."""
         try:
             return self.spec.read(value)
         except Mismatch:
             return value
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw what is declared."""
+        """Draw from the declared spec."""
         return self.spec.sample(rng)
 
     def json_schema(self) -> dict[str, Any]:
-        """Describe what is declared."""
+        """Describe the declared spec."""
         return self.spec.json_schema()
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """The spec of a pydantic model: pydantic checks and builds, and is never imported here.
 
-A model exists only where pydantic was imported already, so that nobody else pays for it.
+A model can only exist if pydantic was already imported, so nothing else pays for the import.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def is_model(cls: Any) -> bool:
 
 
 def carries_outcome(cls: Any) -> bool:
-    """Whether a class is a model with `reward` and `done`: an observation as OpenEnv has them."""
+    """Whether a class is a model with `reward` and `done`, like OpenEnv's observations."""
     return is_model(cls) and cls.model_fields.keys() >= _OUTCOME
 
 
 def model_hints(cls: Any) -> dict[str, Any]:
-    """Return the hint of each field, with the limits that pydantic keeps.
+    """Return the hint of each field, with the limits that pydantic enforces.
 
     Raises:
         DefinitionError: A hint names a class that cannot be found.
@@ -52,12 +52,12 @@ def model_hints(cls: Any) -> dict[str, Any]:
 
 
 def validate(cls: Any, given: dict[str, Any]) -> Any:
-    """Have a model made from a dict of its fields, by their names or by their aliases.
+    """Let a model validate a dict of its fields, by name or by alias.
 
     Raises:
-        pydantic.ValidationError: It does not fit; or whatever the author's validators raise.
+        pydantic.ValidationError: It does not fit. Errors of the author's validators pass through.
     """
-    # Our own ends send names. Before 2.11 pydantic knows a field that has an alias only by that.
+    # We send field names. Before 2.11 pydantic accepts a field with an alias only by the alias.
     version = sys.modules["pydantic"].VERSION.split(".")
     names = {"by_alias": True, "by_name": True} if (*map(int, version[:2]),) >= (2, 11) else {}
     return cls.model_validate(given, **names)
@@ -67,14 +67,14 @@ def validate(cls: Any, given: dict[str, Any]) -> Any:
 class PydanticSpec(Spec):
     """A pydantic model, given as an instance or as a dict that it validates.
 
-    Whether a value fits, and what becomes of it, is pydantic's decision alone. But a field that
-    it would ignore is refused, as everywhere.
+    Pydantic alone decides whether a value fits and what it is converted to. But a field that it
+    would ignore is refused, as everywhere else.
 
     Attributes:
         cls: The model.
-        fields: Its fields, as far as their hints are understood.
+        fields: Its fields, as far as we understand their hints.
         optional: The names of those with a default.
-        derived: What its instances show, and work out by themselves.
+        derived: The computed fields of its instances.
         is_recursive: Whether it holds itself.
     """
 
@@ -116,12 +116,12 @@ class PydanticSpec(Spec):
         return sum(key in self.fields for key in value)
 
     def _drawable(self) -> dict[str, Spec]:
-        """The fields to draw: those whose hint or whose schema says how."""
+        """The fields to sample: those whose hint or schema says how."""
         drawn: dict[str, Spec] = {}
         properties = _properties(self._schema)
         for name, spec in self.fields.items():
             if name in self.optional and spec.exact is dict:
-                continue  # the default says enough
+                continue  # the default is good enough
             said = properties.get(self.cls.model_fields[name].alias or name, {})
             form = said.get("format")
             if form in FORMATS:
@@ -131,7 +131,7 @@ class PydanticSpec(Spec):
         return drawn
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw every field that can be drawn, and have the model validate them.
+        """Draw every field that can be sampled, and let the model validate them.
 
         Raises:
             SpecError: A field cannot be drawn, or the model refuses what is drawn.
@@ -150,11 +150,11 @@ class PydanticSpec(Spec):
         raise SpecError(
             f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
             f"{format_error(reason)}. "
-            "Put what it wants into the type hints, as a Literal or as limits."
+            "Put its constraints into the type hints, as a Literal or as limits."
         ) from reason
 
     def json_schema(self) -> dict[str, Any]:
-        """Describe the model as pydantic does; what it has no words for, by the hints."""
+        """Describe the model as pydantic does; what it cannot describe, by the hints."""
         if self._schema is not None:
             return copy.deepcopy(self._schema)
         properties = {name: described(spec) for name, spec in self.fields.items()}
@@ -172,7 +172,7 @@ class PydanticSpec(Spec):
 
 
 def _json_schema(cls: Any) -> dict[str, Any] | None:
-    """The schema of a model; `None` where a field is of a class that pydantic cannot describe."""
+    """The schema of a model; `None` if a field has a class that pydantic cannot describe."""
     try:
         schema: dict[str, Any] = cls.model_json_schema()
     except Exception:  # noqa: BLE001 - of pydantic's own, or of an author's class
@@ -191,7 +191,7 @@ def _properties(schema: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _takes_more(cls: Any) -> bool:
-    """Whether a dict may have other keys than the fields: kept, or read by a validator."""
+    """Whether a dict may have extra keys: kept by the model, or read by a validator."""
     validators = cls.__pydantic_decorators__.model_validators.values()
     return cls.model_config.get("extra") == "allow" or any(
         one.info.mode in ("before", "wrap") for one in validators
@@ -220,7 +220,7 @@ def _refuse_unknown(cls: Any, given: Mapping[Any, Any]) -> None:
 
 
 def _refuse_ignored(made: Any, given: Any) -> None:
-    """Refuse a dict anywhere within what was given, if a model made from it has left a key out."""
+    """Refuse a dict anywhere in the input if the model made from it ignored a key."""
     if isinstance(made, Mapping) and isinstance(given, Mapping):
         pairs = [(f"[{key!r}]", one, given[key]) for key, one in made.items() if key in given]
     elif isinstance(made, list | tuple) and isinstance(given, list | tuple):
@@ -238,8 +238,8 @@ def _refuse_ignored(made: Any, given: Any) -> None:
 
 
 def _mismatch(errors: Sequence[Mapping[str, Any]], cls: Any, given: Any) -> Mismatch:
-    """The one of pydantic's errors that helps most, as a mismatch with its path."""
-    # A field that nobody knows is mostly one that is missing, misspelt.
+    """The most helpful of pydantic's errors, as a mismatch with its path."""
+    # An unknown field is usually a missing one, misspelled.
     unknown = [one for one in errors if one["type"] == "extra_forbidden"]
     error = (unknown or errors)[0]
     path, owner, parent = _path(error, cls, given)
@@ -262,7 +262,7 @@ def _mismatch(errors: Sequence[Mapping[str, Any]], cls: Any, given: Any) -> Mism
 def _path(
     error: Mapping[str, Any], cls: Any, given: Any
 ) -> tuple[list[str], Any, Mapping[Any, Any]]:
-    """Where an error lies, the model there, if it is known, and the dict that it is given as."""
+    """The path of an error, the model there if known, and the dict it was made from."""
     path: list[str] = []
     parent: Mapping[Any, Any] = {}
     owner, last = cls, len(error["loc"]) - 1
@@ -275,12 +275,12 @@ def _path(
         elif isinstance(given, list | tuple) and isinstance(part, int):
             given = given[part] if part < len(given) else None
             path.append(f"[{part}]")
-        # Anything else names an option of a union, and no place in what was given.
+        # Anything else names an option of a union, not a place in the input.
     return path, owner, parent
 
 
 def _model_of(owner: Any, part: Any) -> Any:
-    """The model within a field, if there is one and no other."""
+    """The model within a field, if there is exactly one."""
     field = owner.model_fields.get(part) if is_model(owner) else None
     found = {one for one in _classes(getattr(field, "annotation", None)) if is_model(one)}
     return found.pop() if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""The spec of a dataclass, and of one within itself."""
+"""Specs of dataclasses, of msgspec structs, and of classes that contain themselves."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ATTEMPTS = 100
 class DataclassSpec(Spec):
     """A dataclass, given as an instance or as a dict of its fields.
 
-    Fields of plain unbounded types are checked together by exact type; the rest, and whatever
-    fails that, one by one. A dict is checked before the class is made from it, so that a
-    `__post_init__` meets only values of the types it was promised, and runs once.
+    Fields of plain unbounded types are checked together by exact type; the others, and any that
+    fail, one by one. A dict is checked before the class is made from it, so that `__post_init__`
+    sees only values of the declared types, and runs once.
 
     Attributes:
         cls: The dataclass.
-        fields: What its constructor takes and its instances hold.
+        fields: The fields that its constructor takes and its instances hold.
         optional: The names of those with a default.
-        init_only: What only its constructor takes.
-        derived: What its instances hold, and the class works out by itself.
-        is_recursive: Whether a `RecursiveSpec` within it leads back here.
-        stands_in: Whether the class stands in for an author's class elsewhere. Then instances of
-            another one are taken too, if it has the same name and fields.
+        init_only: The fields that only its constructor takes (`InitVar`).
+        derived: The fields that the class computes itself.
+        is_recursive: Whether a `RecursiveSpec` within it refers back to it.
+        stands_in: Whether the class stands in for an author's class in another process. Then
+            instances of another class are taken too, if it has the same name and fields.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class DataclassSpec(Spec):
             if self._is_exact(value):
                 return value
         except AttributeError:
-            pass  # a field was deleted; `_settle` says which
-        return self._settle(value, self.fields, {})
+            pass  # a field was deleted; `_read_fields` says which
+        return self._read_fields(value, self.fields, {})
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ class DataclassSpec(Spec):
         if not self._unsure and not derived:
             return made
         omitted = {name: spec for name, spec in self._unsure.items() if name not in given}
-        return self._settle(made, omitted, dict(derived))
+        return self._read_fields(made, omitted, dict(derived))
 
     def _refusal(self, given: Mapping[str, Any], error: Exception) -> Mismatch:
         for name in self._required:
@@ -126,7 +126,7 @@ class DataclassSpec(Spec):
                 return Mismatch("this field is missing").under(f".{name}")
         return Mismatch(f"{self.cls.__name__} refuses it: {format_error(error)}")
 
-    def _settle(self, value: Any, fields: Mapping[str, Spec], changed: dict[str, Any]) -> Any:
+    def _read_fields(self, value: Any, fields: Mapping[str, Spec], changed: dict[str, Any]) -> Any:
         for name, spec in fields.items():
             try:
                 before = getattr(value, name)
@@ -140,18 +140,18 @@ class DataclassSpec(Spec):
                 changed[name] = after
         if not changed:
             return value
-        # Not `dataclasses.replace`: a second `__post_init__` may do a second thing.
-        twin = copy.copy(value)
+        # Not `dataclasses.replace`: a second `__post_init__` may have side effects.
+        copied = copy.copy(value)
         for name, one in changed.items():
-            object.__setattr__(twin, name, one)  # also into a frozen one
-        return twin
+            object.__setattr__(copied, name, one)  # works for frozen dataclasses too
+        return copied
 
     def overlap(self, value: Mapping[Any, Any]) -> int:
         """Return how many keys of a dict are fields here."""
         return sum(key in self._known for key in value)
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw every field but those whose default says enough (dicts of anything).
+        """Draw every field except those whose default is good enough (dicts of anything).
 
         Raises:
             SpecError: A field cannot be drawn, or the class refuses what is drawn.
@@ -195,7 +195,7 @@ class DataclassSpec(Spec):
 
 @final
 class RecursiveSpec(Spec):
-    """A dataclass, or a `TypedDict`, within itself. Its `record` is filled in when complete."""
+    """A reference to an enclosing dataclass or `TypedDict`, whose spec is set once complete."""
 
     can_sample = False
 
@@ -204,23 +204,23 @@ class RecursiveSpec(Spec):
         self.record: Spec | None = None
 
     def read(self, value: Any) -> Any:
-        """Take what the record takes."""
+        """Take what the referenced spec takes."""
         if self.record is None:
             raise Mismatch(f"{self.cls.__name__} is not complete yet")
         try:
             return self.record.read(value)
         except RecursionError:
-            raise Mismatch("nested too deeply, or within itself") from None
+            raise Mismatch("nested too deeply, or contains itself") from None
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
-        """Refuse, for it would never end; lists, unions and defaults stop before it."""
+        """Refuse, since it would never end; lists, unions and defaults stop before it."""
         raise SpecError(
-            f"{self.cls.__name__} holds another {self.cls.__name__} without end, so none can be "
-            "sampled. Let the field be None, too, or give it a default."
+            f"{self.cls.__name__} contains another {self.cls.__name__} endlessly, so it cannot be "
+            "sampled. Make the field optional, or give it a default."
         )
 
     def json_schema(self) -> dict[str, Any]:
-        """Refer to the record's own schema."""
+        """Refer to the referenced spec's schema."""
         return {"$ref": f"#/$defs/{definition(self.cls)}"}
 
     def __repr__(self) -> str:
@@ -228,12 +228,12 @@ class RecursiveSpec(Spec):
 
 
 def definition(cls: type) -> str:
-    """Return what a class within itself is called in a schema."""
+    """Return the name of a recursive class in a schema."""
     return re.sub(r"[^\w.]", "", f"{cls.__module__}.{cls.__qualname__}")
 
 
 def _unsure_defaults(cls: type, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-    """The fields whose default is not known to fit as it is."""
+    """The fields whose default is not known to fit unchanged."""
     unsure = {}
     for field in dataclasses.fields(cls):
         spec = specs.get(field.name)
@@ -251,7 +251,7 @@ def _unsure_defaults(cls: type, specs: Mapping[str, Spec]) -> dict[str, Spec]:
 def _exact_test(kinds: Mapping[str, type | None]) -> Callable[[Any], bool]:
     """Return a function that tests every field's type at once, as a dataclass makes its `__eq__`.
 
-    A loop over the fields costs four times as much, on every action that is given as an object.
+    A loop over the fields costs four times as much, on every action passed as an object.
     """
     test = " and ".join(
         f"type(value.{name}) is {kind.__name__}" for name, kind in kinds.items() if kind
@@ -268,7 +268,7 @@ def _never(value: Any) -> bool:  # noqa: ARG001 - stands in for an exact test
 class StructSpec(Spec):
     """A `msgspec.Struct`, given as an instance or as a dict of its fields.
 
-    A dict may name the tag, as MessagePack and JSON do; another tag is refused.
+    A dict may contain the tag, as in MessagePack and JSON; a wrong tag is refused.
 
     Attributes:
         cls: The class.
@@ -293,7 +293,7 @@ class StructSpec(Spec):
     def read(self, value: Any) -> Any:
         """Take an instance, or a dict with exactly its fields."""
         if isinstance(value, self.cls):
-            return self._settle(value)
+            return self._read_fields(value)
         if not isinstance(value, Mapping):
             raise Mismatch(
                 f"{type(value).__name__} {short_repr(value)} is neither {self.cls.__name__} "
@@ -325,7 +325,7 @@ class StructSpec(Spec):
         except Mismatch as mismatch:
             raise mismatch.under(f".{name}") from None
 
-    def _settle(self, value: Any) -> Any:
+    def _read_fields(self, value: Any) -> Any:
         changed = {}
         for name in self.fields:
             before = getattr(value, name)
@@ -334,18 +334,18 @@ class StructSpec(Spec):
                 changed[name] = after
         if not changed:
             return value
-        twin = copy.copy(value)
+        copied = copy.copy(value)
         for name, one in changed.items():
-            msgspec.structs.force_setattr(twin, name, one)  # also into a frozen one
-        return twin
+            msgspec.structs.force_setattr(copied, name, one)  # works for frozen structs too
+        return copied
 
     def overlap(self, value: Mapping[Any, Any]) -> int:
-        """Return how many keys of a dict are fields here; the right tag counts more than all."""
+        """Return how many keys of a dict are fields here; the right tag outweighs all of them."""
         named = self._tag_field is not None and value.get(self._tag_field) == self._tag
         return sum(key in self._names for key in value) + named * (len(value) + 1)
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw every field that can be drawn.
+        """Draw every field that can be sampled.
 
         Raises:
             SpecError: A field cannot be drawn, or the class refuses what is drawn.

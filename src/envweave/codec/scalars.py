@@ -1,4 +1,4 @@
-"""Specs of single values: numbers, texts, choices, and instances of a class."""
+"""Specs of single values: numbers, strings, enumerations, and instances of a class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT = string.ascii_letters + string.digits + " "
 
 @final
 class IntSpec(Spec):
-    """A whole number within bounds. A bool is none."""
+    """An integer within bounds; not a bool."""
 
     def __init__(
         self, low: int | None = None, high: int | None = None, *, multiple_of: int | None = None
@@ -54,7 +54,7 @@ class IntSpec(Spec):
     def _refuse_no_multiple(self, multiple_of: Any) -> None:
         if type(multiple_of) is not int or multiple_of < 1:
             raise DefinitionError(
-                f"multiple_of of an int must be a whole number of 1 or more, got {multiple_of!r}."
+                f"multiple_of of an int must be an integer >= 1, got {multiple_of!r}."
             )
         if self.low is not None and self.high is not None:
             lowest = -(-self.low // multiple_of) * multiple_of
@@ -64,12 +64,12 @@ class IntSpec(Spec):
                 )
 
     def read_all(self, values: Sequence[Any]) -> list[Any]:
-        """Read many values, in two passes of C where they are all plain ints of a small range."""
+        """Read many values, in two C passes if they are all plain ints of a small range."""
         if self._bytes is not None:
             count = len(values)
             try:
-                # MessagePack writes an int of a small range as one byte, and nothing else as
-                # the same: for 256 of them a quarter of what sets of types and values cost.
+                # MessagePack writes a small int as one byte, and nothing else as the same byte.
+                # For 256 values this costs a quarter of comparing sets of types and values.
                 packed = _pack(values)[1 if count < 16 else 3 if count < 65536 else 5 :]
             except (TypeError, OverflowError, RecursionError):
                 return super().read_all(values)
@@ -118,7 +118,7 @@ class IntSpec(Spec):
 
 @final
 class FloatSpec(Spec):
-    """A number within bounds. An int is one, a bool is none, and NaN is within no bounds."""
+    """A number within bounds; an int counts, a bool does not. NaN is never within bounds."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class FloatSpec(Spec):
         ):
             raise Mismatch(f"{value!r} is not {between(self.low, self.high)}")
         unit = self.multiple_of
-        # 0.3 is a multiple of 0.1 to everybody but a float.
+        # In floating point, 0.3 is not exactly a multiple of 0.1.
         if unit is not None and not (
             math.isfinite(value) and math.isclose(value, round(value / unit) * unit, abs_tol=1e-12)
         ):
@@ -171,7 +171,7 @@ class FloatSpec(Spec):
             return float(min(max(steps * unit, low), high))
         low, high = ends(self.low, self.high, 1.0)
         share = float(rng.random())
-        # Not `low + (high - low) * share`: the width of a range may be no float.
+        # Not `low + (high - low) * share`: the width of the range may overflow.
         return float(min(max(low * (1 - share) + high * share, low), high))
 
     def json_schema(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class FloatSpec(Spec):
 
 @final
 class BoolSpec(Spec):
-    """True or false, and no number in their place."""
+    """A bool; numbers are refused."""
 
     exact = bool
 
@@ -211,16 +211,16 @@ class BoolSpec(Spec):
 
 @final
 class StrSpec(Spec):
-    """A string, or with `binary` bytes, which JSON writes in base64.
+    """A string; with `binary`, bytes, which JSON writes in base64.
 
     Args:
         binary: Whether it is bytes.
         length: How long it may be.
-        pattern: What it must contain.
-        examples: Drawn from where no text can be drawn for the pattern.
-        format: One of JSON Schema's formats, such as `date`. It is drawn so, and not checked.
-        checks_pattern: Whether texts without the pattern are refused here. Where somebody else
-            refuses them, it only says what to draw.
+        pattern: A regular expression that it must contain.
+        examples: Sampled from if no string can be drawn for the pattern.
+        format: One of JSON Schema's formats, such as `date`, for sampling. It is not checked.
+        checks_pattern: Whether strings without the pattern are refused here. If another
+            validator refuses them, the pattern is only for sampling.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class StrSpec(Spec):
             self.can_sample = format in FORMATS
 
     def read(self, value: Any) -> Any:
-        """Take a string as it is; bytes also as the base64 that the JSON Schema asks for."""
+        """Take a string unchanged; bytes also as base64, as in the JSON Schema."""
         if isinstance(value, self._kind) and self._is_open:
             return value
         value = self._convert(value)
@@ -269,10 +269,10 @@ class StrSpec(Spec):
             raise Mismatch(f"{short_repr(value)} is neither bytes nor base64") from None
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """Draw up to 16 letters, digits and blanks, or what a pattern wants.
+        """Draw up to 16 letters, digits and spaces, or a string that matches the pattern.
 
         Raises:
-            SpecError: No text that the pattern wants could be drawn.
+            SpecError: No string could be drawn for the pattern.
         """
         if self.pattern is not None:
             return self._draw_pattern(rng, self.pattern)
@@ -303,7 +303,7 @@ class StrSpec(Spec):
     def json_schema(self) -> dict[str, Any]:
         """Describe a string."""
         if self.binary:
-            # JSON counts the letters of the base64; the bytes themselves go beside it.
+            # JSON Schema would count base64 characters, so the length in bytes goes beside it.
             said = self.length.schema("min", "max")
             lengths = {"x-bytes": said} if said else {}
             return {"type": "string", "contentEncoding": "base64", **lengths}
@@ -323,7 +323,8 @@ class StrSpec(Spec):
 class EnumSpec(Spec):
     """One of a few values: a `Literal`, an `Enum` by member or value, or `None`.
 
-    With `stands_in` the values may be those of an `Enum` elsewhere, whose members are taken too.
+    With `stands_in` the values may belong to an `Enum` of another process; its members are taken
+    too.
     """
 
     def __init__(
@@ -333,7 +334,7 @@ class EnumSpec(Spec):
         self.stands_in = stands_in
         if not self.values:
             raise DefinitionError(f"{enum or 'A choice'} has no values to choose from.")
-        # 1 == True, so a choice is known by its type as well.
+        # 1 == True, so the key includes the type.
         self._known: dict[tuple[type, Any], Any] = {}
         for value in self.values:
             self._remember(value, value)
@@ -345,7 +346,7 @@ class EnumSpec(Spec):
         try:
             self._known.setdefault((type(form), form), value)
         except TypeError:
-            return  # a list as an Enum's value; `read` finds it by its plain form
+            return  # an unhashable Enum value; `read` finds it by its plain form
 
     def read(self, value: Any) -> Any:
         """Take exactly one of the values; for an Enum its plain value too."""
@@ -380,7 +381,7 @@ class EnumSpec(Spec):
 
 @final
 class InstanceSpec(Spec):
-    """An object of a class the codec knows nothing more about."""
+    """An instance of a class that the codec does not know."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -393,10 +394,10 @@ class InstanceSpec(Spec):
         raise Mismatch(f"{short_repr(value)} is not a {self.cls.__name__}")
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
-        """Make one without arguments.
+        """Instantiate the class without arguments.
 
         Raises:
-            SpecError: The class cannot be made so.
+            SpecError: The class needs arguments.
         """
         try:
             return self.cls()
@@ -415,7 +416,7 @@ class InstanceSpec(Spec):
 
 
 def is_text(spec: Spec) -> bool:
-    """Whether every value is a `str`: any text, or one of some."""
+    """Whether every value is a `str`: any string, or one of several."""
     if isinstance(spec, EnumSpec):
         return all(isinstance(value, str) for value in spec.values)
     return isinstance(spec, StrSpec) and not spec.binary
@@ -434,7 +435,7 @@ def _takes_no_arguments(cls: type) -> bool:
         return False
     try:
         inspect.signature(cls).bind()
-    except (TypeError, ValueError):  # it takes some, or is a builtin that does not say
+    except (TypeError, ValueError):  # it needs some, or is a builtin without a signature
         return False
     return True
 
@@ -444,7 +445,7 @@ _LENGTHS = ("min_length", "max_length")
 _WORDS = {"low": "ge", "high": "le", "above": "gt", "below": "lt"}
 _NOTES = ("title", "description", "examples")
 _OURS = frozenset({"type", "enum", "const", "properties", "required", "items", "default"})
-"""Words of a JSON Schema that say what values are allowed, which is not for a note to change."""
+"""JSON Schema keywords that define which values are allowed; notes must not change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,16 +455,16 @@ class AnnotatedLimits:
     Attributes:
         low: The lowest number that is allowed.
         high: The highest number that is allowed.
-        above: A number that all must lie above.
-        below: A number that all must lie below.
-        multiple_of: What numbers are a multiple of.
+        above: An exclusive lower bound.
+        below: An exclusive upper bound.
+        multiple_of: The number that values must be a multiple of.
         shape: The shape of an array.
         dtype: The dtype of an array.
-        min_length: How long a text, a list or a dict is at least.
-        max_length: How long it is at most.
-        pattern: A regular expression that a text contains.
-        notes: What is said of the values besides, for a JSON Schema.
-        are_ours: Whether a `Bounds` gave some, which must then mean something.
+        min_length: The minimum length of a string, list or dict.
+        max_length: The maximum length.
+        pattern: A regular expression that a string must contain.
+        notes: Further entries for the JSON Schema.
+        are_ours: Whether some came from a `Bounds`, which must not be ignored.
     """
 
     low: Any = None
@@ -480,10 +481,10 @@ class AnnotatedLimits:
     are_ours: bool = False
 
     def within(self, marks: Iterable[Any]) -> AnnotatedLimits:
-        """Return these limits, narrowed by the marks of an `Annotated`.
+        """Return these limits, narrowed by the annotations of an `Annotated`.
 
         Raises:
-            DefinitionError: A mark limits the values in a way that cannot be kept.
+            DefinitionError: An annotation has a limit that cannot be enforced.
         """
         limits = self
         for mark in marks:
@@ -501,11 +502,11 @@ class AnnotatedLimits:
         return limits
 
     def narrowed(self, mark: Any) -> AnnotatedLimits:
-        """Return these limits with those of a mark of msgspec, annotated_types or pydantic."""
+        """Return these limits with those of one annotation, also of msgspec or pydantic."""
         refuse_unkept(mark)
         inner = getattr(mark, "metadata", None)
         limits = self.within(inner) if isinstance(inner, list) else self
-        # Those of `annotated_types` that stand for several give them one by one.
+        # Grouped annotations of `annotated_types` iterate over their parts.
         if getattr(type(mark), "__is_annotated_types_grouped_metadata__", False):
             return limits.within(mark)
         said = {name: _said(mark, name) for name in ("ge", "gt", "le", "lt", *_LENGTHS)}
@@ -528,7 +529,7 @@ class AnnotatedLimits:
         )
 
     def split(self, kind: Any) -> tuple[AnnotatedLimits, list[str]]:
-        """Return the limits that say something of a type, and the names of the others."""
+        """Return the limits that apply to a type, and the names of the others."""
         kept = (*_names_for(kind), "notes", "are_ours")
         others = [
             one.name
@@ -539,22 +540,22 @@ class AnnotatedLimits:
         return replace(self, **nothing), others
 
     def describe(self, names: Iterable[str]) -> str:
-        """Return some of these limits as their author wrote them."""
+        """Return some of these limits in the form that their author wrote."""
         return ", ".join(f"{_WORDS.get(name, name)}={getattr(self, name)!r}" for name in names)
 
     @property
     def length(self) -> Length:
-        """How long a text, a list or a dict may be."""
+        """The length limits of a string, list or dict."""
         return Length(0 if self.min_length is None else self.min_length, self.max_length)
 
     def text(self, *, binary: bool) -> StrSpec:
-        """Return the spec of texts within these limits."""
+        """Return the spec of strings within these limits."""
         pattern = None if self.pattern is None else Pattern(self.pattern)
         examples = self.notes.get("examples") or ()
         return StrSpec(binary=binary, length=self.length, pattern=pattern, examples=examples)
 
     def integer(self, info: Any = None) -> IntSpec:
-        """Return the spec of whole numbers within these limits, and within those of a dtype."""
+        """Return the spec of integers within these limits, and within those of a dtype."""
         self._refuse_array()
         low, high = self._whole()
         if info is not None:
@@ -606,22 +607,22 @@ def _first(one: Any, other: Any) -> Any:
 
 
 def refuse_unkept(mark: Any) -> None:
-    """Refuse a mark that limits the values in a way that cannot be kept.
+    """Refuse an annotation whose limit cannot be enforced.
 
-    A mark of a kind that nobody knows is documentation.
+    Unknown annotations are documentation.
 
     Raises:
-        DefinitionError: It is one.
+        DefinitionError: The limit cannot be enforced.
     """
     shown = f"{mark!r} in Annotated"
     if isinstance(mark, numbers.Number | range | slice):
-        raise DefinitionError(f"{shown} is no limit. Write Bounds(low, high).")
+        raise DefinitionError(f"{shown} is not a limit. Write Bounds(low, high).")
     if getattr(mark, "tz", None) is not None:
-        raise DefinitionError(f"{shown} limits time zones, which cannot be kept.")
+        raise DefinitionError(f"{shown} limits time zones, which is not supported.")
     names = {(one.__module__.partition(".")[0], one.__name__) for one in type(mark).__mro__}
     if names & _UNKEPT:
         raise DefinitionError(
-            f"{shown} runs code of its own, which can be neither sampled nor described. Check the "
+            f"{shown} runs its own code, which can be neither sampled nor described. Check the "
             "value in step(), and raise ActionError there."
         )
 
@@ -634,7 +635,7 @@ _UNKEPT = frozenset(
 
 
 def _said(mark: Any, name: str) -> Any:
-    """What a mark says of this name; a method is no limit."""
+    """The limit of this name on an annotation; a method is not a limit."""
     said = getattr(mark, name, None)
     return None if callable(said) else said
 
@@ -653,7 +654,7 @@ def _notes(mark: Any) -> dict[str, Any]:
 
 
 def _names_for(kind: Any) -> tuple[str, ...]:
-    """The names of the limits that say something of a type."""
+    """The names of the limits that apply to a type."""
     if kind in (str, typing.LiteralString):
         return (*_LENGTHS, "pattern")
     if kind is bytes or kind in SIZED:
@@ -668,7 +669,7 @@ def _names_for(kind: Any) -> tuple[str, ...]:
 
 
 def is_number(kind: Any) -> bool:
-    """Whether a type is one of numbers or of arrays, which `Bounds` say something about."""
+    """Whether a type is a number or an array, to which `Bounds` apply."""
     return "low" in _names_for(kind)
 
 

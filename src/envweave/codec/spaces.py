@@ -1,4 +1,4 @@
-"""Between specs and Gymnasium spaces."""
+"""Conversion between specs and Gymnasium spaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envweave.errors import MissingExtraError, SpecError
 from envweave.types import Action, Observation
 
 NOT_SHOWN = frozenset({"metadata", "reward", "done", "truncated"})
-"""Base fields of `Action` and `Observation`, which no policy reads."""
+"""The base fields of `Action` and `Observation`, which are not part of a space."""
 
 
 def gymnasium_module() -> ModuleType:
@@ -30,7 +30,7 @@ def gymnasium_module() -> ModuleType:
 
 
 def shown_fields(record: DataclassSpec | PydanticSpec) -> dict[str, Spec]:
-    """Return the author's own fields of a class: those of the base classes are no data."""
+    """Return the author's own fields of a class, without those of the base classes."""
     if not issubclass(record.cls, Action | Observation) and not carries_outcome(record.cls):
         return dict(record.fields)
     return {name: spec for name, spec in record.fields.items() if name not in NOT_SHOWN}
@@ -64,7 +64,7 @@ def from_space(space: Any) -> Spec:
 
     Raises:
         MissingExtraError: Gymnasium is not installed.
-        SpecError: It is no Gymnasium space.
+        SpecError: It is not a Gymnasium space.
     """
     spaces = gymnasium_module().spaces
     from envweave.codec.gymnasium_spaces import AnyText, SizedSequence, SpaceSpec, SpecText
@@ -93,4 +93,4 @@ def from_space(space: Any) -> Spec:
             return TupleSpec(from_space(one) for one in space.spaces)
         case spaces.Space():
             return SpaceSpec(space)
-    raise SpecError(f"{space!r} is no Gymnasium space.")
+    raise SpecError(f"{space!r} is not a Gymnasium space.")

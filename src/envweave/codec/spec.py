@@ -1,7 +1,8 @@
 """Specs: what values an action or an observation may take.
 
-A spec is a tree. Leaves are numbers, texts, choices and arrays (`leaves.py`); branches are
-records, lists and unions (`branches.py`). `hints.py` makes one from type hints.
+A spec is a tree. Leaves are numbers, strings, enumerations (`scalars.py`) and arrays
+(`arrays.py`); branches are dataclasses (`records.py`), lists, dicts and unions
+(`containers.py`). `hints.py` makes one from type hints.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Mismatch(Exception):  # noqa: N818 - never leaves the codec; `Spec.check` 
         return self
 
     def describe(self, name: str) -> str:
-        """Return the whole sentence, for a value that the caller knows as `name`."""
+        """Return the whole message, for a value called `name`."""
         return f"{name}{''.join(reversed(self.path))}: {self.message}"
 
 
@@ -51,12 +52,12 @@ class Bounds:
 
 
 class Spec(ABC):
-    """What values are allowed: checks them, samples them, and describes them to others.
+    """The allowed values of a type: checks them, samples them, and describes them.
 
     Attributes:
         can_sample: Whether `sample` can draw a value at all.
-        exact: The one type whose every value fits as it is, if there is such a type.
-        notes: What its author says of it besides, for its JSON Schema: a description, examples.
+        exact: The one type all of whose values fit unchanged, if there is one.
+        notes: Further entries of its JSON Schema, such as a description or examples.
     """
 
     can_sample: bool = True
@@ -65,7 +66,7 @@ class Spec(ABC):
 
     @abstractmethod
     def read(self, value: Any) -> Any:
-        """Return `value` as the author's code wants it, or raise `Mismatch`."""
+        """Return `value` in the form that the author's code takes, or raise `Mismatch`."""
 
     def read_all(self, values: Sequence[Any]) -> list[Any]:
         """Read many values; a `Mismatch` does not say which of them it was."""
@@ -116,16 +117,20 @@ class Spec(ABC):
 
 @final
 class AnySpec(Spec):
-    """Anything goes: the author gave no type."""
+    """Any value: the author gave no type."""
 
     can_sample = False
 
     def read(self, value: Any) -> Any:
-        """Take every value as it is."""
+        """Take every value unchanged."""
         return value
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature
-        """Refuse: nobody knows what would fit."""
+        """Refuse, since it is unknown what would fit.
+
+        Raises:
+            SpecError: Always.
+        """
         raise SpecError(
             "Values of an untyped spec cannot be sampled. Annotate the action parameter of "
             "step(), or set `action_spec` on the environment."
@@ -157,7 +162,7 @@ class AgentsSpec(Spec):
     def read(self, value: Any) -> Any:
         """Check a dict with any of the agents as keys."""
         if not isinstance(value, Mapping):
-            raise Mismatch(f"{short_repr(value)} is no dict keyed by agent id")
+            raise Mismatch(f"{short_repr(value)} is not a dict keyed by agent id")
         read = {}
         for agent_id, one in value.items():
             spec = self.agents.get(agent_id)
@@ -184,16 +189,16 @@ class AgentsSpec(Spec):
 
 
 def short_repr(value: Any) -> str:
-    """Return a value as a message shows it: on one line, and cut where it is long."""
+    """Return a `repr` for messages: on one line, and cut if it is long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # noqa: BLE001 - somebody's __repr__, or an int of thousands of digits
+    except Exception:  # noqa: BLE001 - an author's __repr__, or an int of thousands of digits
         return f"this {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def described(spec: Spec) -> dict[str, Any]:
-    """Return the schema of a part, with what its author says of it."""
+    """Return the schema of a part, with its notes."""
     schema = spec.json_schema()
     for word, note in spec.notes.items():
         # The title of an object is the name of its class.

@@ -1,7 +1,7 @@
-"""Regular expressions: which texts contain one, and texts that do.
+"""Regular expressions: checking strings against one, and sampling strings that match.
 
-Sampling goes through the expression as Python's own parser reads it, and draws a text part by
-part. Lookarounds and conditions have no such reading.
+Sampling walks the expression as parsed by Python's own parser, and draws a string part by part.
+Lookarounds and conditions cannot be sampled that way.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from envweave.errors import DefinitionError
 
 _LETTERS = string.ascii_letters + string.digits + "_- ,.:/"
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
-_REACH = 8  # how often something is repeated that may be repeated without end
+_REACH = 8  # the most repetitions drawn for an unbounded repeat
 _MAX_PARTS = 40_000
-_ENDLESS = 1e4  # how often something that is repeated without end may be, for a guess
+_ENDLESS = 1e4  # the assumed repetitions of an unbounded repeat, to estimate the search time
 _FEW_WAYS = 1e6
 _CLASSES: dict[Any, Callable[[str], bool]] = {
     sre.CATEGORY_DIGIT: str.isdigit,
@@ -37,18 +37,18 @@ _CLASSES: dict[Any, Callable[[str], bool]] = {
 
 
 class UndrawableError(Exception):
-    """The expression has a part for which no text can be drawn. Never leaves the codec."""
+    """The expression has a part that cannot be sampled. Never leaves the codec."""
 
 
 @final
 class Pattern:
-    """A regular expression that a text must contain; `^` and `$` tie it to the ends.
+    """A regular expression that a string must contain; `^` and `$` anchor it.
 
     Attributes:
         text: The expression.
-        is_simple: Whether looking for it takes no more than a short time, whatever the text: one
-            part is repeated without end at most, and none that is repeated holds a choice.
-        can_sample: Whether texts can be drawn that contain it.
+        is_simple: Whether searching for it is fast for any string: it has at most one unbounded
+            repeat, and no repeated part has alternatives.
+        can_sample: Whether matching strings can be drawn.
     """
 
     def __init__(self, text: str) -> None:
@@ -59,7 +59,9 @@ class Pattern:
             self._compiled = re.compile(text)
             self._parsed = parser.parse(text)
         except (re.error, OverflowError, RecursionError) as error:
-            raise DefinitionError(f"pattern={text!r} is no regular expression: {error}.") from None
+            raise DefinitionError(
+                f"pattern={text!r} is not a regular expression: {error}."
+            ) from None
         self.is_simple = _ways(self._parsed, repeated=False) <= _FEW_WAYS
         try:
             self.draw(np.random.default_rng(0))
@@ -68,11 +70,11 @@ class Pattern:
             self.can_sample = False
 
     def is_in(self, value: str) -> bool:
-        """Whether a text contains it."""
+        """Whether a string contains it."""
         return self._compiled.search(value) is not None
 
     def draw(self, rng: np.random.Generator) -> str:
-        """Draw a text that should contain it; boundaries may not hold.
+        """Draw a string that should contain it; word boundaries may not hold.
 
         Raises:
             UndrawableError: It has a part that cannot be drawn.
@@ -82,7 +84,7 @@ class Pattern:
 
 @final
 class _Draw:
-    """Draws one text."""
+    """Draws one string."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -123,7 +125,7 @@ class _Draw:
     def _repeated(self, low: int, high: Any, inside: Any) -> str:
         most = low + _REACH if high is sre.MAXREPEAT else min(high, low + _REACH)
         count = int(self._rng.integers(low, most, endpoint=True))
-        # Each counts, also of nothing: a pattern may come from a server.
+        # Repeats of nothing count too: a pattern may come from a server.
         return "".join(self._repetition(inside) for _ in range(count))
 
     def _repetition(self, inside: Any) -> str:
@@ -164,7 +166,7 @@ def _is_member(letter: str, choices: Any) -> bool:
 
 
 def _ways(parts: Any, *, repeated: bool) -> float:
-    """In how many ways a text may be gone through in search of these parts, about."""
+    """Estimate in how many ways a search may match these parts."""
     ways = 1.0
     for kind, value in parts:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
@@ -199,4 +201,4 @@ FORMATS: dict[str, Callable[[np.random.Generator], str]] = {
     "uri": lambda rng: f"https://example.com/{int(rng.integers(1000))}",
     "ipv4": lambda rng: ".".join(str(int(part)) for part in rng.integers(1, 255, size=4)),
 }
-"""The formats that can be drawn, by the name that JSON Schema has for them."""
+"""The formats that can be sampled, by their JSON Schema name."""

@@ -1,4 +1,4 @@
-"""From the author's objects to plain data: dicts, lists, numbers and texts."""
+"""From the author's objects to plain data: dicts, lists, numbers and strings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _from_numpy(value: Any) -> Any:
     if value.dtype.kind in "biuSU":
         return value.tolist()
     if value.dtype.kind == "f":
-        return value.astype(np.float64).tolist()  # a longdouble's own `tolist` is no float
+        return value.astype(np.float64).tolist()  # a longdouble's own `tolist` returns no floats
     items = value.tolist()
     return to_plain(items) if type(items) is not type(value) else repr(value)
 

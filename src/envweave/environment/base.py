@@ -46,19 +46,19 @@ class Environment(ABC):
 
     Both may be `async def`, and so may `state` and `close`. Each returns an `Observation` (which
     carries `reward`, `done` and `truncated`), a `StepResult`, or what Gymnasium returns: a tuple
-    of two from `reset`, of five from `step`, with any observation. Order of calls, seeds, ends and
-    failures are kept by the session that `make` puts around it, so the methods hold only the world
-    itself.
+    of two from `reset`, of five from `step`, with any observation. The session that `make` puts
+    around it handles the order of calls, seeds, ends and failures, so the methods only implement
+    the world itself.
 
     Attributes:
         deterministic: Whether the same seed, task and actions give the same episode.
         tasks: What episodes can be about. With tasks, `reset` is always given one.
         transform: Applied by the session to every observation, once, before the caller's.
-        action_spec: What actions are taken, where the hints of `step` don't say it: a type, or
-            a `Spec`. With several agents also a dict with one for each, by agent id.
-        observation_spec: What is shown, where the hints of `step` don't say it. As above.
-        openenv_fields: The fields of an observation that OpenEnv has a class for, whose typed
-            clients refuse any other. The others are told in the metadata there.
+        action_spec: The type of actions, if the hints of `step` don't give it: a type, or a
+            `Spec`. With several agents also a dict with one for each, by agent id.
+        observation_spec: The type of observations, likewise.
+        openenv_fields: The fields of an observation that OpenEnv's typed clients know, which
+            refuse any other. Other fields are sent to them in the metadata.
     """
 
     deterministic: bool = True
@@ -81,16 +81,16 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Any) -> Any:
-        """Let the agent act once. Only called while an episode is running.
+        """Take one action. Only called while an episode is running.
 
         Raise `ActionError` before anything has changed to refuse the action: the caller gets
-        the error, no step is counted, and the episode goes on with the next action.
+        the error, no step is counted, and the episode continues with the next action.
         """
 
     def answer(self, result: ToolResult) -> Any:
-        """Go on with the answer to a tool call that this environment emitted.
+        """Continue with the answer to a tool call that this environment emitted.
 
-        Returns what `step` returns. It is no step of the episode.
+        Returns what `step` returns. It does not count as a step of the episode.
         """
         raise NotImplementedError(
             f"{type(self).__name__} emitted the tool call {result.call_id!r} but has no answer()"
@@ -100,48 +100,48 @@ class Environment(ABC):
     def state(self) -> Any:
         """What the environment is, beyond what it shows: a `State`, or a subclass of it.
 
-        Where `episode_id` is `None` the session fills it in; without a `state` of the
-        author's, `step_count` too.
+        The session fills in `episode_id` if it is `None`, and `step_count` if the author has no
+        `state`.
         """
         return State()
 
     def close(self) -> Any:
-        """Free what the environment holds. Called once."""
+        """Free the environment's resources. Called once."""
         return None
 
     def emit(self, event: LogEvent | ToolCallRequest | EpisodeEnd) -> None:
-        """Say something to the caller, in the result of the call that is under way.
+        """Send an event to the caller, in the result of the current call.
 
-        A `ToolCallRequest` waits for its `answer`. An `EpisodeEnd` names a reason and a blame
-        of the environment's own choosing: `EpisodeEnd("timeout", blame="agent")` for an
-        agent's endless loop, rewarded as this step says.
+        A `ToolCallRequest` waits for its `answer`. An `EpisodeEnd` sets the reason and the blame:
+        `EpisodeEnd("timeout", blame="agent")` for an agent's endless loop. The reward is the one
+        that this step returns.
         """
         if self._outbox is not None:
             self._outbox.append(event)
         else:
-            logger.info("nobody listens to %s: %r", type(self).__name__, event)
+            logger.info("%s emitted %r outside a session", type(self).__name__, event)
 
     def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
-        """Send what is emitted from now on to `outbox`. Called by the session."""
+        """Append events to `outbox` from now on. Called by the session."""
         self._outbox = outbox
 
     def unwrap(self) -> Environment:
-        """Return the environment that goes under a session: this one.
+        """Return the environment to put under a session: this one.
 
-        One that has a session inside, for callers who use it without `make`, returns what that
-        session is around, so that nothing is applied twice.
+        An environment with a session inside, for use without `make`, returns the one in that
+        session, so that nothing is applied twice.
         """
         return self
 
     def hold(self) -> Callable[[], None]:
-        """Keep what environments of this kind share, until what is returned is called.
+        """Keep what environments of this kind share, until the returned function is called.
 
-        Whoever makes and closes many, one after the other, calls it of the first: a server does.
+        A server, which makes and closes many in turn, calls it on the first one.
         """
         return lambda: None
 
     def describe(self) -> Interface:
-        """Return what a session must know. Authors need not touch it."""
+        """Return the interface that a session needs. Authors need not override it."""
         given, shown = self._specs(several_agents=False)
         return Interface(
             reset_parameters(self.reset, type(self).__name__),
@@ -154,7 +154,7 @@ class Environment(ABC):
         )
 
     def _specs(self, *, several_agents: bool) -> tuple[Given, Given]:
-        """What the author set as specs; where nothing is set, what the hints of `step` say."""
+        """The specs that the author set; by default, those from the hints of `step`."""
         given, shown = self.action_spec, self.observation_spec
         hinted: tuple[Any, Any] = (None, None)
         if given is None or shown is None:
@@ -173,23 +173,23 @@ class MultiAgentEnvironment(Environment):
     dict of infos. `step` takes a dict with an action for exactly those that `to_act` named,
     and returns a dict of observations (each carrying `reward`, `done`, `truncated`), or
     PettingZoo's five dicts. An agent whose `done` or `truncated` is true has left. The
-    episode is over when nobody is left, or when the flags' dict says `"__all__"`.
+    episode is over when no agent is left, or when a flag dict has `"__all__"` set.
 
     Agents may act and see in different types: hint `step` with a `TypedDict` that has a key for
     each agent, or set `action_spec` and `observation_spec` to a dict of types by agent id.
 
     Attributes:
-        possible_agents: All that may ever take part, in a fixed order.
+        possible_agents: Every agent that may ever take part, in a fixed order.
     """
 
     possible_agents: Sequence[str] = ()
 
     def to_act(self) -> Sequence[str] | None:
-        """Name who may act now. `None`, the default, means all that live."""
+        """Return the agents that must act now. `None`, the default, means all living agents."""
         return None
 
     def describe(self) -> Interface:
-        """Return what a session must know. Authors need not touch it."""
+        """Return the interface that a session needs. Authors need not override it."""
         agents = tuple(self.possible_agents)
         if not agents or len(set(agents)) < len(agents) or RESERVED.intersection(agents):
             raise DefinitionError(

@@ -1,4 +1,4 @@
-"""What a session must know of an environment, looked at once, when it enters."""
+"""The interface of an environment as a session needs it, inspected once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envweave.errors import DefinitionError, suggest
 from envweave.types import AGENT, ResetResult, State, StepResult
 
 RESET_PARAMETERS = ("task", "seed", "options", "episode_id")
-"""What an author's `reset` may take: any subset of these, by keyword."""
+"""The keywords that an author's `reset` may take; any subset."""
 
 
 Given: TypeAlias = Spec | Mapping[str, Spec]
@@ -26,17 +26,17 @@ Given: TypeAlias = Spec | Mapping[str, Spec]
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """How to talk to one environment.
+    """How to call one environment.
 
     Attributes:
         reset_takes: Which of `RESET_PARAMETERS` its `reset` takes.
         async_methods: Which of `reset`, `step`, `answer`, `state` and `close` are coroutines.
-        action_spec: What actions it takes; by agent where there are several.
-        observation_spec: What it shows; by agent where there are several.
-        possible_agents: All that may ever take part; `None` for one agent without a name.
+        action_spec: The spec of its actions; by agent where there are several.
+        observation_spec: The spec of its observations; by agent where there are several.
+        possible_agents: Every agent that may ever take part; `None` for one unnamed agent.
         deterministic: Whether the same seed, task and actions give the same episode.
-        name: What to call it in messages.
-        state_spec: What its `state` is, where the class of the environment does not say it.
+        name: Its name in messages.
+        state_spec: The spec of its `state`, if the class of the environment does not give it.
         openenv_fields: The fields of an observation that OpenEnv's clients know; `None` for all.
     """
 
@@ -60,7 +60,7 @@ def reset_parameters(reset: Callable[..., Any], name: str) -> frozenset[str]:
     """Return which of `RESET_PARAMETERS` the function takes.
 
     Raises:
-        DefinitionError: It cannot do without a parameter that nobody will pass.
+        DefinitionError: It requires a parameter that is never passed.
     """
     parameters = inspect.signature(reset).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -72,7 +72,7 @@ def reset_parameters(reset: Callable[..., Any], name: str) -> frozenset[str]:
         unnamed = parameter.kind is parameter.POSITIONAL_ONLY
         if needed and (unnamed or parameter.name not in RESET_PARAMETERS):
             raise DefinitionError(
-                f"{name}.reset() cannot do without {parameter.name!r}, which nobody passes. "
+                f"{name}.reset() requires {parameter.name!r}, which is never passed. "
                 f"It may take any of {', '.join(RESET_PARAMETERS)} by keyword; anything else "
                 "belongs in the constructor or in `options`."
             )
@@ -80,7 +80,7 @@ def reset_parameters(reset: Callable[..., Any], name: str) -> frozenset[str]:
 
 
 def coroutine_methods(environment: object) -> frozenset[str]:
-    """Return which methods of an environment are coroutine functions, its `state` among them."""
+    """Return which methods of an environment are coroutine functions, including `state`."""
     found = {
         name
         for name in ("reset", "step", "answer", "close")
@@ -96,8 +96,8 @@ def hinted_specs(step: Callable[..., Any], *, several_agents: bool) -> tuple[Giv
     """Return the action and observation specs that the hints of a `step` describe.
 
     Raises:
-        DefinitionError: The hints cannot be read; or, with several agents, the actions are none
-            by agent.
+        DefinitionError: The hints cannot be read; or, with several agents, the actions are not
+            keyed by agent.
     """
     parameters = list(inspect.signature(step).parameters)
     function = getattr(step, "__func__", step)
@@ -136,9 +136,9 @@ def _hinted(
 
 
 def state_spec(environment: object) -> Spec:
-    """Return what an environment's `state` is, by the hint of the property.
+    """Return the spec of an environment's `state` from the hint of the property.
 
-    Where there is none, or none that can be read, it is a `State`.
+    Without a readable hint, it is that of `State`.
     """
     cls: Any = type(environment)
     return _hinted_state(cls)
@@ -156,21 +156,21 @@ def _hinted_state(cls: Any) -> Spec:
 
 
 def read_spec(given: Any, name: str) -> Given:
-    """Return what an author set as a spec: a type becomes the spec it describes.
+    """Return a spec that an author set: a type becomes the spec it describes.
 
     Args:
         given: A spec, a type or a Gymnasium space; or one for each agent, by agent id.
-        name: What to call it in messages.
+        name: Its name in messages.
 
     Raises:
-        DefinitionError: It is neither.
+        DefinitionError: It is none of these.
     """
     if isinstance(given, Spec):
         return given
     if isinstance(given, Mapping):
         specs = {agent: read_spec(one, f"{name}[{agent!r}]") for agent, one in given.items()}
         if any(not isinstance(spec, Spec) for spec in specs.values()):
-            raise DefinitionError(f"{name} is a dict of dicts; it has one type for each agent.")
+            raise DefinitionError(f"{name} is a dict of dicts; give one type for each agent.")
         return cast("Mapping[str, Spec]", specs)
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(given, gymnasium.Space):
@@ -196,10 +196,10 @@ def _is_hint(given: Any) -> bool:
 
 
 def for_one(given: Given, name: str) -> Spec:
-    """Return the spec of an environment with one agent, whose id may be named.
+    """Return the spec of an environment with one agent, which may be keyed by its id.
 
     Raises:
-        DefinitionError: It is for others.
+        DefinitionError: It has specs for other agents.
     """
     if isinstance(given, Mapping):
         if set(given) == {AGENT}:
@@ -215,18 +215,18 @@ def by_agent(given: Given, agents: tuple[str, ...], name: str = "spec") -> Spec:
     """Return a spec keyed by agent, from one for all or from a mapping.
 
     Raises:
-        DefinitionError: A mapping leaves somebody out, or names somebody who takes no part.
+        DefinitionError: A mapping lacks an agent, or has one that takes no part.
     """
     if isinstance(given, Spec) and not isinstance(given, AgentsSpec):
         return AgentsSpec(dict.fromkeys(agents, given))
     keyed = given if isinstance(given, AgentsSpec) else AgentsSpec(given)
     left_out = [agent for agent in agents if agent not in keyed.agents]
     if left_out:
-        raise DefinitionError(f"There is no {name} for {left_out[0]!r}, who may take part.")
+        raise DefinitionError(f"There is no {name} for the possible agent {left_out[0]!r}.")
     unknown = [agent for agent in keyed.agents if agent not in agents]
     if unknown:
         raise DefinitionError(
-            f"There is an {name} for {unknown[0]!r}, who is not in possible_agents."
+            f"There is an {name} for {unknown[0]!r}, which is not in possible_agents."
             f"{suggest(str(unknown[0]), agents)}"
         )
     return keyed

@@ -1,4 +1,4 @@
-"""What the type hints of an author's class say, without an environment of that class."""
+"""The type hints of an author's class, read without making an environment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from envweave.environment.introspection import (
 
 
 class Hints(NamedTuple):
-    """Type hints, `None` where the class does not say.
+    """Type hints; `None` where the class has none.
 
-    With several agents each is that of one agent, or a dict with one for each.
+    With several agents, each is the hint of one agent, or a dict with one per agent.
     """
 
     action: Any = None
@@ -30,7 +30,7 @@ class Hints(NamedTuple):
 
 
 def class_hints(factory: Any) -> Hints:
-    """Return the hints of a class of environments; none for anything else."""
+    """Return the hints of an environment class; empty for anything else."""
     if not isinstance(factory, type) or not issubclass(factory, Environment):
         return Hints()
     try:
@@ -39,7 +39,7 @@ def class_hints(factory: Any) -> Hints:
         parameters = list(inspect.signature(factory.step).parameters)[1:]
         state = _state_hint(factory)
     except (NameError, AttributeError, TypeError, SyntaxError):
-        return Hints()  # who makes one is told
+        return Hints()  # making an environment raises the error
     taken = step.get(parameters[0]) if parameters else None
     shown = None if shown is None else observed_hint(shown)
     if issubclass(factory, MultiAgentEnvironment):
@@ -49,7 +49,7 @@ def class_hints(factory: Any) -> Hints:
 
 
 def _known(given: Any, hint: Any) -> Any:
-    """What the author set, if it is types; where nothing is set, the hint."""
+    """The types that the author set, if they are types; by default, the hint."""
     if given is None:
         return None if hint is Any else hint
     parts = given.values() if isinstance(given, Mapping) else [given]
@@ -65,14 +65,14 @@ def _state_hint(cls: type) -> Any:
 
 
 def refuse_types(factory: Any) -> None:
-    """Refuse a class of environments whose types cannot be kept, before one is made.
+    """Refuse an environment class whose types are not supported, before making one.
 
     Raises:
-        DefinitionError: A type that cannot be meant, or a limit that cannot be kept.
+        DefinitionError: A type is not supported, or a limit cannot be enforced.
     """
     hints = class_hints(factory)
     several = isinstance(factory, type) and issubclass(factory, MultiAgentEnvironment)
-    listed = getattr(factory, "possible_agents", ())  # a property, where each has its own
+    listed = getattr(factory, "possible_agents", ())  # a property, if each environment has its own
     agents = tuple(listed) if isinstance(listed, list | tuple) else ()
     named = (("action_spec", hints.action), ("observation_spec", hints.observation))
     for name, hint in named:

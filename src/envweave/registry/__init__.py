@@ -1,4 +1,4 @@
-"""IDs, what they name, and where the plug-ins are."""
+"""IDs, the recipes that they name, and plug-ins."""
 
 from envweave.registry.plugins import load_plugin, plugin_names
 from envweave.registry.registry import DEFAULT_REGISTRY, Registry

@@ -1,6 +1,6 @@
-"""Plug-ins: environments, resolvers and backends that installed packages announce.
+"""Plug-ins: environments, resolvers and backends of installed packages.
 
-They are entry points, found by name and imported only when somebody asks for that name.
+They are entry points, found by name and imported only when that name is used.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ENVS, RESOLVERS, BACKENDS = "envweave.envs", "envweave.resolvers", "envweave.bac
 def _announced(group: str) -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
-    # Two packages may announce one name: as in imports, the first on the path has it.
+    # If two packages have the same name, the first on the path wins, as with imports.
     return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 
 
 def plugin_names(group: str) -> list[str]:
-    """Return the names that installed packages announce in a group, sorted."""
+    """Return the entry point names of a group, sorted."""
     return sorted(_announced(group))
 
 
 def plugin_target(group: str, name: str) -> str | None:
-    """Return where a plug-in is, as `"module:attribute"`, without importing it."""
+    """Return the target of a plug-in, as `"module:attribute"`, without importing it."""
     point = _announced(group).get(name)
     return None if point is None else point.value
 
@@ -40,14 +40,14 @@ def load_plugin(group: str, name: str) -> Any:
     """Import and return a plug-in.
 
     Raises:
-        LookupError: Nobody announces it.
+        LookupError: No package has it.
         PluginError: Importing it failed; the message names the plug-in, its package and why.
     """
     point = _announced(group)[name]
     try:
         return load_path(point.value)
     except PluginError as error:
-        # Only here: to know a package's name, its metadata is read and parsed anew.
+        # Only here: finding a package's name reads and parses its metadata again.
         package = point.dist.name if point.dist is not None else "an unknown package"
         raise PluginError(
             f"The plug-in {name!r} ({group}) of {package} is broken. {error}"
@@ -77,6 +77,6 @@ def load_path(path: str) -> Any:
             ) from error
         raise PluginError(f"{module_name!r} cannot be imported: {format_error(error)}") from error
     except (Exception, SystemExit) as error:
-        # A script that was written to be run may well exit where it is imported.
+        # A script that was written to be run may exit when it is imported.
         raise PluginError(f"{module_name!r} cannot be imported: {format_error(error)}") from error
     return found

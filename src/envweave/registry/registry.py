@@ -42,12 +42,12 @@ class Registry:
         replace: bool | None = None,
         overwrite: bool | None = None,
     ) -> EnvSpec:
-        """Name a recipe. See `envweave.register`."""
+        """Register a recipe. See `envweave.register`."""
         name = local_name(env_id)
         if None not in (replace, overwrite) and replace != overwrite:
             raise OptionError(
                 f"replace={replace!r} and overwrite={overwrite!r} contradict each other: they are "
-                "two names of one option. Pass one of them."
+                "two names for one option. Pass one of them."
             )
         if factory is None:
             if base_url is None and docker_image is None:
@@ -64,7 +64,7 @@ class Registry:
         if not isinstance(factory, str) and not callable(factory):
             raise DefinitionError(
                 f"{env_id!r} cannot be registered with {type(factory).__name__} object "
-                f"{factory!r}: it makes no environments. Pass a class, a function that returns "
+                f"{factory!r}, which is not callable. Pass a class, a function that returns "
                 "an environment, or 'module:attribute'."
             )
         spec = EnvSpec(
@@ -90,10 +90,10 @@ class Registry:
 
         Args:
             name: Such as `"counter-v0"`.
-            announced: Whether environments that installed packages announce count too.
+            announced: Whether environments of installed packages count too.
 
         Raises:
-            EnvNotFoundError: Nobody answers to it.
+            EnvNotFoundError: No environment has this name.
         """
         with self._lock:
             names = list(self._specs)
@@ -109,7 +109,7 @@ class Registry:
         raise EnvNotFoundError.for_id(LOCAL + name, known)
 
     def list(self) -> list[EnvSpec]:
-        """Return all recipes: what was registered here, then what packages announce."""
+        """Return all recipes: those registered here, then those of installed packages."""
         announced = [EnvSpec(n, plugin_target(ENVS, n) or "") for n in plugin_names(ENVS)]
         with self._lock:
             registered = [self._specs[name] for name in sorted(self._specs)]
@@ -123,18 +123,18 @@ def local_name(env_id: str) -> str:
         EnvIdError: It has another scheme, or no name.
     """
     if not isinstance(env_id, str):
-        raise EnvIdError(f"{env_id!r} is no ID. Use a text such as 'local://name-v0'.")
+        raise EnvIdError(f"The ID must be a string such as 'local://name-v0', got {env_id!r}.")
     name = env_id.removeprefix(LOCAL)
     if "://" in name:
         scheme = name.partition("://")[0]
         raise EnvIdError(
-            f"{env_id!r} cannot be registered: {scheme}:// says the definition is elsewhere. "
+            f"{env_id!r} cannot be registered: {scheme}:// IDs are defined elsewhere. "
             f"Use 'local://name-v0'."
         )
     if not name or name != name.strip() or any(character.isspace() for character in name):
-        raise EnvIdError(f"{env_id!r} is no ID. Use 'local://name-v0', without blanks.")
+        raise EnvIdError(f"{env_id!r} is not a valid ID. Use 'local://name-v0', without spaces.")
     return name
 
 
 DEFAULT_REGISTRY = Registry()
-"""Where `register` puts environments unless told otherwise."""
+"""The registry that `register` uses by default."""

@@ -1,4 +1,4 @@
-"""What an ID names: a recipe for environments."""
+"""The recipe that an ID names, and the options that an environment is made with."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class PackageSource(ABC):
 
     @abstractmethod
     def locate(self) -> PackageFiles:
-        """Return where it can be had from. Downloads no package."""
+        """Return where it can be downloaded from. Downloads no package."""
 
 
 class PackageFiles(ABC):
-    """Where a package can be had from."""
+    """Where a package can be downloaded from."""
 
     @abstractmethod
     def requirements(self) -> list[str]:
-        """Return what to give to an installer by hand."""
+        """Return the requirements to pass to an installer by hand."""
 
     @abstractmethod
     def download(self, folder: Path) -> list[str]:
-        """Download and verify the files, and return what to give to an installer."""
+        """Download and verify the files, and return the requirements for an installer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,19 @@ class EnvSpec:
     Attributes:
         id: The full ID, with its scheme.
         factory: What makes one: a class, a function, or an import path `"module:attribute"`,
-            which other processes can follow.
-        kwargs: Keywords for the factory; those given to `make` come on top.
-        max_episode_steps: Truncate every episode after so many steps.
+            which other processes can import.
+        kwargs: Keywords for the factory; those passed to `make` take precedence.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
         description: One line for `envweave list`.
-        batch_factory: What makes environments that are born as a batch: called with `num_envs`
-            and the keywords, it returns a vector of Gymnasium's, or `None` where these ask for
-            single environments.
-        backend: Where it runs, if that is no choice of the caller's: a server runs already, or
-            an image has it.
-        takes_token: Whether the factory takes, as its keyword `token`, what a caller shows a
-            server.
+        batch_factory: Makes a whole batch of environments: called with `num_envs` and the
+            keywords, it returns a Gymnasium vector, or `None` if the keywords require single
+            environments.
+        backend: Where it runs, if the caller cannot choose: at a running server, or in an image.
+        takes_token: Whether the factory takes the caller's server token as its keyword `token`.
         base_url: The server to connect to with `backend="http"`.
         docker_image: The image to start with `backend="docker_http"`.
-        package: What has to be installed first, in this version.
+        package: The package that has to be installed first, in one version.
     """
 
     id: str
@@ -98,13 +96,13 @@ class EnvSpec:
         """
         factory: Any = self.factory
         if isinstance(factory, str):
-            # What a package announces is loaded as its plug-in, so that an error names both.
+            # An entry point is loaded as a plug-in, so that errors name its package.
             announced = plugin_target(ENVS, self.id) == factory
             factory = load_plugin(ENVS, self.id) if announced else load_path(factory)
         if not callable(factory):
             raise DefinitionError(
-                f"{self.id!r} names {factory!r}, which makes no environments. Name a class, or "
-                "a function that returns an environment."
+                f"{self.id!r} names {factory!r}, which is not callable. Name a class, or a "
+                "function that returns an environment."
             )
         return factory  # type: ignore[no-any-return] # it can be called
 
@@ -113,14 +111,14 @@ class EnvSpec:
         if self.description:
             return self.description
         factory = self.load()
-        # Neither a base class's docstring nor that of a callable object is about this one.
+        # The docstring of a base class or of a callable object does not describe this one.
         own = isinstance(factory, type) or inspect.isroutine(factory)
         return inspect.cleandoc((own and factory.__doc__) or "").partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade:
-    """The factory of one environment that exists already; there will be no other."""
+    """The factory of one existing environment; it cannot make another."""
 
     environment: Any
 
@@ -175,14 +173,14 @@ class Remote:
     """How a caller reaches a server.
 
     Attributes:
-        base_url: Where it is; `None` to have one started.
-        token: What to show it; `None` for `$ENVWEAVE_TOKEN`, if that is set.
+        base_url: The URL of the server; `None` to start one.
+        token: The token to send; `None` for `$ENVWEAVE_TOKEN`, if that is set.
         encoding: `"msgpack"` or `"json"`.
-        provider: Who starts a server, where none is named.
-        docker_image: What a container is started from, where one is.
-        isolation: `"container"` where each environment has one of its own.
-        wait_s: How long to wait for a session where the server is full; `None` not at all.
-        python: The interpreter that a server is started with; `None` for this one.
+        provider: Starts the server if there is no `base_url`.
+        docker_image: The image to start containers from.
+        isolation: `"container"` for one container per environment.
+        wait_s: How long to wait for a session if the server is full; `None` for not at all.
+        python: The interpreter to start a server with; `None` for this one.
     """
 
     base_url: str | None = None
@@ -197,15 +195,15 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class MakeOptions:
-    """How a caller wants an environment run, apart from what it is.
+    """How to run an environment, as opposed to which one.
 
     Attributes:
         autoreset: Whether an end begins the next episode.
         timeout_s: How long one call may take.
-        mode: How a vector's environments are run, where a backend knows several ways.
-        workers: How many processes or threads run them, where a backend has several.
-        copy: Whether a vector's observations are the caller's own.
-        remote: How a server is reached, where there is one.
+        mode: How a vector's environments run, if the backend has several modes.
+        workers: How many processes or threads run them, if the backend uses several.
+        copy: Whether a vector's observations are copies for the caller.
+        remote: How to reach a server, if there is one.
     """
 
     autoreset: bool = False
@@ -220,9 +218,9 @@ def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Make one environment from its recipe.
 
     Raises:
-        OptionError: The factory does not take a keyword, or lacks one; it is named.
-        DefinitionError: The factory raised, or returned nothing. An error of our own, such as
-            a missing extra, passes as it is.
+        OptionError: The factory does not take a keyword, or a required one is missing.
+        DefinitionError: The factory raised, or returned `None`. Our own errors, such as a
+            missing extra, pass through.
     """
     factory = spec.load()
     given = {**spec.kwargs, **(kwargs or {})}
@@ -246,22 +244,22 @@ def refuse_unknown(
     caller: str = "make",
     options: Collection[str] = (),
 ) -> None:
-    """Refuse keywords that a factory does not take, and the lack of one that it needs.
+    """Refuse keywords that a factory does not take, and missing required ones.
 
     Args:
         spec: The recipe.
-        factory: What it makes environments with.
+        factory: Its factory.
         given: The keywords.
-        caller: Whom they were given to.
-        options: Of the caller's own, which one may have been meant.
+        caller: The function that they were passed to.
+        options: The options of that function, for suggestions.
 
     Raises:
-        OptionError: The keyword is named, and the nearest one that there is.
+        OptionError: The message names the keyword and the nearest valid one.
     """
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        return  # a builtin that cannot be looked at; it will say for itself
+        return  # a builtin without a signature; calling it raises
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     unnamed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)

@@ -1,1 +1,1 @@
-"""From an ID to the recipe it names; one module a scheme."""
+"""Resolvers: from an ID to the recipe that it names, by scheme."""

@@ -27,7 +27,7 @@ def resolve_http(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a 
     """`http://host[:port]`: the environment of a server.
 
     Raises:
-        EnvIdError: It is no URL of a server.
+        EnvIdError: It is not the URL of a server.
     """
     return _spec(f"http://{rest}")
 
@@ -48,12 +48,12 @@ def _spec(url: str) -> EnvSpec:
         url,
         partial(_refuse, url),
         backend="http",
-        description=f"What the server at {address.url} runs",
+        description=f"The environment of the server at {address.url}",
     )
 
 
 def _refuse(url: str, **_: object) -> None:
-    raise OptionError(f"{url!r} is made by its server, and cannot be made here.")
+    raise OptionError(f"{url!r} runs at its server, and cannot be made in this process.")
 
 
 def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
@@ -71,30 +71,32 @@ def resolve_docker(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - 
         f"docker://{image}",
         partial(_refuse_image, image),
         backend="docker_http",
-        description=f"What a container of {image} runs",
+        description=f"The environment of the image {image}",
     )
 
 
 def _refuse_image(image: str, **_: object) -> None:
-    raise OptionError(f"'docker://{image}' is made in a container, and cannot be made here.")
+    raise OptionError(
+        f"'docker://{image}' runs in a container, and cannot be made in this process."
+    )
 
 
 def resolve_openenv(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
     """`openenv://host[:port]`: the environment of an OpenEnv server.
 
     Raises:
-        EnvIdError: It is no address of a server.
+        EnvIdError: It is not the address of a server.
     """
     url = rest if "://" in rest else f"http://{rest}"
     address = parse_address(url)
     if address.socket_path is not None:
         raise EnvIdError(
-            f"'openenv://{rest}' is no address of an OpenEnv server. Use 'openenv://host:port', or "
-            "'openenv://https://host'."
+            f"'openenv://{rest}' is not the address of an OpenEnv server. Use "
+            "'openenv://host:port', or 'openenv://https://host'."
         )
     return EnvSpec(
         f"openenv://{rest}",
         OpenEnvServer(url),
-        description=f"What the OpenEnv server at {address.url} runs",
+        description=f"The environment of the OpenEnv server at {address.url}",
         takes_token=True,
     )

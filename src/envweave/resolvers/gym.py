@@ -1,4 +1,4 @@
-"""`gym://CartPole-v1`: what Gymnasium has registered; `gym://module:Name-v0` imports first."""
+"""`gym://CartPole-v1`: Gymnasium's registered IDs; `gym://module:Name-v0` imports first."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
 
     Raises:
         MissingExtraError: Gymnasium is not installed.
-        EnvNotFoundError: Gymnasium knows no such ID.
-        EnvIdError: It is no Gymnasium ID.
+        EnvNotFoundError: Gymnasium has no such ID.
+        EnvIdError: It is not a Gymnasium ID.
         PluginError: The module that it names cannot be imported.
     """
     _find(rest)
@@ -52,7 +52,7 @@ def make_environment(gym_id: str, **keywords: Any) -> Any:
     spec = _find(gym_id)
     try:
         _refuse_unknown(spec, spec.entry_point, keywords)
-        # The session checks what an environment returns; doing it twice costs every step.
+        # The session checks return values already; checking twice would slow down every step.
         return gymnasium.make(gym_id, **{"disable_env_checker": True, **keywords})
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise _missing(gym_id, error) from error
@@ -67,13 +67,13 @@ def make_batch(
     wrappers: Sequence[Any] = (),
     **keywords: Any,
 ) -> Any:
-    """Make a vector of Gymnasium's own, with any keyword of `gymnasium.make_vec`.
+    """Make a Gymnasium vector, with any keyword of `gymnasium.make_vec`.
 
-    Without a `vectorization_mode` it returns `None`, unless the ID has nothing but a
+    Without a `vectorization_mode` it returns `None`, unless the ID has only a
     `vector_entry_point`.
 
     Raises:
-        OptionError: The mode is unknown or impossible, or a keyword is not taken.
+        OptionError: The mode is unknown or not supported, or a keyword is not taken.
         MissingExtraError: The environment needs a package that is not installed.
     """
     gymnasium = gymnasium_module()
@@ -86,13 +86,13 @@ def make_batch(
     mode = getattr(vectorization_mode, "value", vectorization_mode)
     if mode not in known:
         raise OptionError(
-            f"vectorization_mode={mode!r} is none of {', '.join(map(repr, known))}."
+            f"vectorization_mode must be one of {', '.join(map(repr, known))}, got {mode!r}."
             f"{suggest(str(mode), known)}"
         )
     whole = mode == "vector_entry_point"
     given = dict(vector_kwargs or {})
     if not whole:
-        # The caller's side resets at once what ended, and gives each episode its seed.
+        # Our side resets ended episodes in the same step, and gives each its seed.
         given.setdefault("autoreset_mode", gymnasium.vector.AutoresetMode.DISABLED)
     try:
         _refuse_unknown(spec, spec.vector_entry_point if whole else spec.entry_point, keywords)
@@ -108,7 +108,7 @@ def make_batch(
         raise _missing(gym_id, error) from error
     except gymnasium.error.Error as error:
         raise OptionError(
-            f"vectorization_mode={mode!r} cannot be honoured by 'gym://{gym_id}': {error}"
+            f"vectorization_mode={mode!r} cannot be honored by 'gym://{gym_id}': {error}"
         ) from error
 
 
@@ -132,7 +132,7 @@ def _find(gym_id: str) -> Any:
         parsed = gymnasium.envs.registration.parse_env_id(name)
     except gymnasium.error.Error as error:
         raise EnvIdError(
-            f"'gym://{gym_id}' is no Gymnasium ID. Use 'gym://[module:][namespace/]Name-v0'."
+            f"'gym://{gym_id}' is not a Gymnasium ID. Use 'gym://[module:][namespace/]Name-v0'."
         ) from error
     if parsed[2] is None:
         version = gymnasium.envs.registration.find_highest_version(*parsed[:2])
@@ -143,8 +143,8 @@ def _find(gym_id: str) -> Any:
         near = suggest(name, gymnasium.registry)
         said = near.replace("'", "'gym://", 1) if near else f" {error}"
         raise EnvNotFoundError(
-            f"Gymnasium knows no environment {name!r}.{said} "
-            "gymnasium.pprint_registry() lists all it knows; an environment of another package "
+            f"Gymnasium has no environment {name!r}.{said} "
+            "gymnasium.pprint_registry() lists all of them; an environment of another package "
             "is 'gym://module:Name-v0'."
         ) from error
 
@@ -152,11 +152,11 @@ def _find(gym_id: str) -> Any:
 def _refuse_unknown(spec: Any, entry: Any, keywords: dict[str, Any]) -> None:
     if "vectorization_mode" in keywords:
         raise OptionError(
-            "'vectorization_mode' makes a vector of Gymnasium's own. Pass it to make_vector(), "
+            "'vectorization_mode' makes a Gymnasium vector. Pass it to make_vector(), "
             "with backend='inproc'."
         )
     if entry is None:
-        return  # what cannot be made of the ID, Gymnasium will say
+        return  # if the ID is invalid, Gymnasium raises
     load = gymnasium_module().envs.registration.load_env_creator
     creator = entry if callable(entry) else load(entry)
     parameters = inspect.signature(creator).parameters

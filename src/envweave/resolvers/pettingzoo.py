@@ -1,7 +1,7 @@
-"""`pettingzoo://classic/tictactoe_v3`: what PettingZoo has registered.
+"""`pettingzoo://classic/tictactoe_v3`: PettingZoo's registered environments.
 
-`?api=aec` or `?api=parallel` chooses the form, and so does `make(..., api=…)`. Left out, it is
-the parallel one where PettingZoo has it. An environment of another package is
+`?api=aec` or `?api=parallel` chooses the API, and so does `make(..., api=…)`. The default is the
+parallel one if PettingZoo has it. For environments of other packages, use
 `pkg://module:parallel_env`.
 """
 
@@ -28,16 +28,16 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
 
     Raises:
         MissingExtraError: PettingZoo is not installed.
-        EnvNotFoundError: PettingZoo knows no such environment.
-        EnvIdError: What follows the `?` is not understood.
+        EnvNotFoundError: PettingZoo has no such environment.
+        EnvIdError: The part after the `?` is invalid.
     """
     name, _, query = rest.partition("?")
     _forms_of(name)
     chosen = dict(parse_qsl(query, keep_blank_values=True))
     if query and (set(chosen) != {"api"} or chosen["api"] not in _FORMS):
         raise EnvIdError(
-            f"'pettingzoo://{rest}': {query!r} is not understood. "
-            "Use '?api=parallel' or '?api=aec'; anything else is a keyword of make()."
+            f"'pettingzoo://{rest}': unknown query {query!r}. "
+            "Use '?api=parallel' or '?api=aec'; pass anything else as a keyword of make()."
         )
     return EnvSpec(
         f"pettingzoo://{rest}",
@@ -51,7 +51,7 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
     """Make a PettingZoo environment, with any keyword that it takes.
 
     Raises:
-        OptionError: It has no such form.
+        OptionError: It does not have this API.
         MissingExtraError: It needs a package that is not installed.
     """
     pettingzoo = pettingzoo_module()
@@ -59,7 +59,7 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
     api = forms[0] if api is None else api
     if api not in forms:
         raise OptionError(
-            f"'pettingzoo://{name}' has no form api={api!r}. It has: {', '.join(forms)}."
+            f"'pettingzoo://{name}' does not have api={api!r}. It has: {', '.join(forms)}."
         )
     try:
         return pettingzoo.make(api, name, **keywords)
@@ -72,7 +72,7 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
 
 
 def _forms_of(name: str) -> list[str]:
-    """Return in which forms PettingZoo has an environment, the parallel one first."""
+    """Return the APIs in which PettingZoo has an environment, the parallel one first."""
     pettingzoo = pettingzoo_module()
     if not hasattr(pettingzoo, "aec_registry"):
         raise MissingExtraError.for_extra(
@@ -93,7 +93,7 @@ def _forms_of(name: str) -> list[str]:
         }
         hint = suggest(name, known).replace("'", "'pettingzoo://", 1)
         raise EnvNotFoundError(
-            f"PettingZoo knows no environment {name!r}.{hint} pettingzoo.pprint_registry() lists "
-            "all it knows; one of another package is 'pkg://module:parallel_env'."
+            f"PettingZoo has no environment {name!r}.{hint} pettingzoo.pprint_registry() lists all "
+            "of them; for one of another package use 'pkg://module:parallel_env'."
         )
     return forms

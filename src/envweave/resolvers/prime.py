@@ -1,10 +1,10 @@
 """`prime://owner/name[@version]`: a package of the Prime Environments Hub.
 
-The Hub is asked which version is the latest, unless the ID says which, and the ID of what is made
-always has one. Its packages are [verifiers](https://github.com/PrimeIntellect-ai/verifiers) modules
-of either generation. A package is downloaded here, checked against its SHA-256 and installed from
-the file; its dependencies come from wherever the user's installer gets packages. The API key is
-shown to the API's host alone.
+Without a version in the ID, the Hub is asked for the latest; the ID of the resulting recipe always
+has one. Its packages are [verifiers](https://github.com/PrimeIntellect-ai/verifiers) modules of
+either generation. A package is downloaded here, checked against its SHA-256 and installed from the
+file; the user's installer gets its dependencies as usual. The API key is sent to the API's host
+only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
     Raises:
         EnvIdError: It is not `owner/name` or `owner/name@version`.
         EnvNotFoundError: The Hub has no such environment, or no such version.
-        EnvWeaveError: The Hub cannot be asked.
+        EnvWeaveError: The Hub cannot be reached.
     """
     found = _ID.fullmatch(rest)
     if found is None:
@@ -79,7 +79,7 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
 
 
 def make_environment(hub_id: str, **keywords: Any) -> Any:
-    """Make a Hub environment whose package is installed, with the keywords that it takes.
+    """Make a Hub environment whose package is installed.
 
     Raises:
         InstallError: The package is not installed, or not in this version.
@@ -112,7 +112,7 @@ class HubPackage(PackageSource):
 
     @property
     def official_way(self) -> str:
-        """What to do where only Prime's own command can install it."""
+        """What to do if only Prime's own command can install it."""
         pinned = f"{self.owner}/{self.hub_name}@{self.version}"
         return f"Install it with the Hub's own command: prime env install {pinned}"
 
@@ -121,7 +121,7 @@ class HubPackage(PackageSource):
 
         Raises:
             InstallError: There is no wheel or no checksum, or an address is not safe.
-            EnvWeaveError: The Hub cannot be asked, or has no such version.
+            EnvWeaveError: The Hub cannot be reached, or has no such version.
         """
         hub = Hub()
         details = hub.details(self.owner, self.hub_name, self.version)
@@ -147,7 +147,7 @@ class HubPackage(PackageSource):
         )
 
     def _in_index(self, index: str) -> HubFiles | None:
-        """Return the wheel that a PEP 503 index lists; one for any platform if there is."""
+        """Return the wheel that a PEP 503 index lists, preferably one for any platform."""
         page_url = _checked(f"{str(index).rstrip('/')}/{self.name}/")
         with _client() as client:
             response = client.get(page_url, headers={"Accept": "text/html"})
@@ -186,17 +186,17 @@ class HubFiles(PackageFiles):
     @property
     def filename(self) -> str:
         """The name of the wheel's file."""
-        return unquote(urlsplit(self.url).path).rpartition("/")[2]  # %2F is one too
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]  # %2F is a slash too
 
     def requirements(self) -> list[str]:
         """Return the URL of the wheel with its checksum, and the dependencies."""
         return [f"{self.package.name} @ {self.url}#sha256={self.sha256}", *self.url_dependencies]
 
     def download(self, folder: Path) -> list[str]:
-        """Download the wheel, and return where it is, and the dependencies.
+        """Download the wheel, and return its path and the dependencies.
 
         Raises:
-            InstallError: It is not what its checksum says, or cannot be had.
+            InstallError: Its checksum is wrong, or it cannot be downloaded.
         """
         env_id, url = self.package.env_id, self.url
         target = folder / self.filename
@@ -214,8 +214,8 @@ class HubFiles(PackageFiles):
         if digest.hexdigest() != self.sha256:
             raise InstallError(
                 f"{env_id!r} was not installed: the SHA-256 of {url} is {digest.hexdigest()}, and "
-                f"the Hub says {self.sha256}. Somebody changed the file, or the download was "
-                "damaged: try again, and report it to the owner if it happens again."
+                f"the Hub says {self.sha256}. The file was changed, or the download was damaged: "
+                "try again, and report it to the owner if it happens again."
             )
         return [str(target), *self.url_dependencies]
 
@@ -238,7 +238,7 @@ class Hub:
             )
 
     def concrete_version(self, owner: str, name: str, version: str) -> str:
-        """Return which version `latest`, or a content hash, is now."""
+        """Return the version that `latest`, or a content hash, currently stands for."""
         details = self.details(owner, name, version)
         latest = details.get("latest_version")
         found = details.get("semantic_version")
@@ -252,11 +252,11 @@ class Hub:
         return found
 
     def details(self, owner: str, name: str, version: str) -> dict[str, Any]:
-        """Return what the Hub says of one version of an environment.
+        """Return the Hub's details of one version of an environment.
 
         Raises:
-            EnvNotFoundError: There is no such environment, or version; those that there are
-                stand in the message.
+            EnvNotFoundError: There is no such environment or version; the message lists the
+                existing versions.
         """
         status, found = self._get(f"{owner}/{name}/@{version}", f"{owner}/{name}@{version}")
         if status == 200 and isinstance(found, dict):
@@ -276,7 +276,7 @@ class Hub:
         )
 
     def versions(self, owner: str, name: str) -> list[dict[str, Any]]:
-        """Return the versions of an environment, newest first; none if there is no such one."""
+        """Return the versions of an environment, newest first; empty if it does not exist."""
         status, found = self._get(f"{owner}/{name}/versions", f"{owner}/{name}")
         listed = found.get("versions", []) if isinstance(found, dict) else found
         if status != 200 or not isinstance(listed, list):
@@ -287,7 +287,7 @@ class Hub:
         """Return the SHA-256 of a wheel.
 
         Raises:
-            InstallError: The Hub does not say.
+            InstallError: The Hub has none.
         """
         for one in self.versions(package.owner, package.hub_name):
             is_it = package.version in (one.get("version"), one.get("semantic_version"))
@@ -299,10 +299,10 @@ class Hub:
         )
 
     def _get(self, path: str, asked: str) -> tuple[int, Any]:
-        """Return the status, 200 or 404, and what was answered, without its envelope."""
+        """Return the status, 200 or 404, and the answer without its envelope."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         with _client() as client:
-            # A redirect to another host does not get the key: httpx2 takes it out.
+            # A redirect to another host does not get the key: httpx2 removes it.
             response = client.get(
                 f"{self._base_url}/api/v1/environmentshub/{path}", headers=headers
             )
@@ -347,7 +347,7 @@ class _Links(HTMLParser):
 
 @contextmanager
 def _client() -> Iterator[Any]:
-    """Give a client that follows redirects to safe addresses only, and shows no key by itself."""
+    """Open a client that follows redirects to safe addresses only, and sends no key by itself."""
     try:
         import httpx2
     except ImportError as error:
@@ -375,14 +375,14 @@ def _client() -> Iterator[Any]:
 
 @functools.cache
 def _tls(create: Callable[[], Any]) -> Any:
-    return create()  # reads all certificates, which takes longer than a call
+    return create()  # it reads all certificates, which takes longer than a call
 
 
 def _checked(url: Any) -> str:
-    """Return a URL, if it is https, or http on this machine, and can be shown on a terminal.
+    """Check that a URL is https, or http on this machine, and printable.
 
     Raises:
-        InstallError: It is anything else.
+        InstallError: It is not.
     """
     try:
         parts = urlsplit(url)
@@ -393,8 +393,8 @@ def _checked(url: Any) -> str:
     if host and is_safe and str(url).isprintable():
         return str(url)
     raise InstallError(
-        f"{url!r} is refused: packages and what the Hub says of them come over https, or http on "
-        "this machine. Check PRIME_API_BASE_URL; if it came from the Hub, report it to the owner."
+        f"{url!r} is refused: packages and their details must come over https, or http on this "
+        "machine. Check PRIME_API_BASE_URL; if it came from the Hub, report it to the owner."
     )
 
 
@@ -419,7 +419,7 @@ def _is_version(text: str) -> bool:
         Version(text)
     except InvalidVersion:
         return False
-    return text == text.strip()  # which `Version` does for itself
+    return text == text.strip()  # `Version` accepts surrounding spaces
 
 
 def _read_config() -> dict[str, Any]:

@@ -39,7 +39,7 @@ def make_environment(module: str, **keywords: Any) -> Environment:
     Raises:
         EnvNotFoundError: There is no such module.
     """
-    # Not when it is resolved: with `venv=`, another Python has it.
+    # Not when it is resolved: with `venv=`, another Python has the module.
     if importlib.util.find_spec(module.partition(".")[0]) is None:
         raise EnvNotFoundError(
             f"'verifiers://{module}': no module {module!r} is installed. Install the package that "

@@ -343,7 +343,7 @@ def rollout(
         progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
 
     Raises:
-        OptionError: An option cannot be honoured, or nobody says how many episodes to play.
+        OptionError: An option cannot be honored, or nobody says how many episodes to play.
         SeedError: The environment takes no seed.
         TaskError: The environment takes no task.
         ClosedError: The pool is closed.

@@ -147,7 +147,7 @@ def plan(
     elif seed is not None or share_seed:
         asked = f"seed={seed!r}" if seed is not None else "share_seed=True"
         raise SeedError(
-            f"{asked} cannot be honoured: {interface.name}.reset() takes no seed. Leave it out, "
+            f"{asked} cannot be honored: {interface.name}.reset() takes no seed. Leave it out, "
             "or let its reset() take `seed`."
         )
     return RolloutSchedule(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envweave.session.driver import LoopDriver as LoopDriver
     from envweave.session.driver import SyncDriver as SyncDriver
 
-# Drivers need asyncio, which takes longer to import than all the rules; a client needs only these.
+# Drivers need asyncio, which is slower to import than the rules, and clients need only the rules.
 _LATER = {
     "AsyncDriver": "driver",
     "Deadline": "asyncio_support",

@@ -1,4 +1,4 @@
-"""Who lives, who is asked to act, and what each agent has earned since it last acted."""
+"""Multi-agent state: which agents live, which must act, and their rewards since they last acted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave.types import AgentEnd, EpisodeEnd, NeedAction, StepResult
 
 @dataclass(frozen=True, slots=True)
 class AgentRewards:
-    """One step of several agents, after the books are made up."""
+    """One step of several agents, after it was applied to their states."""
 
     parts: tuple[
         dict[str, Any], dict[str, float | None], dict[str, bool], dict[str, bool]
@@ -26,7 +26,11 @@ class AgentRewards:
 
 @final
 class AgentStates:
-    """The books of one multi-agent episode. It decides nothing; the session reads it."""
+    """The agents of one multi-agent episode. Makes no decisions; the session reads it.
+
+    Attributes:
+        acting: The agents that must act now.
+    """
 
     def __init__(self, possible_agents: tuple[str, ...], action_spec: Spec) -> None:
         assert isinstance(action_spec, AgentsSpec)
@@ -36,38 +40,39 @@ class AgentStates:
         self.clear()
 
     def clear(self) -> None:
-        """Begin an empty book."""
-        self._pending_rewards: dict[str, float | None] = {}  # its keys are those who live, in order
+        """Forget all agents."""
+        # Rewards since each agent last acted. The keys are the living agents, in order.
+        self._pending_rewards: dict[str, float | None] = {}
         self._gone: set[str] = set()
         self._seen: dict[str, Any] = {}
         self._masks: dict[str, Any] = {}
         self.acting = ()
 
-    def restore(self, living: Iterable[str], gone: Iterable[str], asked: Iterable[str]) -> None:
-        """Stand where another ledger stands, to read actions as that one would."""
+    def restore(self, living: Iterable[str], gone: Iterable[str], acting: Iterable[str]) -> None:
+        """Take the place of another `AgentStates`, to read actions as it would."""
         self._pending_rewards = dict.fromkeys(living)
         self._gone = set(gone)
-        self.acting = tuple(asked)
+        self.acting = tuple(acting)
 
     @property
     def living(self) -> list[str]:
-        """Those who take part now."""
+        """The agents that take part now."""
         return list(self._pending_rewards)
 
     @property
     def seen(self) -> dict[str, Any]:
-        """The last observation of each that lives."""
+        """The last observation of each living agent."""
         return {agent: self._seen[agent] for agent in self._pending_rewards}
 
     def read_actions(self, actions: Any) -> dict[str, Any]:
-        """Return the actions, one of exactly those asked.
+        """Return the actions, one for each agent that must act and no other.
 
         Raises:
-            ActionError: One is missing, uncalled for, or does not fit.
+            ActionError: One is missing, unexpected, or does not fit its spec.
         """
         if not isinstance(actions, Mapping):
             raise ActionError(
-                f"action: {actions!r} is no dict keyed by agent id. To act now: {self._names()}."
+                f"action: {actions!r} is not a dict keyed by agent id. To act now: {self._names()}."
             )
         for agent in actions:
             if agent not in self.acting:
@@ -96,15 +101,15 @@ class AgentStates:
         return f"there is no such agent.{suggest(str(agent), self.acting)} To act: {self._names()}."
 
     def observe(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
-        """Note what each agent sees, let newcomers join, and return copies safe to hand out."""
+        """Record what each agent sees, add new agents, and return copies safe to hand out."""
         shown = {}
         for agent, observation in observations.items():
             if agent in self._gone:
-                raise BadReturnError(f"An observation came for {agent!r}, who has left.")
+                raise BadReturnError(f"There is an observation for {agent!r}, which has left.")
             if agent not in self._pending_rewards:
                 if agent not in self._possible:
                     raise BadReturnError(
-                        f"An observation came for {agent!r}, who is not in possible_agents."
+                        f"There is an observation for {agent!r}, which is not in possible_agents."
                     )
                 self._pending_rewards[agent] = None
             shown[agent] = self._seen[agent] = snapshot(observation)
@@ -114,18 +119,18 @@ class AgentStates:
         return shown
 
     def apply(self, read: StepResult[dict[str, Any]], end: EpisodeEnd | None) -> AgentRewards:
-        """Book one step: who sees what, who earned what, who leaves, and whether all is over.
+        """Apply one step: observations, rewards, agents that leave, and the end of the episode.
 
         Args:
-            read: What the author returned, every part keyed by agent.
-            end: The end that the environment declared itself, if it did.
+            read: The author's return value, every part keyed by agent.
+            end: The end that the environment emitted, if any.
         """
         terminated, all_terminated = split_all(read.terminated, "terminated")
         truncated, all_truncated = split_all(read.truncated, "truncated")
         shown = self.observe(read.observation, read.info)
         for agent in {**terminated, **truncated}:
             if agent not in self._pending_rewards and agent not in self._gone:
-                raise BadReturnError(f"A flag came for {agent!r}, who takes no part.")
+                raise BadReturnError(f"There is a flag for {agent!r}, which takes no part.")
         earned = {agent: number(reward) for agent, reward in read.reward.items()}
         for agent, info in read.info.items():
             if isinstance(info, dict) and "reward_parts" in info:
@@ -159,44 +164,44 @@ class AgentStates:
         return AgentRewards((shown, earned, terminated, truncated), end, agent_ends)
 
     def _credit(self, rewards: Mapping[str, float | None]) -> None:
-        """Add what a step earned; what was owed to those who just acted starts anew."""
+        """Add the rewards of a step; for agents that just acted, the sum starts over."""
         for agent in self.acting:
             self._pending_rewards[agent] = None
         self.acting = ()
         for agent, reward in rewards.items():
             if agent not in self._pending_rewards:
-                raise BadReturnError(f"A reward came for {agent!r}, who takes no part.")
+                raise BadReturnError(f"There is a reward for {agent!r}, which takes no part.")
             if reward is not None:
                 self._pending_rewards[agent] = (self._pending_rewards[agent] or 0.0) + reward
 
     def _in_order(self, agents: Any) -> tuple[str, ...]:
-        """The named agents in a fixed order: the author's, or for a set the possible agents'."""
+        """The agents in a fixed order: the author's, or for a set that of `possible_agents`."""
         if isinstance(agents, str):
-            raise BadReturnError(f"to_act() returned the text {agents!r}; return a list of agents.")
+            raise BadReturnError(f"to_act() returned the str {agents!r}; return a list of agents.")
         if isinstance(agents, set | frozenset):
             known = [agent for agent in self._possible if agent in agents]
             return (*known, *sorted(agents.difference(known)))
         return tuple(agents)
 
     def repeat_needs(self) -> tuple[NeedAction[Any], ...]:
-        """Ask the same agents again, whose actions were refused. They have earned nothing new."""
+        """Request actions from the same agents again, after a refusal. There is no new reward."""
         return tuple(
             NeedAction(self._seen[agent], self._masks[agent], None, agent) for agent in self.acting
         )
 
     def request_actions(self, agents: Iterable[str] | None) -> tuple[NeedAction[Any], ...]:
-        """Ask these to act, or with `None` all that live."""
-        asked = tuple(self._pending_rewards) if agents is None else self._in_order(agents)
-        for agent in asked:
+        """Request actions from these agents; `None` means all living agents."""
+        acting = tuple(self._pending_rewards) if agents is None else self._in_order(agents)
+        for agent in acting:
             if agent not in self._pending_rewards:
-                raise BadReturnError(f"to_act() named {agent!r}, who takes no part now.")
-        if not asked or len(set(asked)) < len(asked):
+                raise BadReturnError(f"to_act() returned {agent!r}, which takes no part now.")
+        if not acting or len(set(acting)) < len(acting):
             raise BadReturnError(
-                f"to_act() named {list(asked)!r} while {self.living!r} live; it must name "
-                "somebody, and nobody twice."
+                f"to_act() returned {list(acting)!r} while {self.living!r} live; it must return at "
+                "least one agent, and none twice."
             )
-        self.acting = asked
+        self.acting = acting
         return tuple(
             NeedAction(self._seen[agent], self._masks[agent], self._pending_rewards[agent], agent)
-            for agent in asked
+            for agent in acting
         )

@@ -1,4 +1,4 @@
-"""How long an author's coroutine may take, and what becomes of one that takes longer."""
+"""Deadlines for an author's coroutines, and a private event loop to run them on."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from envweave.lifetime import OwnerProcess
 logger = logging.getLogger("envweave.session")
 
 GRACE_S = 0.5
-"""How long a coroutine that was cancelled may take to end. After that nobody waits for it."""
+"""How long a cancelled coroutine may take to end. After that it is abandoned."""
 
 
 @final
 class Deadline:
     """Runs the coroutines of one environment, each for at most `timeout_s` seconds.
 
-    Without `timeout_s` they run in the caller's own task, and take as long as they take. With
-    it each runs in a task of its own. One that is late is cancelled; if it does not end even
-    then, it is left to itself: what comes of it is dropped, and `has_orphans` says that it runs.
+    Without `timeout_s` they run in the caller's own task, without a limit. With it each runs in
+    a separate task. A late one is cancelled; if it does not end even then, it is orphaned: its
+    outcome is dropped, and `has_orphans` is true while it runs.
 
-    The clock starts with the author's first line. While the loop stands still (`idle_s` counts
-    those seconds) so does the clock, for the author's code stands still too.
+    The clock starts with the author's first line. It stops while the loop does not run (`idle_s`
+    counts those seconds), since the author's code does not run either.
 
     Attributes:
-        missed: What the last late call was told; an author may raise a `DeadlineError` too.
+        missed: The error of the last late call, to tell it from an author's own `DeadlineError`.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Deadline:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a call that was cancelled is still running."""
+        """Whether a cancelled call is still running."""
         return bool(self._orphans)
 
     async def run(self, name: str, start: Callable[[], Awaitable[Any]]) -> Any:
         """Run one call to its end, or to its deadline.
 
         Raises:
-            DeadlineError: It took too long. Whatever the call itself raises passes as it is.
+            DeadlineError: It took too long. Exceptions of the call itself pass through.
         """
         if self.timeout_s is None:
             return await await_call(start())
@@ -77,13 +77,13 @@ class Deadline:
         raise self.missed
 
     async def _stop(self, name: str, task: asyncio.Task[Any]) -> None:
-        """Cancel a call and wait for its end, but not for ever."""
+        """Cancel a call and wait `GRACE_S` for its end."""
         task.cancel()
         try:
             await asyncio.wait((task,), timeout=GRACE_S)
         finally:
             if not task.done():
-                logger.warning("%s() was cancelled and goes on; nobody waits for it", name)
+                logger.warning("%s() was cancelled and still runs; it is abandoned", name)
                 for known in (self._orphans, self._all_orphans):
                     if known is not None:
                         known.add(task)
@@ -92,7 +92,7 @@ class Deadline:
 
 @final
 class _Clock:
-    """Counts the seconds of one call; `stopped` is done with the call, or when they are used up."""
+    """The clock of one call; `stopped` is done when the call ends or its time is up."""
 
     def __init__(self, allowed_s: float, idle_s: Callable[[], float]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class _Clock:
 async def _outcome(
     start: Callable[[], Awaitable[Any]], clock: _Clock
 ) -> tuple[Any, BaseException | None]:
-    """Run a call and return what came of it, so that nothing is raised out of its task."""
+    """Run a call and return its result or error, so that nothing is raised out of its task."""
     clock.start()
     try:
         return await await_call(start()), None
@@ -134,7 +134,7 @@ async def _outcome(
 
 
 async def await_call(call: Awaitable[Any]) -> Any:
-    """Await an author's coroutine; a cancellation that nobody asked for is its own failure."""
+    """Await an author's coroutine; a cancellation that we did not request is its own failure."""
     try:
         return await call
     except asyncio.CancelledError as error:
@@ -149,21 +149,21 @@ T = TypeVar("T")
 
 @final
 class PrivateLoop:
-    """An event loop that nobody else runs on.
+    """An event loop for one owner.
 
-    It runs in the caller's thread. Where the caller is itself inside a running loop (a
-    notebook), which allows no second one in the same thread, it runs in one owned thread,
-    which `close` joins.
+    It runs in the caller's thread. If the caller is itself inside a running loop (a notebook),
+    which allows no second one in the same thread, it runs in a thread of its own, which `close`
+    joins.
 
     Args:
-        is_patient: Whether `close` waits for tasks and threads that environments left running
-            until they end. Otherwise it waits a moment, and leaves them to themselves.
+        is_patient: Whether `close` waits until tasks and threads that environments left running
+            end. Otherwise it waits `GRACE_S` and abandons them.
     """
 
     def __init__(self, *, is_patient: bool = True) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread: ThreadPoolExecutor | None = None
-        self._workers: ThreadPoolExecutor | None = None  # of a loop that may not wait for them
+        self._workers: ThreadPoolExecutor | None = None  # only if `close` does not wait for them
         if not is_patient:
             self._workers = ThreadPoolExecutor(thread_name_prefix="envweave-worker")
             self._loop.set_default_executor(self._workers)
@@ -182,11 +182,11 @@ class PrivateLoop:
         return self._loop.is_closed()
 
     def idle_s(self) -> float:
-        """Return how many seconds the loop has stood still, up to its last start."""
+        """Return how many seconds the loop was not running, up to its last start."""
         return self._idle_s
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return what it returns. An interrupt cancels it first.
+        """Run a coroutine to its end and return its result. An interrupt cancels it first.
 
         Raises:
             CallOrderError: See `refuse_misuse`.
@@ -203,13 +203,13 @@ class PrivateLoop:
             self._stopped_s = time.monotonic()
 
     def refuse_misuse(self) -> None:
-        """Refuse callers who must not use it now.
+        """Refuse callers that must not use it now.
 
         Raises:
             BusyError: Another thread runs something on it.
             CallOrderError: It belongs to the process that this one was forked from.
         """
-        if self.is_inherited:  # what its loop waits on, both processes would
+        if self.is_inherited:  # both processes would wait on the same descriptors
             raise CallOrderError(
                 "This environment was made before this process was forked, and belongs to its "
                 "parent. Make one in this process."
@@ -247,10 +247,10 @@ class PrivateLoop:
             except RuntimeError:
                 if task.done() or self._loop.is_closed() or self._loop.is_running():
                     raise
-                # A stop was left over from a run that was interrupted; go on.
+                # A stop was left over from an interrupted run; continue.
 
     def close(self) -> None:
-        """Cancel what still runs, close the loop and join the thread.
+        """Cancel all tasks, close the loop and join the thread.
 
         Raises:
             CallOrderError: See `refuse_misuse`; it stays open.
@@ -276,7 +276,7 @@ class PrivateLoop:
             await asyncio.wait((everybody,), timeout=GRACE_S)
             if not everybody.done():
                 logger.warning(
-                    "%d tasks were cancelled and go on; nobody waits for them", len(left)
+                    "%d tasks were cancelled and still run; they are abandoned", len(left)
                 )
         await self._loop.shutdown_asyncgens()
         if self._workers is None:

@@ -1,4 +1,4 @@
-"""An environment with a session inside, for callers who use it without `make`."""
+"""An environment with a session inside, for use without `make`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class DirectEnvironment(Environment):
 
     The rules are those of `make`: a step before the first reset is refused (unless
     `reset_on_first_step`), bad actions are refused by field, the transform is applied once.
-    `make`, `register` and `create_fastapi_app` take it apart, and put a session of their own
-    around what is inside.
+    `make`, `register` and `create_fastapi_app` unwrap it, and put their own session around the
+    environment inside.
 
     ```python
     env = create_codeact_env()
@@ -37,7 +37,7 @@ class DirectEnvironment(Environment):
     ```
 
     Args:
-        environment: What is used. It is closed with this one.
+        environment: The environment to run. It is closed with this one.
         reset_on_first_step: Whether a `step` before the first `reset` starts the first episode.
             With tasks it never does, since the agent has not seen its task. Every later episode
             needs a `reset`.
@@ -54,7 +54,7 @@ class DirectEnvironment(Environment):
 
     @property
     def _driver(self) -> LoopDriver | SyncDriver:
-        """Who runs it; made when it is first used, since it may be for somebody else to use."""
+        """The driver, made on first use, since `make` may unwrap the environment instead."""
         if self._made is None:
             is_async = self._session.interface.is_async
             self._made = LoopDriver(self._session) if is_async else SyncDriver(self._session)
@@ -86,17 +86,17 @@ class DirectEnvironment(Environment):
         )
 
     def step(self, action: Any) -> Any:
-        """Let the agent act once, and return what there is to see.
+        """Take one action and return the observation.
 
-        Its `reward` and `done` are those of the result that `make` would have returned, also
-        where a failure ended the episode: then `metadata["end"]` says why.
+        Its `reward` and `done` are those of the result that an `Env` would return. If a failure
+        ended the episode, `metadata["end"]` says why.
         """
         if self._reset_on_first_step and self._session.phase is Phase.FRESH:
             self._driver.reset()
         return self._shown(self._driver.step(action))
 
     def answer(self, result: ToolResult) -> Any:
-        """Answer a tool call of the environment's."""
+        """Answer a tool call of the environment."""
         return self._shown(self._driver.step(result))
 
     def _shown(self, result: Any) -> Any:
@@ -108,8 +108,8 @@ class DirectEnvironment(Environment):
             observation.truncated = bool(result.truncated)
             observation.reward = result.reward
             end = result.end
-            told = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
-            observation.metadata = {**observation.metadata, "end": told}
+            ended = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
+            observation.metadata = {**observation.metadata, "end": ended}
         return observation
 
     @property
@@ -118,7 +118,7 @@ class DirectEnvironment(Environment):
         return self._driver.state()
 
     def close(self) -> None:
-        """Close the environment inside, once; what `make` has taken apart, `make` closes."""
+        """Close the environment inside, once; if `make` has unwrapped it, `make` closes it."""
         if self._made is not None or not self._is_apart:
             self._driver.close()
 
@@ -140,7 +140,7 @@ class DirectEnvironment(Environment):
         self.environment.connect(outbox)
 
     def hold(self) -> Callable[[], None]:
-        """Keep what environments like the one inside share."""
+        """Keep the resources that environments like the one inside share."""
         return self.environment.hold()
 
     def describe(self) -> Interface:

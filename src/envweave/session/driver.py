@@ -1,4 +1,4 @@
-"""Running the author's code under a session's rules, from sync and from async callers."""
+"""Drivers: run the author's code under a session's rules, for sync and async callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("envweave.session")
 
 
 class Driver:
-    """What every driver knows of its environment."""
+    """Base of the drivers: a session and its interface."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -25,12 +25,12 @@ class Driver:
 
     @property
     def tasks(self) -> Tasks | None:
-        """What episodes can be about."""
+        """The tasks that the environment offers, without their private parts."""
         return self.session.tasks
 
     @property
     def agents(self) -> list[str]:
-        """Who takes part now."""
+        """The agents that take part now."""
         return self.session.agents
 
 
@@ -81,7 +81,7 @@ class SyncDriver(Driver):
         try:
             run = self._answer if type(action) is ToolResult else self._step
             try:
-                # Given no name here: the session must see whether anybody holds the outcome.
+                # No local name: the session checks whether anything else refers to the outcome.
                 result = session.conclude(run(action))
             except ActionError:
                 raise
@@ -121,9 +121,9 @@ class AsyncDriver(Driver):
 
     Args:
         session: The rules it runs under.
-        timeout_s: How long each call of the author's may take.
-        idle_s: How long the loop has stood still between two runs, if it ever does.
-        orphans: Where calls are listed that were cancelled and still run.
+        timeout_s: How long each call of the author's code may take.
+        idle_s: How many seconds the loop was not running between runs, if it ever stops.
+        orphans: A set that collects calls that were cancelled and still run.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class AsyncDriver(Driver):
         self._all_orphans = set() if orphans is None else orphans
         self._bind(timeout_s)
         self._running: str | None = None
-        self._rest: asyncio.Event | None = None  # set when the call that runs is over
+        self._idle: asyncio.Event | None = None  # set when the current call is over
 
     def _bind(self, timeout_s: float | None) -> None:
         methods = self.interface.async_methods
@@ -151,7 +151,7 @@ class AsyncDriver(Driver):
 
     @property
     def timeout_s(self) -> float | None:
-        """How long each call of the author's may take; it may be set between two calls."""
+        """How long each call of the author's code may take; it can be set between two calls."""
         return self._deadline.timeout_s
 
     @timeout_s.setter
@@ -159,7 +159,7 @@ class AsyncDriver(Driver):
         self._deadline.timeout_s = timeout_s
 
     def _begin(self, call: str) -> None:
-        """Note that a call is under way; `_end` must follow."""
+        """Mark a call as running; `_end` must follow."""
         if self._running is not None:
             raise BusyError(
                 f"{call}() while {self._running}() is still under way on the same environment. "
@@ -169,8 +169,8 @@ class AsyncDriver(Driver):
 
     def _end(self) -> None:
         self._running = None
-        if self._rest is not None:
-            self._rest.set()
+        if self._idle is not None:
+            self._idle.set()
 
     async def reset(self, **wanted: Any) -> ResetResult[Any]:
         """Begin an episode. See `AsyncEnv.reset`."""
@@ -261,8 +261,8 @@ class AsyncDriver(Driver):
         """
         if self.session.close():
             if self._running is not None:
-                self._rest = asyncio.Event()
-                await self._rest.wait()
+                self._idle = asyncio.Event()
+                await self._idle.wait()
             if not self.session.slot.empty:
                 await self._deadline.run("close", self._close)
 
@@ -295,12 +295,12 @@ class LoopDriver(Driver):
         return self.session.state()
 
     def detach(self) -> None:
-        """Close the loop, and leave the environment to somebody else."""
+        """Close the loop, but not the environment."""
         if not self._loop.is_closed and not self._loop.is_inherited:
             self._loop.close()
 
     def close(self) -> None:
-        """Close the environment and the loop, once; not those of a parent process.
+        """Close the environment and the loop, once; does nothing to those of a parent process.
 
         Raises:
             BusyError: Another thread is in a call; nothing is closed.
@@ -315,7 +315,7 @@ class LoopDriver(Driver):
 
 
 def _log_failed_close(session: Session, error: Exception) -> None:
-    logger.warning("closing a %s that had failed failed", session.interface.name, exc_info=error)
+    logger.warning("closing a failed %s raised", session.interface.name, exc_info=error)
 
 
 def _awaitable(call: Callable[..., Any], *, is_async: bool) -> Callable[..., Awaitable[Any]]:

@@ -1,4 +1,4 @@
-"""The environment under a session's rules, and its replacement once it has failed."""
+"""The environment under a session's rules, and its replacement after a failure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from envweave.types import EpisodeEnd, LogEvent, ToolCallRequest
 class EnvSlot:
     """Holds one environment at a time.
 
-    One that failed is not trusted with another episode. Before its next `reset` a driver takes
-    it out (`release`), closes it, and puts another in (`install`), so that two never hold the same
-    port or file. Where nobody can make another, it keeps its slot.
+    A failed environment is not trusted with another episode. Before its next `reset` a driver
+    takes it out (`release`), closes it, and puts a new one in (`install`), so that two never hold
+    the same port or file. Without a `factory`, the failed one stays.
 
     Attributes:
-        environment: Who sits here, or did last.
-        tasks: What its episodes can be about.
-        factory: Makes another; set by whoever can, so `None` for an environment given ready-made.
-            Where a driver can await it, it may be a coroutine function.
-        failed: Whether it failed.
-        empty: Whether it was taken out already, and no other came yet.
+        environment: The current environment, or the last one.
+        tasks: The tasks that it offers.
+        factory: Makes a new one; `None` for an environment that was passed ready-made. With an
+            async driver it may be a coroutine function.
+        failed: Whether the environment failed.
+        empty: Whether it was released, and no new one was installed yet.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class EnvSlot:
         environment.connect(outbox)
 
     def release(self) -> Environment | None:
-        """Take out the environment that failed; return it to be closed, unless it was before."""
+        """Take out the failed environment; return it to be closed, or `None` if it was before."""
         if self.empty:
             return None
         self.empty = self.failed = True
-        self.environment.connect([])  # whatever of it still runs has nobody to talk to
+        self.environment.connect([])  # drop the events of whatever of it still runs
         return self.environment
 
     def install(self, environment: Environment) -> None:
-        """Let another sit here, and listen to it."""
+        """Put in a new environment, and receive its events."""
         self.environment, self.tasks = environment, environment.tasks
         self.failed = self.empty = False
         environment.connect(self._queue)
 
     def to_act(self) -> Any:
-        """Ask who may act now, where there are several agents."""
-        return self.environment.to_act()  # type: ignore[attr-defined] # several have it
+        """Return the agents that must act now, in a multi-agent environment."""
+        return self.environment.to_act()  # type: ignore[attr-defined] # only multi-agent ones have it

@@ -1,4 +1,4 @@
-"""Which episode comes next: its seed, its task, its id."""
+"""The stream of a session's episodes: the seed, task and id of the next one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 def episode_seed(base: int, k: int) -> int:
     """Return the seed of the k-th episode of the stream that begins with `base`.
 
-    It keeps no state, so a replacement environment needs `(base, k)` and no generator.
+    It is stateless, so a replacement environment needs only `(base, k)`, not a generator.
     """
     if k == 0:
         return base
@@ -33,7 +33,7 @@ def episode_seed(base: int, k: int) -> int:
 
 
 def draw_seed() -> int:
-    """Draw the base of a stream from the system, never from the global generators."""
+    """Draw the base of a stream from the operating system, never from global generators."""
     return secrets.randbits(31)
 
 
@@ -41,26 +41,26 @@ def read_seed(seed: Any) -> int:
     """Return a caller's seed as an int.
 
     Raises:
-        SeedError: It is no whole number of 0 or more.
+        SeedError: It is not an integer >= 0.
     """
     try:
         value = operator.index(seed)
     except TypeError:
         value = -1
     if value < 0 or isinstance(seed, bool):
-        raise SeedError(f"seed={seed!r} is not a whole number of 0 or more.")
+        raise SeedError(f"seed must be an integer >= 0, got {seed!r}.")
     return value
 
 
 class Position(NamedTuple):
-    """How far a stream of episodes has come: all that it takes to go on with it elsewhere.
+    """The point that a stream of episodes has reached, from which another session can resume.
 
     Attributes:
-        base: The seed that the stream began with; `None` before the first episode, and where
-            no seed is taken.
-        k: Which episode of the stream was the last one.
-        begun: Which episode of the session was the last one.
-        prefix: What the ids of the session's episodes begin with.
+        base: The first seed of the stream; `None` before the first episode, and if the
+            environment takes no seed.
+        k: The index of the last episode in the stream.
+        begun: The index of the last episode in the session.
+        prefix: The prefix of the session's episode ids.
     """
 
     base: int | None
@@ -73,9 +73,8 @@ class Position(NamedTuple):
 class EpisodePlan:
     """The stream of a session's episodes.
 
-    A caller's seed begins a stream. Each later episode, whether the caller resets or an
-    autoreset does, takes the stream's next seed. Without a caller's seed, the stream begins
-    with one drawn from the system.
+    A caller's seed begins a stream. Each later episode, by reset or autoreset, takes the
+    stream's next seed. Without a caller's seed, the first one is drawn from the operating system.
     """
 
     def __init__(self, slot: EnvSlot, interface: Interface) -> None:
@@ -94,31 +93,31 @@ class EpisodePlan:
 
     @property
     def position(self) -> Position:
-        """How far the stream has come."""
+        """The point that the stream has reached."""
         return Position(self._base, self._k, self._begun, self._prefix)
 
     def resume_from(self, position: Position) -> None:
-        """Go on where another plan stood: the next episode's seed and id are what its were."""
+        """Continue from another stream's position: the next seed and id are what its would be."""
         self._base, self._k, self._begun, self._prefix = position
 
     def check(self, *, seed: Any = None, task: Any = None, options: Any = None) -> None:
-        """Refuse what the environment cannot honour; nothing changes.
+        """Refuse arguments that the environment cannot honor; nothing changes.
 
         Raises:
-            SeedError: The seed cannot be honoured.
-            TaskError: The task is unknown, or none is taken.
+            SeedError: The seed cannot be honored.
+            TaskError: The task is unknown, or the environment takes none.
             OptionError: Options are not taken.
         """
         if seed is not None:
             if "seed" not in self._takes:
                 raise SeedError(
-                    f"seed={seed!r} cannot be honoured: {self._name}.reset() takes no seed. "
-                    "Reset without one, or let its reset() take `seed`."
+                    f"seed={seed!r} cannot be honored: {self._name}.reset() takes no seed. "
+                    "Reset without one, or add a `seed` parameter to its reset()."
                 )
             read_seed(seed)
         if options is not None and "options" not in self._takes:
             raise OptionError(
-                f"options={options!r} cannot be honoured: {self._name}.reset() takes no options."
+                f"options={options!r} cannot be honored: {self._name}.reset() takes no options."
             )
         self._find(task)
 
@@ -146,7 +145,7 @@ class EpisodePlan:
             raise TaskError(f"Task {task_id!r} cannot be made: {format_error(error)}") from error
 
     def _with_private(self, task: Task) -> Task:
-        """Return the environment's own task, if a caller has given it without its private part."""
+        """Return the environment's own task if the caller's lacks its private part."""
         is_withheld = task.private == WITHHELD
         if task.private and not is_withheld:
             return task
@@ -156,9 +155,9 @@ class EpisodePlan:
                 own = self._get(task.id, self._slot.tasks)
         if own is None and is_withheld:
             raise TaskError(
-                f"Task {task.id!r} has a private part that did not come with it, and {self._name} "
-                "has no task of that id. What is private does not cross a network: define the task "
-                "among the environment's own tasks, and pass its id."
+                f"The private part of task {task.id!r} was withheld, and {self._name} has no task "
+                "of that id. Private parts do not cross a network: define the task among the "
+                "environment's own tasks, and pass its id."
             )
         if own is None or not (own.private or is_withheld):
             return task
@@ -172,14 +171,14 @@ class EpisodePlan:
     def choose(
         self, seed: Any, task: Any, options: Mapping[str, Any] | None, episode_id: Any
     ) -> dict[str, Any]:
-        """Return the keywords for the author's `reset`; without wishes, of the next episode.
+        """Return the keywords for the author's `reset`; by default, for the stream's next episode.
 
         Raises:
             TaskError: No task can be drawn; nothing has changed.
-            OptionError: The episode's id is no text.
+            OptionError: The episode's id is not a string.
         """
         if episode_id is not None and not isinstance(episode_id, str):
-            raise OptionError(f"episode_id={episode_id!r} is no text.")
+            raise OptionError(f"episode_id must be a string, got {episode_id!r}.")
         base, k = (self._base, self._k + 1) if seed is None else (read_seed(seed), 0)
         seeded = None
         if "seed" in self._takes:
@@ -210,5 +209,5 @@ class EpisodePlan:
 
 
 def _public_part(task: Task) -> Any:
-    """What callers see of a task, in the form that it has after a network as well."""
+    """The public part of a task, in the form that it has after crossing a network."""
     return to_plain([task.split, task.data, task.image, task.limits])

@@ -1,4 +1,4 @@
-"""What an environment emitted during a call, and the tool calls that wait for an answer."""
+"""The events that an environment emits during a call, and the open tool calls."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _REASONS, _BLAMES = get_args(Reason), (None, *get_args(Blame))
 
 @final
 class EventQueue:
-    """Collects what is emitted, and knows which tool calls are open.
+    """Collects emitted events, and tracks which tool calls are open.
 
     Attributes:
-        said: What was emitted since the last look.
+        events: The events since the last read.
         open_calls: The tool calls that wait for an answer.
-        answering: The one whose answer is being worked on.
+        answering: The id of the tool call that is being answered.
     """
 
     def __init__(self) -> None:
@@ -38,18 +38,18 @@ class EventQueue:
         self.answering: str | None = None
 
     def clear(self) -> None:
-        """Forget everything: an episode is over, or a new one begins."""
+        """Drop everything: an episode is over, or a new one begins."""
         self.events.clear()
         self.open_calls.clear()
         self.answering = None
 
     def read(self) -> tuple[EpisodeEnd | None, tuple[Event, ...]]:
-        """Empty the box: the end that was declared, if any, and everything else in order.
+        """Empty the queue: return the emitted end, if any, and all other events in order.
 
-        A tool call that was being answered is closed; those that were emitted are open.
+        A tool call that was being answered is closed; emitted ones are now open.
 
         Raises:
-            BadReturnError: Something was emitted that no environment may emit.
+            BadReturnError: Something invalid was emitted.
         """
         if not self.events and not self.open_calls:
             return None, ()
@@ -79,10 +79,10 @@ class EventQueue:
         return end, tuple(events)
 
     def read_start(self) -> tuple[Event, ...]:
-        """Empty the box of a reset.
+        """Empty the queue after a reset.
 
         Raises:
-            BadReturnError: What `read` refuses, or the end of an episode that has not begun.
+            BadReturnError: `read` refuses it, or the episode ended before it began.
         """
         end, events = self.read()
         if end is not None:
@@ -92,21 +92,21 @@ class EventQueue:
         return events
 
     def extend(self, outcome: StepResult[Any]) -> None:
-        """Take what an author put into a result of their own as emitted."""
+        """Add the end and the events of an author's own result."""
         if outcome.end is not None:
             self.events.append(outcome.end)
         self.events.extend(event for event in outcome.events if not isinstance(event, AgentEnd))
 
     def logs(self) -> tuple[Event, ...]:
-        """Empty the box of a call that failed: what it logged is still worth knowing."""
+        """Empty the queue after a failed call, and return its log events."""
         logged: tuple[Event, ...] = tuple(one for one in self.events if isinstance(one, LogEvent))
         self.events.clear()
         return logged
 
     def rollback(self) -> None:
-        """Forget what a call emitted that refused its action, but for what it logged.
+        """Drop the events of a call that refused its action, except log events.
 
-        A tool call whose answer was refused waits on.
+        A tool call whose answer was refused stays open.
         """
         self.events[:] = [said for said in self.events if isinstance(said, LogEvent)]
         self.answering = None
@@ -115,7 +115,7 @@ class EventQueue:
         """Return the answer to an open tool call.
 
         Raises:
-            ToolCallOpenError: It is no answer, or none that anybody waits for.
+            ToolCallOpenError: It is not an answer, or not to an open call.
         """
         waiting = ", ".join(f"{call.name}() as {i!r}" for i, call in self.open_calls.items())
         if not isinstance(answer, ToolResult):
@@ -132,10 +132,10 @@ class EventQueue:
 
 
 def _checked(end: EpisodeEnd) -> EpisodeEnd:
-    """Return an author's end as one of ours, so that nothing is written into theirs."""
+    """Return a copy of an author's end, so that ours can be changed."""
     if end.reason not in _REASONS or end.blame not in _BLAMES:
         raise BadReturnError(
-            f"{end!r} has a reason or a blame that nobody knows. Reasons: {', '.join(_REASONS)}. "
+            f"{end!r} has an unknown reason or blame. Reasons: {', '.join(_REASONS)}. "
             f"Blames: {', '.join(map(str, _BLAMES))}."
         )
     return msgspec.structs.replace(end)

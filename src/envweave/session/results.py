@@ -1,4 +1,7 @@
-"""Making the results of what was not an ordinary step."""
+"""Reads what authors' `reset` and `step` return, and makes results of it.
+
+An ordinary step does not come here: `Session.conclude` makes its result itself.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ Parts: TypeAlias = tuple[Any, Any, Any, Any, dict[str, Any]]
 Needs: TypeAlias = tuple[NeedAction[Any], ...] | None
 
 Start: TypeAlias = tuple[AutoResetReady[Any], Needs, tuple[Event, ...]]
-"""What an episode begins with: its first observation, who is asked to act, what was said."""
+"""The start of an episode: its first observation, the agents to act, and its events."""
 
 
 class EpisodeState(Protocol):
@@ -45,65 +48,65 @@ def make_result(
     parts: Parts,
     end: EpisodeEnd | None,
     events: tuple[Event, ...],
-    asked: Needs,
+    needs: Needs,
     about: EpisodeState,
 ) -> StepResult[Any]:
     """Make the result of a step."""
     result: StepResult[Any] = StepResult(*parts, end=end, step_index=about.step_index)
     result.episode_id, result.task_id = about.episode_id, about.task_id
-    result._needs, result._events = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._events = needs, events  # noqa: SLF001 - the session makes results
     return result
 
 
 def refused_row(
     error: Exception,
     last: Any,
-    asked: tuple[NeedAction[Any], ...],
+    needs: tuple[NeedAction[Any], ...],
     waiting: tuple[Event, ...],
     about: EpisodeState,
     *,
     several_agents: bool,
 ) -> StepResult[Any]:
-    """Make the row of a batch whose action was refused: it stands where it stood.
+    """Make the row of a batch whose action was refused; the episode is unchanged.
 
     Args:
-        error: Why.
-        last: What it showed last.
-        asked: Who was asked to act.
-        waiting: The tool calls that wait for an answer; while there are some nobody may act.
-        about: Which step of which episode came before.
+        error: Why it was refused.
+        last: The last observation.
+        needs: The agents that must act.
+        waiting: The open tool calls; while there are any, no agent may act.
+        about: The last step.
         several_agents: Whether results are keyed by agent.
     """
     info: dict[str, Any] = {REFUSED: str(error)}
     parts: Parts = (last, None, False, False, info)
     if several_agents:
         parts = (last, *(dict.fromkeys(last, one) for one in (None, False, False)), info)
-    elif asked[0].action_mask is not None:
-        info["action_mask"] = asked[0].action_mask
-    return make_result(parts, None, waiting, () if waiting else asked, about)
+    elif needs[0].action_mask is not None:
+        info["action_mask"] = needs[0].action_mask
+    return make_result(parts, None, waiting, () if waiting else needs, about)
 
 
 def make_start(
-    ready: AutoResetReady[Any], asked: Needs, events: tuple[Event, ...]
+    ready: AutoResetReady[Any], needs: Needs, events: tuple[Event, ...]
 ) -> ResetResult[Any]:
     """Make the result of a reset."""
     result: ResetResult[Any] = ResetResult(ready.initial_obs, ready.initial_info)
     result.episode_id, result.task_id = ready.episode_id, ready.task_id
-    result._needs, result._events = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._events = needs, events  # noqa: SLF001 - the session makes results
     return result
 
 
 def join_start(
-    result: StepResult[Any], ready: AutoResetReady[Any], asked: Needs, events: tuple[Event, ...]
+    result: StepResult[Any], ready: AutoResetReady[Any], needs: Needs, events: tuple[Event, ...]
 ) -> StepResult[Any]:
     """Put the start of the next episode into the result that ended the last one."""
     result.ready = ready
-    result._needs, result._ready_events = asked, events  # noqa: SLF001 - the session makes results
+    result._needs, result._ready_events = needs, events  # noqa: SLF001 - the session makes results
     return result
 
 
 def end_of(terminated: bool) -> EpisodeEnd:  # noqa: FBT001 - the first of two flags
-    """Return the end that a flag of the author's declares."""
+    """Return the end that an author's flags stand for."""
     return EpisodeEnd("terminated" if terminated else "truncated")
 
 
@@ -112,7 +115,7 @@ def settle_end(
     terminated: bool,  # noqa: FBT001 - Gymnasium's order
     truncated: bool,  # noqa: FBT001
 ) -> tuple[EpisodeEnd | None, bool, bool]:
-    """Return an end that was emitted and the two flags so that they agree."""
+    """Reconcile an emitted end with the two flags."""
     if end is None:
         return (end_of(terminated) if terminated or truncated else None), terminated, truncated
     terminated |= end.reason == "terminated"
@@ -125,13 +128,13 @@ def truncate_all(agents: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any],
 
 
 def total(*earned: float | None) -> float | None:
-    """Add up what was earned; `None` is not scored yet, and adds nothing."""
+    """Add up rewards; `None` means not scored yet, and adds nothing."""
     scored = [one for one in earned if one is not None]
     return math.fsum(scored) if scored else None
 
 
 def nan_rewards(parts: Parts, end: EpisodeEnd) -> tuple[Parts, EpisodeEnd]:
-    """Take every reward out of a failure: it is none, of 0 or of anything."""
+    """Replace every reward of a failed step by NaN, so that none is trained on."""
     observation, reward, terminated, truncated, info = parts
     nothing = dict.fromkeys(reward, math.nan) if isinstance(reward, dict) else math.nan
     info = {name: one for name, one in info.items() if name != "reward_parts"}
@@ -170,7 +173,7 @@ def read_reset(outcome: Any) -> ResetResult[Any]:
 
 
 def read_step(outcome: Any) -> StepResult[Any]:
-    """Return the outcome of an author's `step` as a `StepResult` that is ours to change."""
+    """Return the outcome of an author's `step` as a `StepResult` that we may change."""
     if isinstance(outcome, StepResult):
         return outcome.copied()
     if isinstance(outcome, Observation):
@@ -187,7 +190,7 @@ def read_step(outcome: Any) -> StepResult[Any]:
 
 
 def _model_parts(outcome: Any) -> StepResult[Any]:
-    """What a pydantic model says besides what it shows, as OpenEnv's observations do."""
+    """Split a pydantic model with `reward` and `done`, such as OpenEnv's observations."""
     fields = type(outcome).model_fields
     info = outcome.metadata if "metadata" in fields else None
     result = StepResult(outcome, outcome.reward, info={} if info is None else dict(info))
@@ -197,7 +200,7 @@ def _model_parts(outcome: Any) -> StepResult[Any]:
 
 
 def bad_step(outcome: Any) -> BadReturnError:
-    """Say what is wrong with the outcome of a `step`."""
+    """Return the error for an invalid outcome of a `step`."""
     if isinstance(outcome, tuple):
         old = " (four is the gym API from before 0.26)" if len(outcome) == 4 else ""
         what = f"a tuple of {len(outcome)}{old}"
@@ -219,7 +222,7 @@ def read_agents_reset(outcome: Any) -> ResetResult[dict[str, Any]]:
             "dict of observations keyed by agent id."
         )
     if not observations:
-        raise BadReturnError("reset() showed nobody anything; somebody must take part.")
+        raise BadReturnError("reset() returned no observations; at least one agent must take part.")
     result.observation = dict(observations)
     if not isinstance(outcome, tuple | StepResult):
         result.info = {agent: _metadata(one) for agent, one in observations.items()}
@@ -262,7 +265,7 @@ def number(reward: Any) -> float | None:
     """Return a reward as a float; `None` (not scored yet) stays.
 
     Raises:
-        BadReturnError: It is no number.
+        BadReturnError: It is not a number.
     """
     if reward is None:
         return None
@@ -293,16 +296,16 @@ def flag(value: Any, name: str) -> bool:
 
 
 def check_parts(parts: Any, reward: float | None) -> None:
-    """Refuse reward parts that don't sum to the reward.
+    """Check that reward parts sum to the reward.
 
     Raises:
-        BadReturnError: They are no dict of numbers, or their sum is another.
+        BadReturnError: They are not a dict of numbers, or don't sum to the reward.
     """
     if not isinstance(parts, dict):
         raise BadReturnError(f"reward_parts {parts!r} is not a dict of numbers.")
     values = [value for value in map(number, parts.values()) if value is not None]
     total = math.fsum(values)
-    rounded = 1e-14 * max(map(abs, values), default=0.0)  # by adding one after the other
+    rounded = 1e-14 * max(map(abs, values), default=0.0)  # the error of adding one by one
     if reward is None:
         if parts:
             raise BadReturnError(f"reward_parts {parts!r} were given for a reward of None.")
@@ -325,11 +328,11 @@ def _metadata(observation: Any) -> dict[str, Any]:
 
 TransformCall = Callable[[Observation], Observation] | None
 ObservationCheck = Callable[[Any], None] | None
-"""Raises `BadReturnError` for what a vector's columns cannot take."""
+"""Raises `BadReturnError` for an observation that a vector's columns cannot hold."""
 
 
 def compose(first: TransformCall, second: TransformCall) -> TransformCall:
-    """Return one transform for two: the environment's own comes first."""
+    """Combine two transforms; the environment's own comes first."""
     if first is None or second is None:
         return first or second
     return CompositeTransform([first, second])
@@ -339,11 +342,11 @@ def read_start(outcome: Any, transform: TransformCall) -> tuple[Any, dict[str, A
     """Return the observation and the info of a `reset`.
 
     Raises:
-        BadReturnError: It says that the episode is over before it began.
+        BadReturnError: The episode is over before it began.
     """
     if type(outcome) is tuple and transform is None and len(outcome) == 2:
         shown, info = outcome
-        # The hot path of an autoreset: no result has to be made of it first.
+        # The hot path of an autoreset: skips making a result first.
         if type(info) is dict and not isinstance(shown, Observation):
             return shown, info
     read = read_reset(outcome)
@@ -430,7 +433,7 @@ def _dict(info: Any) -> dict[str, Any]:
 def _with_outcome(
     observation: Observation, reward: Any, terminated: Any, truncated: Any, info: Any
 ) -> Observation:
-    """Return a copy that knows what a wrapper or a result says besides it."""
+    """Return a copy with the reward, flags and info of a wrapper or result."""
     told: Observation = snapshot(observation)
     told.reward, told.done, told.truncated = reward, terminated, truncated
     told.metadata = snapshot(info or {})

@@ -1,13 +1,13 @@
 """The rules of an episode: one environment, one state machine, no I/O.
 
-A driver asks the session for leave, runs the author's code, and tells the session how it went:
+A driver gets permission from the session, runs the author's code, and reports the outcome:
 
     begin(...)  → keywords for the author's reset   → started(outcome) | reset_failed(error)
-                  (by another environment in its `slot`, if this one has failed)
+                  (on a new environment in its `slot`, if this one has failed)
     admit(...)  → the action for the author's step  → conclude(outcome) | fail(error)
                   (or `refuse(error)`, if the author's step raised an `ActionError`)
 
-With `autoreset`, an end leaves `reset_due` set, and the driver goes on with
+With `autoreset`, an end leaves `reset_due` set, and the driver continues with
 `begin_next() → joined(result, outcome) | join_failed(result, error)`, so that the end and the
 new episode's start travel in one result.
 
@@ -79,7 +79,7 @@ from envweave.types import (
 
 
 class Phase(enum.Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     FRESH = "fresh"
     LIVE = "live"
@@ -92,10 +92,10 @@ def refusal(phase: Phase, name: str, broken: str | None, *, autoreset: bool) -> 
     """Return the error for a step where no episode is running.
 
     Args:
-        phase: Where the session stands.
-        name: What to call the environment.
-        broken: Why the last episode is gone, or the next one could not begin.
-        autoreset: Whether the session resets by itself.
+        phase: The state of the session.
+        name: The environment's name in messages.
+        broken: Why the last episode was lost, or the next one could not begin.
+        autoreset: Whether the session resets automatically.
     """
     if phase is Phase.CLOSED:
         return ClosedError(f"step() on {name}, which is closed. Make a new environment.")
@@ -113,7 +113,7 @@ def refusal(phase: Phase, name: str, broken: str | None, *, autoreset: bool) -> 
 
 @contextmanager
 def reading_state(session: Session) -> Iterator[None]:
-    """Read an author's state; what the environment says meanwhile has no result to be said in.
+    """Guard a read of the author's state. Events emitted meanwhile are dropped.
 
     Raises:
         ClosedError: The session is closed.
@@ -142,15 +142,16 @@ class Session:
     """One environment instance with its episode rules.
 
     Attributes:
-        phase: Where the session stands.
-        reset_due: Whether the driver owes an autoreset.
+        phase: The state of the session.
+        reset_due: Whether the driver must do an autoreset.
         step_index: How many steps the episode has taken.
         last: The last good observation.
-        info: The info of the episode's start; whoever makes rows of results sets that of the
-            last one, since an ordinary step has no time for it.
-        said: What the environment emits goes here.
-        fits: Raises `BadReturnError` for an observation that a vector's columns cannot take.
-        slot: Who is under these rules, and whether it is still trusted.
+        info: The info of the episode's start. Vectors set that of the last step, since the hot
+            path of a step does not.
+        events: The events that the environment emitted.
+        check_observation: Raises `BadReturnError` for an observation that a vector's columns
+            cannot hold.
+        slot: The environment under these rules, and whether it is still trusted.
     """
 
     def __init__(
@@ -186,17 +187,17 @@ class Session:
 
     @property
     def environment(self) -> Environment:
-        """The author's side; another one after a replacement."""
+        """The author's environment; a new one after a replacement."""
         return self.slot.environment
 
     @property
     def tasks(self) -> Tasks | None:
-        """What episodes can be about, as callers may see it: without the private parts."""
+        """The tasks that the environment offers, without their private parts."""
         tasks = self.environment.tasks
         return None if tasks is None else tasks.public()
 
     def _move(self, phase: Phase) -> None:
-        """Go to another phase; from CLOSED there is no way back."""
+        """Go to another phase; a closed session stays closed."""
         if self.phase is not _CLOSED:
             self.phase = phase
 
@@ -216,7 +217,7 @@ class Session:
         return self._clear(self._plan.choose(seed, task, options, episode_id))
 
     def begin_next(self) -> dict[str, Any]:
-        """Return the keywords for the `reset` that an autoreset owes."""
+        """Return the keywords for the `reset` of an autoreset."""
         self.reset_due = False
         return self._clear(self._plan.choose(None, None, None, None))
 
@@ -250,20 +251,20 @@ class Session:
         if isinstance(outcome, StepResult):
             self._queue.extend(outcome)
         events = self._queue.read_start()
-        asked: tuple[NeedAction[Any], ...] | None = None
+        needs: tuple[NeedAction[Any], ...] | None = None
         if self._queue.open_calls:
-            asked = ()
+            needs = ()
         elif self._agent_states is not None:
-            asked = self._agent_states.request_actions(self.slot.to_act())
+            needs = self._agent_states.request_actions(self.slot.to_act())
         self.step_index = 0
         self.phase = _TOOL if self._queue.open_calls else _LIVE
         info = self.info = snapshot_info(info)
         if self._plan.seed is not None:
             info["seed"] = self._plan.seed
-        return AutoResetReady(observation, info, self.episode_id, self.task_id), asked, events
+        return AutoResetReady(observation, info, self.episode_id, self.task_id), needs, events
 
     def reset_failed(self, error: Exception) -> Exception:
-        """Return what to raise for an author's `reset` that failed."""
+        """Return the error to raise for a failed `reset` of the author's."""
         self._move(_ENDED)
         self.slot.failed = True
         self._broken = f"its last reset() failed: {format_error(error)}"
@@ -278,7 +279,7 @@ class Session:
             return self.join_failed(result, error)
 
     def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
-        """Tell in the result that the new episode could not begin; a reset is needed."""
+        """Add to the result that the new episode could not begin; a reset is needed."""
         self._move(_ENDED)
         if self.episode_id != result.episode_id:  # else no task was found, and no reset ran
             self.slot.failed = True
@@ -290,7 +291,7 @@ class Session:
     # One step
 
     def admit(self, action: Any) -> Any:
-        """Return the action as the author's `step` wants it, or refuse; nothing changes."""
+        """Return the action in the form that the author's `step` takes, or refuse it."""
         if self.phase is not _LIVE:
             if self.phase is _TOOL:
                 return self._queue.admit(action, self._name)
@@ -323,7 +324,7 @@ class Session:
                 return self._conclude_rare(outcome)
             if (
                 type(reward) is not float
-                or reward != reward  # NaN, in the cheapest way
+                or reward != reward  # the cheapest test for NaN
                 or (terminated is not False and terminated is not True)
                 or (truncated is not False and truncated is not True)
                 or self.events
@@ -333,9 +334,9 @@ class Session:
                 return self._conclude_rare(outcome)
             if self.check_observation is not None:
                 self.check_observation(observation)
-            # What an author may go on writing to is handed out as a copy. To find out whether
-            # that can be takes as long as to copy an array, but not as long as a dataclass.
-            kind, is_bare = type(observation), observation is outcome  # in no tuple of an author's
+            # Observations that the author could still write to are copied. For an array that
+            # check costs as much as the copy; for a dataclass it is cheaper.
+            kind, is_bare = type(observation), observation is outcome  # not part of a tuple
             if kind is _ndarray:
                 observation = observation.copy()
             elif (
@@ -350,7 +351,7 @@ class Session:
             return self.fail(error)
         self.last = observation
         self.step_index = index = self.step_index + 1
-        # The hot path: what the constructor does, without its questions.
+        # The hot path: what the constructor does, without its checks.
         result: StepResult[Any] = _make(StepResult)
         result.observation = observation
         result.reward = reward
@@ -375,7 +376,7 @@ class Session:
         self.reset_due = self.autoreset and self.phase is not _CLOSED
 
     def _conclude_rare(self, outcome: Any) -> StepResult[Any]:
-        """Conclude a step that says more, or says it in another form."""
+        """Conclude a step with events, a transform, or another form of return value."""
         if isinstance(outcome, StepResult):
             self._queue.extend(outcome)
         observation, reward, terminated, truncated, info = read_parts(outcome, self.transform)
@@ -389,13 +390,13 @@ class Session:
         self.step_index += not answers
         if not answers:
             self._pending_reward = None
-        asked = None
+        needs = None
         if end is None:
             self._pending_reward = results.total(self._pending_reward, reward)
             if answers and not self._queue.open_calls:
-                asked = (NeedAction(kept, info.get("action_mask"), self._pending_reward),)
+                needs = (NeedAction(kept, info.get("action_mask"), self._pending_reward),)
         parts = (kept, reward, terminated, truncated, snapshot_info(info))
-        return self._result(parts, end, events, asked)
+        return self._result(parts, end, events, needs)
 
     def _conclude_agents(self, states: AgentStates, outcome: Any) -> StepResult[Any]:
         read = read_agents(outcome, self.transform, self.check_observation)
@@ -403,23 +404,23 @@ class Session:
         answers = self._queue.answering is not None
         declared, events = self._queue.read()
         applied = states.apply(read, declared)
-        asked: tuple[NeedAction[Any], ...] = ()
+        needs: tuple[NeedAction[Any], ...] = ()
         if applied.end is None and not self._queue.open_calls:
-            asked = states.request_actions(self.slot.to_act())
+            needs = states.request_actions(self.slot.to_act())
         self.last = applied.parts[0] if applied.end is not None else states.seen
         self.step_index += not answers
         events = (*events, *applied.agent_ends)
         info = {agent: snapshot_info(one) if one else {} for agent, one in read.info.items()}
-        return self._result((*applied.parts, info), applied.end, events, asked)
+        return self._result((*applied.parts, info), applied.end, events, needs)
 
     def _result(
         self,
         parts: Parts,
         end: EpisodeEnd | None,
         events: tuple[Event, ...],
-        asked: tuple[NeedAction[Any], ...] | None = None,
+        needs: tuple[NeedAction[Any], ...] | None = None,
     ) -> StepResult[Any]:
-        """Make the result of a step that was not an ordinary one, and move on."""
+        """Make the result of a step that is not an ordinary one, and change the phase."""
         if end is not None:
             if not end.valid:
                 parts, end = results.nan_rewards(parts, end)
@@ -430,14 +431,14 @@ class Session:
         else:
             waiting = self._queue.open_calls
             events += tuple(call for call in waiting.values() if call not in events)
-            asked = () if waiting else asked
+            needs = () if waiting else needs
             self._move(_TOOL if waiting else _LIVE)
-        return results.make_result(parts, end, events, asked, self)
+        return results.make_result(parts, end, events, needs, self)
 
     def fail(
         self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
     ) -> StepResult[Any]:
-        """End the episode by a failure: no reward, the last good observation, an owner."""
+        """End the episode by a failure: no reward, the last good observation, and a blame."""
         logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
         self.step_index += self._queue.answering is None
         end = EpisodeEnd(reason, blame, format_error(error))
@@ -448,59 +449,59 @@ class Session:
         return self._result((last, *results.truncate_all(last), {}), end, events, ())
 
     def refuse(self, error: ActionError) -> ActionError:
-        """Return what to raise for an action that the author's `step` refused.
+        """Return the error to raise for an action that the author's `step` refused.
 
-        The episode stands where it stood before: the same agents are asked, and no step was taken.
+        The episode is unchanged: the same agents must act, and no step was taken.
         """
         self._queue.rollback()
-        # Not the author's own error: elsewhere its class may be unknown, and all raise the same.
+        # Not the author's own error: another process may not know its class.
         return ActionError(str(error) or f"action: {self._name} refuses it")
 
     def refused(self, error: ActionError) -> StepResult[Any]:
-        """Return a refused action as the row of a batch, whose other rows were stepped."""
+        """Return the row of a refused action in a batch whose other rows were stepped."""
         last, waiting = snapshot(self.last), tuple(self._queue.open_calls.values())
         if self._agent_states is not None:
-            asked = self._agent_states.repeat_needs()
+            needs = self._agent_states.repeat_needs()
         else:
-            asked = (NeedAction(last, snapshot(self.info.get("action_mask"))),)
+            needs = (NeedAction(last, snapshot(self.info.get("action_mask"))),)
         several = self._agent_states is not None
-        return results.refused_row(error, last, asked, waiting, self, several_agents=several)
+        return results.refused_row(error, last, needs, waiting, self, several_agents=several)
 
     def abandon(self) -> None:
-        """Forget the episode: the author's code was interrupted, and nobody knows where."""
+        """Give up the episode: the author's code was interrupted, so its state is unknown."""
         self._move(_ENDED)
         self.reset_due = False
         self._broken = "the last call was interrupted"
 
     @property
     def agents(self) -> list[str]:
-        """Who takes part now."""
+        """The agents that take part now."""
         return [AGENT] if self._agent_states is None else self._agent_states.living
 
     def state(self) -> State:
-        """Return a copy of the author's state, with what it leaves open filled in."""
+        """Return a copy of the author's state, with missing fields filled in."""
         with reading_state(self):
             return self.read_state(self.environment.state)
 
     def read_state(self, state: Any) -> State:
-        """Return a copy of what an author's `state` gave."""
+        """Return a copy of a state that the author's `state` returned."""
         return snapshot_state(state, self.episode_id, self.step_index)
 
     def update_transform(self) -> None:
-        """Apply the environment's `transform` as it is now, from the next observation on."""
+        """Use the environment's current `transform` from the next observation on."""
         self.transform = compose(self.environment.transform, self._callers_transform)
 
     @property
     def position(self) -> Position:
-        """How far the stream of episodes has come, for another session to go on with it."""
+        """The point that the stream of episodes has reached, for another session to resume from."""
         return self._plan.position
 
     def resume_from(self, position: Position) -> None:
-        """Go on with the seeds and episode ids of a session that stood there."""
+        """Continue the seeds and episode ids of another session."""
         self._plan.resume_from(position)
 
     def close(self) -> bool:
-        """Close; return whether the author's `close` is still to be run."""
+        """Close; return whether the author's `close` still has to run."""
         was_open = self.phase is not _CLOSED
         self.phase = _CLOSED
         return was_open

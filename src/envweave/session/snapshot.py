@@ -1,4 +1,4 @@
-"""Private copies of what an author may go on writing to."""
+"""Private copies of values that an author could still write to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envweave.types import State
 
 IMMUTABLE: frozenset[type] = frozenset((str, bytes, int, float, bool, complex, type(None)))
 
-# What was found out about a class, once.
+# Properties of classes, computed once per class.
 _FLAT: dict[Any, bool] = dict.fromkeys(IMMUTABLE, True)
 _NAMES: dict[Any, tuple[str, ...]] = {}
 _PLAIN: dict[Any, bool] = {}
@@ -52,12 +52,12 @@ def _copy(value: Any) -> Any:
     if kind is tuple:
         return tuple([_copy(one) for one in value])
     if dataclasses.is_dataclass(value):
-        twin = _shallow_copy(value, kind)
+        copied = _shallow_copy(value, kind)
         for name in _field_names(kind):
             one = getattr(value, name, None)
             if type(one) not in IMMUTABLE:
-                object.__setattr__(twin, name, _copy(one))  # also into a frozen one
-        return twin
+                object.__setattr__(copied, name, _copy(one))  # works for frozen dataclasses too
+        return copied
     try:
         return copy.deepcopy(value)
     except RecursionError:
@@ -70,15 +70,15 @@ def _copy(value: Any) -> Any:
 
 
 def _shallow_copy(value: Any, cls: Any) -> Any:
-    """Return what `copy.copy` returns, in a third of the time where the class says nothing."""
+    """Like `copy.copy`, in a third of the time for classes without copy hooks."""
     plain = _PLAIN.get(cls)
     if plain is None:
         plain = _PLAIN[cls] = _copies_plainly(cls)
     if not plain:
         return copy.copy(value)
-    twin = object.__new__(cls)
-    twin.__dict__.update(value.__dict__)
-    return twin
+    copied = object.__new__(cls)
+    copied.__dict__.update(value.__dict__)
+    return copied
 
 
 def _copies_plainly(cls: Any) -> bool:
@@ -94,7 +94,7 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 
 
 def snapshot_info(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of an info: its own dict, and its own action mask."""
+    """Return a copy of an info: a new dict with a copy of the action mask."""
     kept = info.copy()
     if "action_mask" in kept:
         kept["action_mask"] = snapshot(kept["action_mask"])
@@ -102,7 +102,7 @@ def snapshot_info(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def snapshot_state(state: Any, episode_id: str | None, step_count: int) -> State:
-    """Return a copy of an author's state, with what it leaves open filled in."""
+    """Return a copy of an author's state, with missing fields filled in."""
     kept: State = snapshot(state)
     if isinstance(kept, State) and kept.episode_id is None:
         object.__setattr__(kept, "episode_id", episode_id)
@@ -116,14 +116,16 @@ def _references(outcome: Any) -> int:
 
 
 UNSHARED_REFCOUNT = _references(object())
-"""How often an object is referred to under two names of a function that it was passed to, while
-nobody else holds it: then nobody else can write to it."""
+"""The reference count of an argument under two local names that nothing else refers to.
+
+Nothing else can then write to the object.
+"""
 
 
 def is_shallow_immutable(cls: Any) -> bool:
-    """Whether nothing inside an object of this class can be changed, only the object itself.
+    """Whether an object of this class holds only immutable values.
 
-    So it is for numbers, texts, and dataclasses of such. `metadata` is looked at apart.
+    True for numbers, strings, and dataclasses of such. `metadata` is checked separately.
     """
     known = _FLAT.get(cls)
     if known is None:

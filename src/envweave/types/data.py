@@ -46,10 +46,10 @@ class Observation:
         self.reward = (self.reward or 0.0) + float(value)
 
     def set_reward(self, part: str, value: float) -> None:
-        """Make `value` what is earned under the name `part`; other parts stay as they are."""
+        """Set the reward part called `part` to `value`; other parts stay as they are."""
         self.add_reward(part, 0.0)
         parts: dict[str, float] = self.metadata["reward_parts"]
-        # Not the sum of the parts: where they did not sum before, that is still to be found.
+        # Not the sum of the parts: if they did not sum before, the session must still detect it.
         self.reward = (self.reward or 0.0) + (float(value) - parts[part])
         parts[part] = float(value)
 

@@ -1,4 +1,4 @@
-"""A run from start to end, to learn from: `Episode` and its steps."""
+"""A complete run to train on: `Episode` and its steps."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from envweave.types.tasks import Task
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeStep:
-    """One action of an episode: what was seen, what was done, what came of it.
+    """One action of an episode: the observation, the action and its result.
 
-    With several agents, what has a value for each is a dict keyed by agent id, as in a
-    `StepResult`.
+    With several agents, per-agent values are dicts keyed by agent id, as in a `StepResult`.
 
     Attributes:
-        observation: What the action was chosen from.
+        observation: The observation that the action was chosen from.
         action: The action, as the agent gave it; a `ToolResult` where it answered a tool call.
         reward: What the action earned; `None` means not scored, NaN that the step failed.
         terminated: Whether the task ended the episode here.
         truncated: Whether a limit ended the episode here.
-        info: What the environment said with the result.
+        info: The info of the result.
         action_mask: Which actions were legal, if the environment said so.
         events: What happened in the step, in order: logs, tool calls, agents that left.
-        extra: What the agent wanted kept, such as log-probabilities or tokens.
-        step_index: Which step of the episode it was, from 1. The answer to a tool call is no
-            step, and has the number of the step before it.
+        extra: Data that the agent attached, such as log-probabilities or tokens.
+        step_index: Which step of the episode it was, from 1. The answer to a tool call does
+            not count, and has the number of the step before it.
     """
 
     observation: Any
@@ -44,7 +43,7 @@ class EpisodeStep:
 
     @property
     def is_answer(self) -> bool:
-        """Whether it answered a tool call, which is no step of the episode."""
+        """Whether it answered a tool call, which does not count as a step of the episode."""
         return isinstance(self.action, ToolResult)
 
 
@@ -60,17 +59,17 @@ class Episode:
         member: Which one of its group it is, from 0.
         episode_id: Names this run.
         steps: What was done, in order, with the answers to tool calls.
-        final_observation: The last thing the environment showed; `None` if nothing was.
+        final_observation: The last observation; `None` if there was none.
         reward: The sum of all rewards, by agent where there are several. `None` if nothing was
             scored, NaN if the episode is not usable.
         reward_parts: The sums of the parts that the rewards were made of, by agent where there
             are several; empty if none were named.
         metrics: The figures of the last step that had any, by agent where there are several.
-        info: What the environment said with the first observation.
+        info: The info of the first observation.
         end: What ended it.
-        length: How many steps it took; answers to tool calls are none.
-        duration_s: How long it took, with its reset.
-        attempts: How many runs it took to get this one: more than 1 where faults were replaced.
+        length: How many steps it took, not counting answers to tool calls.
+        duration_s: How long it took, including its reset.
+        attempts: How many runs it took to get this one: more than 1 if faults were retried.
     """
 
     task: Task | None = None
@@ -92,10 +91,10 @@ class Episode:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be learnt from: nothing failed, or the agent caused it."""
+        """Whether it may be trained on: nothing failed, or the agent caused the failure."""
         return self.end.valid
 
     @property
     def observations(self) -> list[Any]:
-        """Everything that was seen, in order: one more than there are steps."""
+        """All observations in order: one more than there are steps."""
         return [*(step.observation for step in self.steps), self.final_observation]

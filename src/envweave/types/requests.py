@@ -1,4 +1,4 @@
-"""What an environment says to its caller: the requests of a result, and the answer to one."""
+"""Requests: what an environment sends its caller in a result, and the answer to a tool call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AGENT = "agent"
 """The agent id of an environment with one agent."""
 
 REFUSED = "action_refused"
-"""Where the info of a vector's row says why its action was refused."""
+"""The key in a vector row's info that holds the reason why its action was refused."""
 
 Reason: TypeAlias = Literal["terminated", "truncated", "error", "timeout", "lost"]
 Blame: TypeAlias = Literal["agent", "environment", "infrastructure"]
@@ -36,11 +36,11 @@ class NeedAction(msgspec.Struct, Generic[ObsT], tag_field="type", tag="need_acti
 
 
 class AgentEnd(msgspec.Struct, Generic[ObsT], tag_field="type", tag="agent_end"):
-    """This agent leaves while the episode goes on. Sent once for an agent.
+    """This agent leaves while the episode continues. Sent once per agent.
 
     Attributes:
         agent_id: Who leaves.
-        observation: The last thing it sees.
+        observation: Its last observation.
         reward: What it has earned since it last acted.
         terminated: Whether the task ended for it.
         truncated: Whether a limit ended it.
@@ -55,12 +55,12 @@ class AgentEnd(msgspec.Struct, Generic[ObsT], tag_field="type", tag="agent_end")
 
 
 class EpisodeEnd(msgspec.Struct, tag_field="type", tag="episode_end"):
-    """The episode is over. Sent exactly once an episode.
+    """The episode is over. Sent exactly once per episode.
 
     Attributes:
         reason: What ended it.
         blame: Who caused a failure; `None` where nothing failed.
-        cause: The failure in words.
+        cause: A description of the failure.
         rewards: With several agents, what each that stayed to the end has earned since it
             last acted. With the rewards of its `NeedAction`s it sums to all it earned.
     """
@@ -73,7 +73,7 @@ class EpisodeEnd(msgspec.Struct, tag_field="type", tag="episode_end"):
 
     @property
     def valid(self) -> bool:
-        """Whether the episode may be learnt from: nothing failed, or the agent caused it."""
+        """Whether the episode may be trained on: nothing failed, or the agent caused it."""
         return self.blame is None or self.blame == "agent"
 
 
@@ -97,8 +97,8 @@ class AutoResetReady(msgspec.Struct, Generic[ObsT], tag_field="type", tag="auto_
 class ToolCallRequest(msgspec.Struct, tag_field="type", tag="tool_call_request"):
     """The environment asks its caller to run a tool.
 
-    Answer with `step(ToolResult(call_id, value))`. That is no step of the episode, and until
-    it comes every other action is refused.
+    Answer with `step(ToolResult(call_id, value))`. The answer does not count as a step, and
+    until it arrives every other action is refused.
     """
 
     call_id: str
@@ -108,7 +108,7 @@ class ToolCallRequest(msgspec.Struct, tag_field="type", tag="tool_call_request")
 
 
 class LogEvent(msgspec.Struct, tag_field="type", tag="log_event"):
-    """Something the environment wants its caller to know. It asks for nothing."""
+    """A message from the environment to its caller. It needs no answer."""
 
     message: str
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -117,7 +117,7 @@ class LogEvent(msgspec.Struct, tag_field="type", tag="log_event"):
 
 
 class ToolResult(msgspec.Struct):
-    """A caller's answer to a `ToolCallRequest`: a value, or an error in words."""
+    """A caller's answer to a `ToolCallRequest`: a value, or an error message."""
 
     call_id: str
     value: Any = None

@@ -1,4 +1,4 @@
-"""What a caller gets back: `StepResult` and `ResetResult`."""
+"""The results that callers get: `StepResult` and `ResetResult`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from envweave.types.requests import (
 def same(left: Any, right: Any) -> bool:
     """Compare by value and type: NaN equals NaN, arrays by dtype, shape and content.
 
-    What a dataclass leaves out of its own comparison, by `compare=False`, is left out here too.
+    Dataclass fields with `compare=False` are ignored.
     """
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         if type(left) is not type(right) or left.dtype != right.dtype:
@@ -73,7 +73,7 @@ class StepResult(Generic[ObsT]):
         reward: What the step earned; `None` means not scored yet, NaN that the step failed.
         terminated: Whether the task ended the episode.
         truncated: Whether a limit ended the episode. Both may be true.
-        info: What the environment says besides.
+        info: Further data from the environment.
         end: The `EpisodeEnd`, if the episode is over.
         ready: The `AutoResetReady`, if the next episode has already begun.
         episode_id: The episode this step belongs to.
@@ -136,7 +136,7 @@ class StepResult(Generic[ObsT]):
             if isinstance(done, dict):
                 if not is_plain:
                     raise SpecError("done by agent contradicts terminated or truncated. Leave one.")
-                # As one bool does, it means terminated; `"__all__"` is for all.
+                # Like a single bool, it means terminated; `"__all__"` covers every agent.
                 terminated, truncated = done, dict.fromkeys(done, False)
                 is_plain, done = False, None
         if not is_plain:
@@ -180,10 +180,10 @@ class StepResult(Generic[ObsT]):
                 else:
                     self._ready_events += (request,)
             elif not isinstance(request, NeedAction):
-                raise SpecError(f"requests: {request!r} is no request.")
+                raise SpecError(f"requests: {request!r} is not a request.")
 
     def copied(self) -> StepResult[ObsT]:
-        """Return a result with the same parts, to be changed without changing this one."""
+        """Return a shallow copy, which can be changed without changing this result."""
         twin: StepResult[ObsT] = object.__new__(type(self))
         for name in StepResult.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -201,14 +201,14 @@ class StepResult(Generic[ObsT]):
 
     @property
     def valid(self) -> bool:
-        """Whether the step may be learnt from: taken, and no failure, or one the agent caused."""
+        """Whether the step may be trained on: taken, and no failure or one the agent caused."""
         return (self.end is None or self.end.valid) and REFUSED not in self.info
 
     @property
     def refused(self) -> str | None:
-        """In the row of a batch, why the environment refused the action, if it did.
+        """In a row of a batch, why the environment refused the action, if it did.
 
-        Nothing was stepped then: the observation, the episode and who is to act are as before.
+        No step was taken then: the observation, the episode and the agents to act are unchanged.
         A single environment raises `ActionError` instead.
         """
         refused: str | None = self.info.get(REFUSED)
@@ -216,12 +216,12 @@ class StepResult(Generic[ObsT]):
 
     @property
     def current(self) -> ObsT:
-        """What to act on next: the new episode's first observation after an autoreset."""
+        """The observation to act on next: after an autoreset, the first of the new episode."""
         return self.observation if self.ready is None else self.ready.initial_obs
 
     @property
     def needs(self) -> list[NeedAction[Any]]:
-        """Who may act now, in the order the environment names them."""
+        """The agents that must act now, in the order the environment names them."""
         if self._needs is not None:
             return list(self._needs)
         if self.ready is not None:
@@ -235,7 +235,7 @@ class StepResult(Generic[ObsT]):
     def events(self) -> list[Event]:
         """What happened in the step, in order: logs, tool calls, agents that left.
 
-        After an autoreset, what the new episode's start said comes last.
+        After an autoreset, events from the start of the new episode come last.
         """
         return [*self._events, *self._ready_events]
 
@@ -246,10 +246,10 @@ class StepResult(Generic[ObsT]):
 
     @property
     def requests(self) -> list[Request]:
-        """Everything the environment says to its caller, in the order it holds.
+        """Everything the environment sent its caller, in order.
 
-        First what happened in the step (logs, tool calls, agents that left), then the end,
-        then the new episode and what its start said, then who may act.
+        First the events of the step (logs, tool calls, agents that left), then the end, then the
+        new episode and the events of its start, then the agents that must act.
         """
         said: list[Request] = list(self._events)
         if self.end is not None:
@@ -260,13 +260,13 @@ class StepResult(Generic[ObsT]):
 
     @property
     def reward_parts(self) -> dict[str, float]:
-        """What the reward is made of. The parts sum to `reward`; empty if none were named."""
+        """The named parts of the reward, which sum to `reward`; empty if none were named."""
         parts: dict[str, float] = self.info.get("reward_parts") or {}
         return parts
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Figures worth watching that are no reward."""
+        """Figures worth watching that are not part of the reward."""
         metrics: dict[str, Any] = self.info.get("metrics") or {}
         return metrics
 
@@ -348,7 +348,7 @@ def _read_done(done: Any) -> bool | dict[str, bool]:
 
 
 def _flag(value: Any) -> Any:
-    """A flag with numpy's bool as ours; anything else as it is."""
+    """A numpy bool as a Python bool; anything else unchanged."""
     if isinstance(value, bool | dict):
         return value
     import numpy as np

@@ -1,9 +1,9 @@
 """What an episode is about: `Task`, and the `Tasks` that an environment offers.
 
 A task has a public part, which callers may see, and a private one, which only its environment and
-its graders may. The private part is a `Private`: it is no mapping, so that nothing that turns
-mappings into text, plain data or messages opens it. A caller of an environment has its tasks with
-the private part withheld (`Task.public`), and the session puts it back when an episode begins.
+its graders may. The private part is a `Private`, which is not a mapping, so code that turns
+mappings into text, plain data or messages does not open it. Callers get tasks with the private
+part withheld (`Task.public`), and the session puts it back when an episode begins.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Protocol, final
 from envweave.errors import TaskError, suggest
 
 PICKLES_WITHHOLD: ContextVar[bool] = ContextVar("pickles_withhold", default=False)
-"""Whether what is pickled goes to a caller, so that the private parts of tasks stay here."""
+"""Whether pickles go to a caller, so that the private parts of tasks are left out."""
 
 
 @final
 class Private:
-    """The private part of a task: values by key, in no `repr` and in no message.
+    """The private part of a task: values by key, never in a `repr` or a message.
 
-    Where it is withheld there are no values, but it is known that there are some elsewhere.
+    A withheld one has no values, but records that the environment has some.
     """
 
     __slots__ = ("_values",)
@@ -34,7 +34,7 @@ class Private:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the values are elsewhere: with the environment."""
+        """Whether the values were left with the environment."""
         return self._values is None
 
     def _known(self) -> dict[str, Any]:
@@ -81,20 +81,20 @@ class Private:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to be done. A group of episodes (GRPO) may share it.
+    """What one episode is about. A group of episodes (GRPO) may share it.
 
     Attributes:
         id: Names the task among the environment's tasks.
         split: Which split it belongs to, such as `"train"`.
-        data: What the environment needs to pose it. Callers may see it.
-        image: A container image the task wants to run in.
+        data: The data the environment needs for it. Callers may see it.
+        image: The container image that the task needs.
         limits: Limits that differ from the environment's own.
-        private: What only the environment and its graders may see, such as the expected answer.
-            It is read by key, and is in no message, result or `repr`. Callers of an environment
-            have its tasks without it.
+        private: Data that only the environment and its graders may see, such as the expected
+            answer. It is read by key, and is never in a message, result or `repr`. Callers get
+            tasks without it.
 
     Raises:
-        TaskError: `private` is no mapping.
+        TaskError: `private` is not a mapping.
     """
 
     id: str
@@ -114,18 +114,18 @@ class Task:
         object.__setattr__(self, "private", Private(given))
 
     def public(self) -> Task:
-        """Return the task as callers have it: with its private part, if there is one, withheld."""
+        """Return the task as callers see it: with its private part, if any, withheld."""
         return replace(self, private=WITHHELD) if self.private else self
 
 
 WITHHELD: Any = Private(None)
-"""The private part of a task where a caller has it."""
+"""The private part of a task that a caller holds."""
 
 
 class TaskReader(Protocol):
-    """Fetches tasks that are kept elsewhere, without blocking an event loop.
+    """Fetches tasks from a server without blocking an event loop.
 
-    Each method raises what the fetching raises, and may be called again then.
+    Each method raises what fetching raises, and can then be called again.
     """
 
     async def at(self, split: str, index: int) -> Task:
@@ -150,7 +150,7 @@ class Tasks:
     ```
 
     Attributes:
-        reader: How a pool fetches them, where a server has them; `None` where they are known here.
+        reader: Fetches them where a server holds them; `None` where they are known here.
     """
 
     def __init__(self, splits: Mapping[str, Iterable[Task]]) -> None:
@@ -171,7 +171,7 @@ class Tasks:
         for name, tasks in self._splits.items():
             for task in tasks:
                 if not isinstance(task, Task):
-                    raise TaskError(f"A {type(task).__name__} in split {name!r} is no Task.")
+                    raise TaskError(f"A {type(task).__name__} in split {name!r} is not a Task.")
                 if task.split != name:
                     raise TaskError(
                         f"Task {task.id!r} says split={task.split!r} but stands in {name!r}."
@@ -184,7 +184,7 @@ class Tasks:
     def endless(
         cls, make: Callable[[str, int], Task], *, splits: Iterable[str] = ("train",)
     ) -> Tasks:
-        """Offer tasks without end: `make(split, index)` returns the task `"{split}-{index}"`."""
+        """Offer endless tasks: `make(split, index)` returns the task `"{split}-{index}"`."""
         tasks = cls({name: [_made(make, name, 0)] for name in splits})
         tasks._make = make
         return tasks
@@ -202,7 +202,7 @@ class Tasks:
         return tasks
 
     def public(self) -> Tasks:
-        """Return these tasks as callers have them: without their private parts."""
+        """Return these tasks as callers see them: without their private parts."""
         if self._public is not None:
             return self._public
         # Not kept as `_public`: a cycle would delay the finalizers of what tasks hold.
@@ -227,7 +227,7 @@ class Tasks:
         return self._make or self._source
 
     def __getstate__(self) -> dict[str, Any]:
-        # What fetched them is no longer needed, and often a lambda, which cannot be pickled.
+        # The fetch function is no longer needed, and often a lambda, which cannot be pickled.
         return {**self.__dict__, "_source": self._fetch}
 
     @property
@@ -236,12 +236,12 @@ class Tasks:
         return tuple(self._splits)
 
     def length(self, split: str) -> int | None:
-        """Return how many tasks `split` has; `None` means there is no end to them."""
+        """Return how many tasks `split` has; `None` if it is endless."""
         self._known(split)
         return None if self._make else self._lengths[split]
 
     def split(self, name: str) -> Iterator[Task]:
-        """Go through the tasks of one split, in order. They are fetched when one is needed."""
+        """Iterate over the tasks of one split, in order. They are fetched when one is needed."""
         self._known(name)
         return SplitIterator(self, name)
 
@@ -260,7 +260,7 @@ class Tasks:
         return listed[index]
 
     def __call__(self, split: str) -> Iterator[Task]:
-        """Go through the tasks of one split: `tasks("train")` is `tasks.split("train")`."""
+        """Iterate over the tasks of one split: `tasks("train")` is `tasks.split("train")`."""
         return self.split(split)
 
     def get(self, task_id: str) -> Task:
@@ -286,7 +286,7 @@ class Tasks:
         if self._fetch is not None:
             self._take(self._fetch())
             if self.reader is not None:
-                self._source = None  # it holds the line to a server
+                self._source = None  # it holds the connection to a server
             self._fetch = self.reader = None
         return self._splits
 
@@ -300,12 +300,12 @@ class Tasks:
 
 @final
 class SplitIterator(Iterator[Task]):
-    """Goes through the tasks of a split. One that could not be had is asked for again.
+    """Iterates over the tasks of a split. A task that could not be fetched is tried again.
 
     Attributes:
-        tasks: Whose split it is.
-        split: Which.
-        index: Of the next task.
+        tasks: The tasks that the split belongs to.
+        split: The name of the split.
+        index: The index of the next task.
     """
 
     def __init__(self, tasks: Tasks, split: str) -> None:
@@ -315,12 +315,12 @@ class SplitIterator(Iterator[Task]):
 
     @property
     def is_endless(self) -> bool:
-        """Whether there is always another one."""
+        """Whether the split is endless."""
         return self.tasks.length(self.split) is None
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no other one."""
+        """Whether all tasks were returned."""
         length = self.tasks.length(self.split)
         return length is not None and self.index >= length
 
@@ -351,7 +351,7 @@ def draw_index(seed: int | None, split: str, length: int | None) -> int:
 
 
 def position_of(task_id: str, splits: Iterable[str]) -> tuple[str, int] | None:
-    """Return the split and the index that the id of an endless split's task stands for."""
+    """Parse the id of a task of an endless split into split and index."""
     split, _, index = task_id.rpartition("-")
     if split in splits and index.isdecimal() and index == str(int(index)):
         return split, int(index)
@@ -359,7 +359,7 @@ def position_of(task_id: str, splits: Iterable[str]) -> tuple[str, int] | None:
 
 
 def unknown_task(task_id: str, known: Iterable[str]) -> TaskError:
-    """Return the error for an id that no task has."""
+    """Return the error for an unknown task id."""
     return TaskError(f"There is no task {task_id!r}.{suggest(task_id, known)}")
 
 
@@ -376,7 +376,7 @@ class _PublicMake:
 
 @final
 class _FetchOnce:
-    """Fetches tasks for those who have them whole and for those who have them public."""
+    """Fetches tasks once, for the complete list and for the public one."""
 
     def __init__(self, fetch: Callable[[], Mapping[str, Iterable[Task]]]) -> None:
         self._fetch = fetch
@@ -403,7 +403,7 @@ def _made(make: Callable[[str, int], Task], split: str, index: int) -> Task:
     task: Any = make(split, index)
     if not isinstance(task, Task):
         kind = type(task).__name__
-        raise TaskError(f"make({split!r}, {index}) returned a {kind}, which is no Task.")
+        raise TaskError(f"make({split!r}, {index}) returned a {kind}, which is not a Task.")
     if task.id != f"{split}-{index}" or task.split != split:
         raise TaskError(
             f"make({split!r}, {index}) returned task {task.id!r} of split {task.split!r}; it must "

@@ -54,7 +54,7 @@ class Container:
 
     Raises:
         StartupError: It could not be started. Nothing is left behind.
-        OptionError: An option cannot be honoured here.
+        OptionError: An option cannot be honored here.
     """
 
     def __init__(
