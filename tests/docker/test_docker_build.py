@@ -179,7 +179,7 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
     told = capsys.readouterr().err
     assert code == 1
     assert "iniconfig==0.0.0.1" in told
-    assert "Error: pip cannot fetch what the environment needs." in told
+    assert "Error: pip cannot fetch the dependencies of the environment." in told
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
             "envweave-bse",
             "no image 'envweave-bse:latest' on this machine. Did you mean 'envweave-base'",
         ),
-        ("envweave-python:3.11", "--base 'envweave-python:3.11' has no envweave in it"),
+        ("envweave-python:3.11", "--base 'envweave-python:3.11' does not contain envweave"),
     ],
 )
 def test_a_base_that_is_none_is_told(

@@ -78,7 +78,7 @@ def test_a_second_client_of_one_object_is_refused_with_advice() -> None:
     with served(CounterEnv()) as url, ew.make(url) as env:
         env.reset()
 
-        with pytest.raises(CapacityError, match=r"one CounterEnv object.*wait_s=.*its class"):
+        with pytest.raises(CapacityError, match=r"single CounterEnv object.*wait_s=.*its class"):
             ew.make(url)
 
         assert env.step({"delta": 1}).observation.value == 1

@@ -161,7 +161,7 @@ def test_a_session_that_the_server_closed_in_mid_call_is_gone_and_not_closed() -
     async def scenario() -> None:
         table, _ = counting_table()
 
-        fault = table.told("step", ClosedError("Tally was closed while its step() ran."))
+        fault = table.fault_for("step", ClosedError("Tally was closed while its step() ran."))
 
         assert fault.code == "session_gone"  # which ends the episode as lost
 

@@ -157,7 +157,7 @@ def test_a_call_repeated_while_it_runs_waits_for_the_first_reply() -> None:
     ("path", "body", "refusal", "part"),
     [
         ("/step", b"{", "400 unreadable", "JSON"),
-        ("/step", b"[1]", "400 unreadable", "no object"),
+        ("/step", b"[1]", "400 unreadable", "must be an object"),
         ("/step", b"[" * 100_000, "400 unreadable", "JSON"),
         ("/step", b"", "422 action_refused", '"action"'),
         ("/step", b'{"action": {"dleta": 1}}', "422 action_refused", "action.dleta"),

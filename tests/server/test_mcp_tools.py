@@ -174,7 +174,7 @@ def test_bad_arguments_are_results_by_field_and_leave_the_episode_as_it_was(
         "action.move",
         "action.speed",
     ]
-    assert "seed=-1" in wrong[3][1]["message"]
+    assert "got -1" in wrong[3][1]["message"]
     assert "takes no 'task'" in wrong[4][1]["message"]
     assert "Did you mean 'step'" in wrong[5][1]["message"]
     assert went_on["step_index"] == 1

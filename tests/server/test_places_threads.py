@@ -315,8 +315,8 @@ def test_sessions_that_come_and_go_leave_no_threads_and_no_environments() -> Non
             assert len(set(threading.enumerate()) - before) == 8
             await asyncio.gather(*[runner.close() for runner in runners])
             await until(lambda: len(set(threading.enumerate()) - before) <= 2)
-        workshop = place._maker._workshop
-        assert (workshop._made, workshop._ids) == ({}, set())
+        factory = place._maker._factory
+        assert (factory._made, factory._ids) == ({}, set())
         await place.close()
 
     run(play())

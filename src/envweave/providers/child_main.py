@@ -30,7 +30,7 @@ Another interpreter than its starter's keeps its own path, after a folder with e
 def main(config: Mapping[str, Any]) -> None:
     """Serve until told to stop; tell the starter why, if it cannot be."""
     try:
-        code = load_path("envweave.cli.server_main:serve_as_told")(config)
+        code = load_path("envweave.cli.server_main:serve_config")(config)
     except EnvWeaveError as error:
         fault = fault_of(error)
         told = {"code": fault.code, "message": fault.message}

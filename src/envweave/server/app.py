@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from envweave.server.dialects.mcp import McpEndpoint
 from envweave.server.dialects.openenv import OpenEnv
 from envweave.server.dialects.openenv_mcp import Mcp
-from envweave.server.dialects.websocket import encoding_of, speak
+from envweave.server.dialects.websocket import encoding_of, serve_websocket
 from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
 from envweave.server.http.health import probe_routes
 from envweave.server.http.openapi import VERSION, openapi
@@ -59,7 +59,7 @@ class AppState:
 
         def begin() -> None:
             if service.is_stopped:
-                service.renew()
+                service.prepare()
 
         self.loop_owner = LoopOwner(begin, service.stop)
         self._metrics = Metrics(service)
@@ -136,9 +136,9 @@ class _Router:
         """Serve one connection until the client disconnects."""
         encoding = encoding_of(scope)
         if encoding is None:
-            await self._openenv.speak(WebSocket(scope, receive, send))
+            await self._openenv.serve(WebSocket(scope, receive, send))
         else:
-            await speak(scope, receive, send, self._service, encoding, self._metrics)
+            await serve_websocket(scope, receive, send, self._service, encoding, self._metrics)
 
 
 HANDLERS: dict[Any, Callable[[Any, Exception], Any]] = {

@@ -1,4 +1,4 @@
-"""Making the environments of a server: one after the other, in threads."""
+"""Making the environments of a server, one at a time, in threads."""
 
 from __future__ import annotations
 
@@ -23,94 +23,94 @@ from envweave.session import LoopDriver, Session, SyncDriver
 
 logger = logging.getLogger("envweave.server")
 
-WORKSHOP = "envweave.backends.env_factory:EnvFactory"
-"""What makes environments; it stands above this layer, so it is named, not imported."""
+FACTORY = "envweave.backends.env_factory:EnvFactory"
+"""Import path of the environment factory, which is in a higher layer."""
 
 CLOSE_S = 10.0
-"""How long an environment's `close` may take before nobody waits for it."""
+"""Time limit of an environment's `close`."""
 
 
 class ServedFactory(Protocol):
-    """What is needed of whoever makes environments."""
+    """The interface of the environment factory."""
 
     def open_session(self, index: int) -> Session:
-        """Make the environment of one place, and put it under a session."""
+        """Make the environment with this index, and return a session around it."""
         ...
 
     def forget(self, index: int) -> None:
-        """Let go of what was made for one place."""
+        """Forget the environment with this index."""
 
 
 @final
 class SessionMaker:
-    """Makes environments, each at a place with a number.
+    """Makes environments, each with an index.
 
-    A factory need not bear two callers, so one is made after the other; who waits for that does
-    so on the loop, where it costs no thread.
+    A factory need not be thread-safe, so environments are made one at a time; waiting for that
+    happens on the loop and costs no thread.
 
     Attributes:
-        is_given: Whether there is but one environment, which exists already.
-        is_given_stuck: Whether a call on that one took too long, and still runs.
+        is_shared_object: Whether a single existing object is served.
+        is_shared_object_stuck: Whether a call on that object exceeded its deadline and still runs.
     """
 
     def __init__(
-        self, spec: EnvSpec, kwargs: Mapping[str, Any], lanes: PinnedThreadPool, max_sessions: int
+        self, spec: EnvSpec, kwargs: Mapping[str, Any], pool: PinnedThreadPool, max_sessions: int
     ) -> None:
         self._spec = spec
         self._kwargs = kwargs
-        self._lanes = lanes
+        self._pool = pool
         self._max_sessions = max_sessions
-        self.is_given = isinstance(spec.factory, ReadyMade)
-        self.is_given_stuck = False
-        self._workshop: ServedFactory | None = None
-        self._turn = asyncio.Lock()
-        self._free: list[int] = []  # a heap of the places below `_next` that nobody has
+        self.is_shared_object = isinstance(spec.factory, ReadyMade)
+        self.is_shared_object_stuck = False
+        self._factory: ServedFactory | None = None
+        self._lock = asyncio.Lock()
+        self._free: list[int] = []  # a heap of the indices below `_next` that are free
         self._next = 0
 
-    def take_place(self) -> int:
-        """Return the number of a free place.
+    def reserve_index(self) -> int:
+        """Reserve the lowest free index.
 
         Raises:
-            CapacityError: There is but one environment, and somebody has it.
+            CapacityError: A single object is served, and it is in use.
         """
-        if self.is_given and (self._next > len(self._free) or self.is_given_stuck):
-            why = "a call on it still runs" if self.is_given_stuck else "it has a session already"
+        if self.is_shared_object and (self._next > len(self._free) or self.is_shared_object_stuck):
+            why = "a call on it still runs" if self.is_shared_object_stuck else "it is in use"
             raise CapacityError(
-                f"{self._spec.id!r} is served as one object, and {why}. Serve its class, or a "
-                "function that makes one, to have more than one session."
+                f"{self._spec.id!r} is a single object, and {why}. Serve its class, or a function "
+                "that makes one, to have several sessions."
             )
         if self._free:
             return heapq.heappop(self._free)
         self._next += 1
         return self._next - 1
 
-    def give_place(self, index: int) -> None:
-        """Free a place, and let go of its environment."""
-        if self._workshop is not None:
-            self._workshop.forget(index)
+    def release_index(self, index: int) -> None:
+        """Release an index, and forget its environment."""
+        if self._factory is not None:
+            self._factory.forget(index)
         heapq.heappush(self._free, index)
 
-    async def make(self, pin: ThreadAffinity, index: int, timeout_s: float | None) -> Session:
+    async def make(self, affinity: ThreadAffinity, index: int, timeout_s: float | None) -> Session:
         """Make an environment, in the thread where it will run.
 
         Raises:
-            LateError: It took longer than `timeout_s`. What still comes of it is closed.
+            CallTimeoutError: It took longer than `timeout_s`. If it is made later, it is closed.
             EnvWeaveError: It could not be made.
         """
-        async with self._turn:
-            if self._workshop is None:
-                self._workshop = self._new_workshop()
-            elif self.is_given:
-                self._workshop.forget(index)
+        async with self._lock:
+            if self._factory is None:
+                self._factory = self._new_factory()
+            elif self.is_shared_object:
+                self._factory.forget(index)
             try:
-                session = await self._lanes.run(
-                    pin,
-                    partial(self._open_session, self._workshop, index),
+                session = await self._pool.run(
+                    affinity,
+                    partial(self._open_session, self._factory, index),
                     timeout_s,
-                    partial(self._discard, pin),
+                    partial(self._discard, affinity),
                 )
             except CallTimeoutError:
-                self.start_anew()
+                self.replace_factory()
                 raise
             except (EnvWeaveError, PoolClosedError):
                 raise
@@ -120,48 +120,48 @@ class SessionMaker:
                 ) from error
             return cast("Session", session)
 
-    def _open_session(self, workshop: ServedFactory, index: int) -> Session:
-        """In a thread: make one, and take the time."""
+    def _open_session(self, factory: ServedFactory, index: int) -> Session:
+        """Make an environment and measure the time. Runs in a thread."""
         began = time.monotonic()
-        session = workshop.open_session(index)
-        self._lanes.made_in(time.monotonic() - began)
+        session = factory.open_session(index)
+        self._pool.record_make_time(time.monotonic() - began)
         return session
 
-    def start_anew(self) -> None:
-        """Wait for nothing that a factory which hangs may hold."""
-        self._workshop = self._new_workshop()
+    def replace_factory(self) -> None:
+        """Use a new factory, because a call may hang in the old one."""
+        self._factory = self._new_factory()
 
-    def _new_workshop(self) -> ServedFactory:
-        made: ServedFactory = load_path(WORKSHOP)(
+    def _new_factory(self) -> ServedFactory:
+        made: ServedFactory = load_path(FACTORY)(
             self._spec, self._kwargs, MakeOptions(), num_envs=self._max_sessions
         )
         return made
 
-    def _discard(self, pin: ThreadAffinity, session: Session | None, _: bool) -> None:  # noqa: FBT001 - a job's end
-        """Close what was made too late, or for nobody."""
-        if session is not None and not self.is_given:
-            close_later(self._lanes, pin, driver_of(session))
+    def _discard(self, affinity: ThreadAffinity, session: Session | None, _: bool) -> None:  # noqa: FBT001 - a job's end
+        """Close an environment that was made too late or is no longer needed."""
+        if session is not None and not self.is_shared_object:
+            close_later(self._pool, affinity, driver_of(session))
 
 
 def driver_of(session: Session) -> SyncDriver | LoopDriver:
-    """Return who runs a session in a thread."""
+    """Return the driver that runs a session in a thread."""
     return LoopDriver(session) if session.interface.is_async else SyncDriver(session)
 
 
 def close_later(
-    lanes: PinnedThreadPool, pin: ThreadAffinity, driver: SyncDriver | LoopDriver
+    pool: PinnedThreadPool, affinity: ThreadAffinity, driver: SyncDriver | LoopDriver
 ) -> None:
-    """Close an environment that nobody waits for, in its own thread if that is possible."""
+    """Close an abandoned environment in the background, in its own thread if possible."""
     try:
-        closing = lanes.run(pin, driver.close, CLOSE_S)
+        closing = pool.run(affinity, driver.close, CLOSE_S)
     except PoolClosedError:
-        return  # with the server everything ends
-    closing.add_done_callback(partial(_closed, lanes, pin, driver.interface.name))
+        return  # everything ends with the server
+    closing.add_done_callback(partial(_closed, pool, affinity, driver.interface.name))
 
 
 def _closed(
-    lanes: PinnedThreadPool, pin: ThreadAffinity, name: str, closing: asyncio.Future[Any]
+    pool: PinnedThreadPool, affinity: ThreadAffinity, name: str, closing: asyncio.Future[Any]
 ) -> None:
-    lanes.leave(pin)
+    pool.release(affinity)
     if not closing.cancelled() and (error := closing.exception()) is not None:
-        logger.warning("closing a %s that was given up failed", name, exc_info=error)
+        logger.warning("closing an abandoned %s failed", name, exc_info=error)

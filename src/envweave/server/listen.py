@@ -1,4 +1,4 @@
-"""Where a server listens: a TCP port, or a unix socket."""
+"""The socket that a server listens on: TCP or unix."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from envweave.errors import OptionError, StartupError
 from envweave.server.security import is_loopback
 
 BACKLOG = 2048
-"""How many connections may wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 
 _IDLE_S, _BETWEEN_S, _TIMES = 60, 15, 4
-"""When TCP asks whether a silent caller is still there: then, so often, and then it is gone."""
+"""TCP keepalive: idle time before the first probe, interval, and number of probes."""
 
 
 @final
 class Listener:
-    """A socket that listens.
+    """A listening socket.
 
     Attributes:
-        socket: It.
-        url: Where it is: `http://127.0.0.1:8000`, or `unix:///run/env.sock`.
+        socket: The socket.
+        url: Its URL: `http://127.0.0.1:8000` or `unix:///run/env.sock`.
     """
 
     def __init__(self, listening: socket.socket, url: str, path: Path | None = None) -> None:
@@ -35,43 +35,44 @@ class Listener:
         self._identity = None if path is None else _identity(path)
 
     def close(self) -> None:
-        """Stop listening; a unix socket's file is removed, unless it is another's by now."""
+        """Stop listening; the file of a unix socket is removed, unless it was replaced."""
         self.socket.close()
         if self._path is not None and _identity(self._path) == self._identity:
             self._path.unlink(missing_ok=True)
 
 
 def refuse_openness(host: str, token: str | None, *, insecure: bool) -> None:
-    """Refuse to be reached from other machines by anybody.
+    """Refuse to serve other machines without a token.
 
     Raises:
-        OptionError: The host is none of loopback, there is no token, and nobody said
-            `insecure`.
+        OptionError: The host is not loopback, there is no token, and `insecure` is not set.
     """
     if token is not None or insecure or is_loopback(host):
         return
     raise OptionError(
-        f"host={host!r} can be reached from other machines, and no token is asked for. Set "
-        "ENVWEAVE_TOKEN (or --token) to a secret that callers show, or say --insecure "
-        "(insecure=True) if anybody may run episodes here."
+        f"host={host!r} can be reached from other machines, and no token is set. Set "
+        "ENVWEAVE_TOKEN (or --token) to a secret that clients send, or pass --insecure "
+        "(insecure=True) to let anyone run episodes here."
     )
 
 
 def listen(host: str, port: int) -> Listener:
-    """Listen on a TCP port; 0 for one that is free.
+    """Listen on a TCP port; 0 picks a free one.
 
     Raises:
-        StartupError: It is taken, or may not be had.
+        StartupError: The port is in use or not permitted.
         OptionError: There is no such host or port.
     """
     if not 0 <= port <= 65535:
-        raise OptionError(f"port={port!r} is no port. Use 1 to 65535, or 0 for one that is free.")
+        raise OptionError(f"port must be 1 to 65535, or 0 for a free one, got {port!r}.")
     try:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise OptionError(f"host={host!r} is no name or address: {error.strerror}.") from None
+        raise OptionError(
+            f"host={host!r} is not a known name or address: {error.strerror}."
+        ) from None
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     try:
@@ -100,26 +101,26 @@ def listen(host: str, port: int) -> Listener:
 def _why_not(error: OSError, where: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{where} is in use. Stop what listens there, or choose another port; port 0 takes one "
-            "that is free."
+            f"{where} is in use. Stop the program that listens there, or choose another port; "
+            "port 0 picks a free one."
         )
     return f"Cannot listen on {where}: {error.strerror}."
 
 
 def listen_unix(path: str | os.PathLike[str], mode: int = 0o600) -> Listener:
-    """Listen on a unix socket that, if `mode` says no more, only this user can use.
+    """Listen on a unix socket, which by default only this user can use.
 
-    One that a server left behind which is gone is replaced.
+    A socket file that a dead server left behind is replaced.
 
     Raises:
-        StartupError: The path is in use, or may not be had.
+        StartupError: The path is in use or not permitted.
     """
     where = Path(path).absolute()
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(where)
         made.bind(str(where))
-        where.chmod(mode)  # before it listens, so that nobody was let in until now
+        where.chmod(mode)  # before it listens, so that no client can connect earlier
         made.listen(BACKLOG)
     except StartupError:
         made.close()
@@ -138,7 +139,7 @@ def _remove_stale(where: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise StartupError(f"{str(where)!r} is a file, and no socket. Choose another path.")
+        raise StartupError(f"{str(where)!r} is a file, not a socket. Choose another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

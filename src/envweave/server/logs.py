@@ -1,4 +1,4 @@
-"""The log of a server process: lines for people, or one JSON object a line for machines."""
+"""The log of a server process: text, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from typing import Any, final
 import msgspec
 
 LOGGERS = ("envweave", "uvicorn")
-"""Whose records are shown."""
+"""The loggers whose records are shown."""
 
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "color_message",
+}
 
 
 logger = logging.getLogger("envweave.server")
@@ -23,17 +27,17 @@ logger = logging.getLogger("envweave.server")
 
 @final
 class SessionLog:
-    """Logs how sessions come and go, and calls that failed. Watches them."""
+    """Logs opened and closed sessions and failed calls, as an observer of the session table."""
 
     def called(self, method: str, code: str, seconds: float, count: int = 1) -> None:
-        """Log calls that were not carried out."""
+        """Log calls that failed or were refused."""
         if code != "ok":
             extra = {"method": method, "code": code, "duration_s": round(seconds, 6)}
             extra |= {"count": count} if count > 1 else {}
             logger.info("call refused", extra=extra)
 
     def opened(self) -> None:
-        """Log a session."""
+        """Log the start of a session."""
         logger.info("session opened")
 
     def closed(self, reason: str) -> None:
@@ -43,7 +47,7 @@ class SessionLog:
 
 @final
 class JSONLines(logging.Formatter):
-    """One JSON object a record: `time`, `level`, `logger`, `message`, and what `extra` holds."""
+    """One JSON object per record: `time`, `level`, `logger`, `message` and the `extra` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -53,7 +57,7 @@ class JSONLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {key: one for key, one in vars(record).items() if key not in _USUAL}
+        line |= {key: one for key, one in vars(record).items() if key not in _STANDARD_FIELDS}
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = "".join(traceback.format_exception(*record.exc_info))
         return msgspec.json.encode(line, enc_hook=repr).decode()
@@ -61,14 +65,14 @@ class JSONLines(logging.Formatter):
 
 @contextlib.contextmanager
 def logged(*, as_json: bool = False, level: int = logging.INFO) -> Iterator[None]:
-    """Show what a server logs, on stderr, while it runs."""
+    """Print the log of a server on stderr while it runs."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JSONLines() if as_json else plain)
     before = [(logging.getLogger(name), logging.getLogger(name).level) for name in LOGGERS]
     propagated = [logger.propagate for logger, _ in before]
     for logger, _ in before:
-        # What a server does at every start and stop is told by its own line.
+        # The server prints its own line on start and stop, in place of uvicorn's.
         logger.setLevel(max(level, logging.WARNING) if logger.name == "uvicorn" else level)
         logger.propagate = False
         logger.addHandler(handler)

@@ -1,7 +1,6 @@
-"""What a server counts, for Prometheus: `/metrics`.
+"""Metrics of a server for Prometheus: `/metrics`.
 
-Counting costs a few additions on the way of a call. prometheus-client is imported when somebody
-first asks, and shows what was counted.
+Counting costs a few additions per call. prometheus-client is imported on the first request.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ BUCKETS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
-"""How long calls take, at most, in each column of their histogram."""
+"""Upper bounds of the histogram of call durations."""
 
 _METHODS = OF_SESSIONS | OF_SERVERS
 
 
 @final
 class Metrics:
-    """Counts what a server does. Watches its sessions."""
+    """Counts calls and sessions, as an observer of the session table."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -46,9 +45,9 @@ class Metrics:
         service.watch(self)
 
     def called(self, method: str, code: str, seconds: float, count: int = 1) -> None:
-        """Count calls that came to their end."""
+        """Count calls that have ended."""
         if method not in _METHODS:
-            method = "unknown"  # a caller's own words are no label
+            method = "unknown"  # a label must not come from a client
         self._calls[method, code] += count
         lasted = self._lasted.get(method)
         if lasted is None:
@@ -65,7 +64,7 @@ class Metrics:
         self._closed[reason] += 1
 
     def show(self) -> bytes:
-        """Return everything in Prometheus's text format."""
+        """Return all metrics in the text format of Prometheus."""
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import generate_latest
 
@@ -75,7 +74,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:
-        """Yield what was counted, as prometheus-client asks for it."""
+        """Yield the metrics, as prometheus-client calls it."""
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -89,24 +88,26 @@ class Metrics:
             return CounterMetricFamily(f"envweave_{name}", about, value)
 
         table, health = self._service.table, self._service.runtime.health
-        yield gauge("sessions", "Sessions that have a place.", table.count)
-        yield gauge("sessions_waiting", "Callers that wait for a place.", table.waiting)
-        yield gauge("sessions_limit", "Places there are.", self._service.options.max_sessions)
+        yield gauge("sessions", "Sessions in use.", table.count)
+        yield gauge("sessions_waiting", "Clients that wait for a session.", table.waiting)
+        yield gauge(
+            "sessions_limit", "Maximum number of sessions.", self._service.options.max_sessions
+        )
         yield counter("sessions_opened", "Sessions that were opened.", self._opened)
         closed = CounterMetricFamily(
-            "envweave_sessions_closed", "Sessions that were closed, by why.", labels=["reason"]
+            "envweave_sessions_closed", "Sessions that were closed, by reason.", labels=["reason"]
         )
         for reason, count in self._closed.items():
             closed.add_metric([reason], count)
         yield closed
         calls = CounterMetricFamily(
-            "envweave_calls", "Calls, by what came of them.", labels=["method", "outcome"]
+            "envweave_calls", "Calls, by outcome.", labels=["method", "outcome"]
         )
         for (method, code), count in self._calls.items():
             calls.add_metric([method, code], count)
         yield calls
         lasted = HistogramMetricFamily(
-            "envweave_call_duration_seconds", "How long calls took.", labels=["method"]
+            "envweave_call_duration_seconds", "Duration of calls.", labels=["method"]
         )
         for method, counts in self._lasted.items():
             lasted.add_metric([method], _cumulative(counts), self._seconds[method])
@@ -115,11 +116,11 @@ class Metrics:
         yield gauge("workers", "Worker processes that are alive.", health.workers)
         yield counter("workers_replaced", "Worker processes that were lost.", health.replaced)
         yield gauge("connections", "WebSocket connections.", self.connections)
-        yield counter(
-            "received_bytes", "Bytes of bodies and frames that came.", self.received_bytes
+        yield counter("received_bytes", "Bytes of received bodies and frames.", self.received_bytes)
+        yield counter("sent_bytes", "Bytes of sent bodies and frames.", self.sent_bytes)
+        yield gauge(
+            "ready", "Whether new sessions are accepted.", self._service.unready_reason is None
         )
-        yield counter("sent_bytes", "Bytes of bodies and frames that went.", self.sent_bytes)
-        yield gauge("ready", "Whether new sessions are taken.", self._service.unready is None)
 
 
 def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
@@ -139,7 +140,7 @@ class Meter:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, and count what goes by; frames of our own dialect are counted there."""
+        """Forward a call and count its bytes; frames of our own dialect are counted there."""
         metrics = self._metrics
 
         async def metered_receive() -> Message:

@@ -1,4 +1,4 @@
-"""What an operator may decide about a server."""
+"""The options of a server."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ class ServerOptions:
     """How a server runs its sessions.
 
     Attributes:
-        max_sessions: How many there may be at once.
-        queue_size: How many callers may wait for a session when there are so many. A caller waits
-            only if it asks to, with `wait_s`.
-        queue_timeout_s: How long one of them may wait at most, whatever its `wait_s`.
-        session_ttl_s: How long a session may go without a call. It is never closed in mid-call.
-        resume_ttl_s: How long a session waits for its caller when the connection is lost.
-        timeout_s: How long an environment's own call may take, where the caller wants no less.
-        drain_s: How long running episodes may go on when the server is told to stop.
-        head_timeout_s: How long the head of a request may take to come. Only a server that is
-            started by `serve` can keep to it; an application sees no heads.
-        workers: How many processes run the environments; 0 for this one.
-        threads: How many threads run plain functions, in each process.
+        max_sessions: Maximum number of concurrent sessions.
+        queue_size: Maximum number of clients that wait for a session when all are in use. A client
+            waits only if it asks to, with `wait_s`.
+        queue_timeout_s: Maximum time that a client waits, whatever its `wait_s`.
+        session_ttl_s: Time without a call after which a session is closed, never during a call.
+        resume_ttl_s: Time that a session waits for its client after a lost connection.
+        timeout_s: Time limit of one call of an environment; a client can ask for less.
+        drain_s: Time that running episodes may continue when the server is stopping.
+        head_timeout_s: Time limit for receiving the head of a request. Only enforced by a server
+            that is started by `serve`; an application does not see heads.
+        workers: Number of processes that run the environments; 0 for the server process.
+        threads: Maximum number of threads for synchronous environments, in each process.
         max_stuck: With more threads than this stuck in calls past their deadline, the server
-            is not ready any more.
-        max_message_bytes: How large a body or a frame may be.
-        replies_kept: How many replies of a session are kept for a caller that asks again.
-        token: What a caller must show; none is asked for if it is `None`.
-        allowed_hosts: What a `Host` header may name besides loopback and the bound address;
-            `"*"` for anything.
-        allowed_origins: Which web pages may call, besides none.
-        insecure: Whether anybody may call, also from other machines, where no token is asked for.
+            reports that it is not ready.
+        max_message_bytes: Maximum size of a body or a frame.
+        replies_kept: Number of replies of a session that are stored for retries.
+        token: The token that a client must send; `None` for none.
+        allowed_hosts: Valid `Host` headers besides loopback and the bound address; `"*"` for any.
+        allowed_origins: Origins of web pages that may call; none by default.
+        insecure: Whether other machines may call although no token is required.
     """
 
     max_sessions: int = 1024

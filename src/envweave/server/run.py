@@ -1,4 +1,4 @@
-"""A server process: from its socket to its last session."""
+"""Running a server process: uvicorn, signals, draining and exit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from envweave.server.security import HeaderLimitedProtocol
 logger = logging.getLogger("envweave.server")
 
 LEAVE_S = 5.0
-"""How long connections may take to end when all sessions are closed."""
+"""How long connections may take to close after all sessions are closed."""
 
 
 @final
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, which leaves signals to us, and tells when it takes calls."""
+    """uvicorn, with signals left to us and a callback when it accepts calls."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -46,11 +46,11 @@ class _Uvicorn(uvicorn.Server):
 
 @final
 class Serving:
-    """Serves a state on a listener, until it is told to stop.
+    """Serves an application on a listener until it is stopped.
 
-    The first SIGTERM or SIGINT lets nobody in any more; episodes that run may go on for
-    `drain_s`. The second ends everything at once; so does the end of whoever holds the other
-    end of the lifeline, if there is one.
+    On the first SIGTERM or SIGINT the server stops accepting sessions; running episodes may
+    continue for `drain_s`. The second one ends everything at once; so does the end of the process
+    that holds the other end of the lifeline, if there is one.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Serving:
         self._stopping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._server = _Uvicorn(
             uvicorn.Config(
                 build_plain_app(state),
                 loop="none",
-                http=partial(  # type: ignore[arg-type] # it calls what it is given
+                http=partial(  # type: ignore[arg-type] # any callable works
                     HeaderLimitedProtocol, head_timeout_s=state.service.options.head_timeout_s
                 ),
                 ws=FastPathProtocol,
@@ -92,7 +92,7 @@ class Serving:
         )
 
     def run(self) -> int:
-        """Serve until it is over, and return the exit code: 0 when it came to its end in order.
+        """Serve until stopped, and return the exit code: 0 after a graceful stop.
 
         Raises:
             EnvWeaveError: The environment cannot be made.
@@ -104,7 +104,7 @@ class Serving:
         """Begin to stop, as a signal does. May be called from any thread."""
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is over already
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._on_signal)
 
     async def _serve(self) -> int:
@@ -115,7 +115,7 @@ class Serving:
             try:
                 if self._lifeline_fd is not None:
                     self._loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
-                await self._until_told(service.start())
+                await self._start_or_stop(service.start())
                 if not self._signals:
                     await self._server.serve(sockets=[self._listener.socket])
                 return 0 if self._signals < 2 else 128 + signal.SIGTERM
@@ -123,22 +123,23 @@ class Serving:
                 await self._finish()
                 self._listener.close()
 
-    async def _until_told(self, starting: Coroutine[Any, Any, None]) -> None:
-        """Wait for the start, or until a signal says that it is not wanted any more."""
-        started, told = asyncio.ensure_future(starting), asyncio.ensure_future(self._told.wait())
+    async def _start_or_stop(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Wait for the start, or for a signal that stops it."""
+        started = asyncio.ensure_future(starting)
+        stopped = asyncio.ensure_future(self._stop_requested.wait())
         try:
-            await asyncio.wait({started, told}, return_when="FIRST_COMPLETED")
+            await asyncio.wait({started, stopped}, return_when="FIRST_COMPLETED")
             if started.done():
                 started.result()
         finally:
             started.cancel()
-            told.cancel()
+            stopped.cancel()
 
     def _on_signal(self) -> None:
         self._signals += 1
-        self._told.set()
+        self._stop_requested.set()
         if self._signals == 1:
-            logger.info("stopping: %d episodes run", self._state.service.table.live)
+            logger.info("stopping with %d running episodes", self._state.service.table.live)
             self._stopping = asyncio.ensure_future(self._drain())
             return
         self._server.force_exit = True
@@ -181,12 +182,12 @@ def _loop_factory() -> Any:
 
 @contextlib.contextmanager
 def _handled(loop: asyncio.AbstractEventLoop, handle: Callable[[], None]) -> Iterator[None]:
-    """Have a function called for SIGTERM and SIGINT, where this is the main thread."""
+    """Handle SIGTERM and SIGINT, if this is the main thread."""
     names = (signal.SIGTERM, signal.SIGINT)
     try:
         for name in names:
             loop.add_signal_handler(name, handle)
-    except (ValueError, RuntimeError):  # another thread, whose owner says when to stop
+    except (ValueError, RuntimeError):  # another thread, whose owner stops the server
         yield
         return
     try:
@@ -203,10 +204,10 @@ def write_line(fd: int, line: bytes) -> None:
 
 
 def leave(code: int) -> int:
-    """Return the exit code, if nothing holds the process up.
+    """Return the exit code; exit at once if other threads would keep the process alive.
 
-    A plain function past its deadline cannot be stopped. Its thread would keep the process
-    alive for as long as it runs, so the process ends without it.
+    A synchronous call past its deadline cannot be stopped, and its thread would delay the exit for
+    as long as it runs.
     """
     import threading
 

@@ -1,8 +1,8 @@
-"""Who may call: token, Host, Origin, and how large a body may be.
+"""Access control: token, Host, Origin, and size and time limits of requests.
 
-A server on this machine can be reached by every web page that its user opens. A page of another
-origin says so in `Origin`; one that had its own name resolved to this machine (DNS rebinding)
-says so in `Host`. Neither can read a token.
+Every web page that a user opens can reach a server on the user's machine. A page of another origin
+reveals itself in `Origin`; one that had its own name resolved to this machine (DNS rebinding), in
+`Host`. Neither can read a token.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger("envweave.server")
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
-"""What needs no token: a load balancer has none."""
+"""Paths that need no token: a load balancer has none."""
 
 OWN_DIALECT = "envweave."
-"""What the subprotocols of our own dialect begin with."""
+"""Prefix of the subprotocols of our own dialect."""
 
 _TEST_CLIENT = "testclient"
-"""What Starlette's `TestClient`, which has no network, has for an address."""
+"""The client address of Starlette's `TestClient`, which has no network."""
 
 _TWO_HOSTS = "The request has more than one Host header. Send one."
 
-_PATIENCE_S = 10.0
-"""How long a refused caller of OpenEnv's dialect may take for its first call."""
+_FIRST_CALL_S = 10.0
+"""Time that a refused client of OpenEnv's dialect has for its first call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a caller is turned away."""
+    """Why a client is refused."""
 
     status: int
     fault: WireFault
     headers: Mapping[str, str]
 
 
-def _no(status: int, message: str, **headers: str) -> Refused:
+def _refused(status: int, message: str, **headers: str) -> Refused:
     return Refused(status, WireFault(code="access_refused", message=message), headers)
 
 
 @final
 class Guard:
-    """Stands before an application, as pure ASGI middleware."""
+    """Checks every request, as pure ASGI middleware."""
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self.app = app
@@ -72,20 +72,20 @@ class Guard:
         self._is_private = options.token is None and not options.insecure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, or refuse it."""
+        """Forward a call, or refuse it."""
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            # Whoever stands in front may have looked at the other one.
+            # A proxy in front may have checked the other one.
             refused: Refused | None = Refused(400, unreadable(_TWO_HOSTS), {})
         else:
-            refused = self._look(scope, headers)
+            refused = self._check(scope, headers)
         if refused is not None:
             extra = {"status": refused.status, "client": scope.get("client")}
-            logger.info("caller refused", extra=extra)
+            logger.info("client refused", extra=extra)
         if kind == "websocket":
             if refused is None:
                 await self.app(scope, receive, send)
@@ -93,45 +93,49 @@ class Guard:
                 await refuse_socket(refused, scope, receive, send)
             return
         if refused is None:
-            refused = self._look_at_length(headers)
+            refused = self._check_length(headers)
         if refused is None:
             await self.app(scope, self._counted(receive), send)
         else:
             await refusal(refused.fault, refused.status, refused.headers)(scope, receive, send)
 
-    def _look(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Refused | None:
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Refused | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._is_own_host(host, scope):
-            return _no(
+            return _refused(
                 421,
-                f"The Host header says {host!r}, which is no name of this server. An operator "
-                f"allows it with --allow-host {_name_in(host)}.",
+                f"The Host header is {host!r}, which is not a name of this server. An operator can "
+                f"allow it with --allow-host {_name_in(host)}.",
             )
         origin = headers.get(b"origin")
         if origin is not None and not self._is_own_origin(origin.decode("latin-1"), host):
-            return _no(
+            return _refused(
                 403,
                 f"A web page of {origin.decode('latin-1')!r} may not call this server. An operator "
-                "allows it with --allow-origin.",
+                "can allow it with --allow-origin.",
             )
         if _path_in(scope) in OPEN_PATHS:
             return None
         if self._token is None:
-            return _beyond(scope) if self._is_private else None
-        return self._look_at_token(headers.get(b"authorization"))
+            return _check_local(scope) if self._is_private else None
+        return self._check_token(headers.get(b"authorization"))
 
-    def _look_at_token(self, shown: bytes | None) -> Refused | None:
+    def _check_token(self, header: bytes | None) -> Refused | None:
         assert self._token is not None
-        if shown is None:
-            asked = "This server asks for a token: send the header 'Authorization: Bearer TOKEN'."
+        if header is None:
+            message = "This server requires a token: send the header 'Authorization: Bearer TOKEN'."
             return Refused(
-                401, WireFault(code="access_refused", message=asked), {"WWW-Authenticate": "Bearer"}
+                401,
+                WireFault(code="access_refused", message=message),
+                {"WWW-Authenticate": "Bearer"},
             )
-        scheme, _, token = shown.partition(b" ")
+        scheme, _, token = header.partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            wrong = "The token is not the one that this server was started with."
+            message = "The token is not the one that this server was started with."
             return Refused(
-                401, WireFault(code="access_refused", message=wrong), {"WWW-Authenticate": "Bearer"}
+                401,
+                WireFault(code="access_refused", message=message),
+                {"WWW-Authenticate": "Bearer"},
             )
         return None
 
@@ -142,7 +146,7 @@ class Guard:
         if not host:
             return True  # HTTP/1.0 without one; browsers always send it
         name = _name_in(host)
-        # An address needs no resolving, so nobody can have it resolved to this machine.
+        # An address is not resolved, so DNS rebinding cannot redirect it to this machine.
         return (
             name == "localhost"
             or name.endswith(".localhost")
@@ -157,7 +161,7 @@ class Guard:
             return True
         return bool(host) and origin.partition("://")[2] == host.lower()
 
-    def _look_at_length(self, headers: Mapping[bytes, bytes]) -> Refused | None:
+    def _check_length(self, headers: Mapping[bytes, bytes]) -> Refused | None:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and len(length) < 20 and int(length) <= self._limit:
             return None
@@ -165,7 +169,7 @@ class Guard:
 
     def _too_large(self) -> str:
         return (
-            f"The body is larger than {self._limit} bytes. An operator allows more with "
+            f"The body is larger than {self._limit} bytes. An operator can allow more with "
             "--max-message-bytes."
         )
 
@@ -177,7 +181,7 @@ class Guard:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self._limit:
-                # Only what was announced in no header comes so far; the rest stays unread.
+                # Only a body without a Content-Length gets this far; the rest stays unread.
                 raise HTTPException(413, self._too_large(), {"Connection": "close"})
             return message
 
@@ -185,10 +189,10 @@ class Guard:
 
 
 async def refuse_socket(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket as its dialect wants it.
+    """Refuse a WebSocket as its dialect requires.
 
-    Ours by the status of the upgrade. OpenEnv's clients understand only a connection that is
-    accepted, a first call that is answered by an error, and then an ordinary end.
+    Our dialect uses the status of the upgrade. OpenEnv's clients understand only an accepted
+    connection, an error in reply to the first call, and a normal close.
     """
     if any(one.startswith(OWN_DIALECT) for one in scope.get("subprotocols", ())):
         if "websocket.http.response" in scope.get("extensions", {}):
@@ -200,21 +204,21 @@ async def refuse_socket(refused: Refused, scope: Scope, receive: Receive, send: 
     await receive()
     await send({"type": "websocket.accept"})
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_FIRST_CALL_S):
             message = await receive()
     except TimeoutError:
         message = {}
     if message.get("type") == "websocket.disconnect":
         return
     kind = kind_named(refused.fault.code)
-    told = {"message": refused.fault.message, "code": kind.openenv}
-    text = msgspec.json.encode({"type": "error", "data": told}).decode()
+    error = {"message": refused.fault.message, "code": kind.openenv}
+    text = msgspec.json.encode({"type": "error", "data": error}).decode()
     await send({"type": "websocket.send", "text": text})
     await send({"type": "websocket.close", "code": 1000})
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address is this machine's own, and nobody else can reach it."""
+    """Whether a name or an address is loopback, which other machines cannot reach."""
     if name.lower() == "localhost":
         return True
     try:
@@ -224,20 +228,20 @@ def is_loopback(name: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def _beyond(scope: Scope) -> Refused | None:
-    """Refuse a caller on another machine, however the server was bound."""
+def _check_local(scope: Scope) -> Refused | None:
+    """Refuse a client on another machine, whatever address the server is bound to."""
     client, server = scope.get("client"), scope.get("server")
     if client is None:
-        # A unix socket; or a caller that hung up before anybody asked for its address.
+        # A unix socket; or a client that disconnected before its address was read.
         is_here = server is None or server[1] is None or is_loopback(str(server[0]))
     else:
         is_here = client[0] in ("", _TEST_CLIENT) or is_loopback(str(client[0]))
     if is_here:
         return None
-    return _no(
+    return _refused(
         403,
-        "This server asks for no token, and takes calls from its own machine only. An operator "
-        "sets ENVWEAVE_TOKEN (or token=) for it, or insecure=True if anybody may call.",
+        "This server has no token and accepts calls from its own machine only. An operator can "
+        "set ENVWEAVE_TOKEN (or token=), or insecure=True to accept any client.",
     )
 
 
@@ -250,7 +254,7 @@ def _is_address(name: str) -> bool:
 
 
 def _name_in(host: str) -> str:
-    """The name in a `Host` header, without its port."""
+    """Return the name in a `Host` header, without its port."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -258,51 +262,51 @@ def _name_in(host: str) -> str:
 
 
 def _path_in(scope: Scope) -> str:
-    """The path as this application sees it, wherever it is mounted."""
+    """Return the path inside this application, wherever it is mounted."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root) else path
 
 
 MAX_HEAD_BYTES = 64 * 1024
-"""How many bytes may come before a head is whole, or between two parts of a body."""
+"""Maximum number of bytes before a head is complete, or between two parts of a body."""
 
 
 @final
 class HeaderLimitedProtocol(HttpToolsProtocol):
-    """One connection, with limits for the size of a head and for the time that it takes.
+    """One connection, with limits for the size of a head and the time to receive it.
 
     Args:
-        *args: As uvicorn has them.
-        head_timeout_s: How long a head may take, and a caller that connects and says nothing.
-        **kwargs: As uvicorn has them.
+        *args: Arguments of uvicorn's protocol.
+        head_timeout_s: Time limit for receiving a head, also for a client that sends nothing.
+        **kwargs: Arguments of uvicorn's protocol.
     """
 
     _began: asyncio.TimerHandle | None = None
-    _fruitless = 0  # bytes since the last head, or the last part of a body
+    _unparsed = 0  # bytes since the last head, or the last part of a body
 
     def __init__(self, *args: Any, head_timeout_s: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timeout_s = head_timeout_s
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Called by the loop."""
         super().connection_made(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
-        self._forget()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        self._fruitless += len(data)
+        self._unparsed += len(data)
         super().data_received(data)
-        if self._fruitless > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
             size = f"{MAX_HEAD_BYTES} bytes"
             self._refuse("431 Request Header Fields Too Large", f"The head has more than {size}.")
-        elif self._fruitless and self._is_idle:  # blank lines, which may stand before a head
+        elif self._unparsed and self._is_idle:  # blank lines, which are allowed before a head
             self._expect_head()
 
     def on_message_begin(self) -> None:
@@ -312,42 +316,42 @@ class HeaderLimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
-        self._fruitless = 0
-        self._forget()
+        self._unparsed = 0
+        self._cancel_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
-        self._fruitless = 0
+        self._unparsed = 0
         super().on_body(body)
 
     @property
     def _is_idle(self) -> bool:
-        """Whether every call so far is answered."""
+        """Whether every request so far is answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_head(self) -> None:
         if self._began is None:
-            self._began = self.loop.call_later(self._head_timeout_s, self._give_up)
+            self._began = self.loop.call_later(self._head_timeout_s, self._on_timeout)
 
-    def _forget(self) -> None:
+    def _cancel_timer(self) -> None:
         began, self._began = self._began, None
         if began is not None:
             began.cancel()
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         self._began = None
         self._refuse(
-            "408 Request Timeout", f"The head did not come within {self._head_timeout_s:g} s."
+            "408 Request Timeout", f"The head did not arrive within {self._head_timeout_s:g} s."
         )
 
     def _refuse(self, status: str, message: str) -> None:
-        if self._is_idle:  # else it would be taken for another
-            body = _told(unreadable(message))
+        if self._is_idle:  # else it would look like the response to an earlier request
+            body = _encode_error(unreadable(message))
             head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 
 
-def _told(fault: WireFault) -> bytes:
+def _encode_error(fault: WireFault) -> bytes:
     return msgspec.json.encode({"error": fault})

@@ -1,4 +1,4 @@
-"""What every dialect of a server calls: the sessions, what is served, and whether it is ready."""
+"""The service behind every dialect of a server: sessions, tasks, readiness, start and stop."""
 
 from __future__ import annotations
 
@@ -26,50 +26,50 @@ from envweave.wire.messages import (
 )
 
 PAGE = 1000
-"""How many tasks are sent at once, at most."""
+"""Maximum number of tasks in one reply."""
 
 
 @final
 class Service:
-    """The inside of a server, whatever is spoken at its door.
+    """What a server does, independent of the dialects its clients use.
 
     Args:
-        make_runtime: Makes a place for its environments; another one for each start.
-        options: What its operator decided.
+        make_runtime: Makes the runtime of its environments; called for each start.
+        options: Options of the server.
 
     Attributes:
-        place: Where its environments run.
-        options: What its operator decided.
+        runtime: Runs its environments.
+        options: Options of the server.
         table: Its sessions.
-        together: Steps of many of them at once.
+        batcher: Takes steps of many sessions at once.
     """
 
     def __init__(self, make_runtime: Callable[[], Runtime], options: ServerOptions) -> None:
         self.options = options
         self._make_runtime = make_runtime
         self._watchers: list[SessionWatcher] = []
-        self._stoppers: list[Callable[[], Awaitable[None]]] = []
-        self.renew()
+        self._stop_callbacks: list[Callable[[], Awaitable[None]]] = []
+        self.prepare()
 
-    def renew(self) -> None:
-        """Make ready to start, also once more after it was stopped, or could not start."""
+    def prepare(self) -> None:
+        """Prepare to start, also again after it was stopped or could not start."""
         self.runtime = self._make_runtime()
         self.table = SessionTable(self.runtime, self.options, self._watchers)
-        self.together = StepBatcher(self.table)
+        self.batcher = StepBatcher(self.table)
         self._sweeping: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     def watch(self, watcher: SessionWatcher) -> None:
-        """Tell somebody what happens, from now on."""
+        """Add an observer of sessions and calls."""
         self._watchers.append(watcher)
 
     def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Call somebody whenever it stops, after its sessions are closed."""
-        self._stoppers.append(stop)
+        """Add a callback for every stop, called after the sessions are closed."""
+        self._stop_callbacks.append(stop)
 
     async def start(self) -> None:
-        """Make ready; who comes meanwhile waits too. May be called twice.
+        """Start; concurrent callers wait for the same start. May be called twice.
 
         Raises:
             EnvWeaveError: The environment cannot be made.
@@ -82,12 +82,12 @@ class Service:
         try:
             await self.runtime.start()
         except BaseException:
-            self.renew()  # who comes later may find that it can be made
+            self.prepare()  # a later call may succeed
             raise
         self._sweeping = asyncio.ensure_future(self.table.sweep())
 
     async def stop(self, drain_s: float = 0.0) -> None:
-        """Let running episodes go on for so long, then close everything. May be called twice."""
+        """Wait up to `drain_s` for running episodes, then close all. May be called twice."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -96,23 +96,23 @@ class Service:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeping
-        for stop in self._stoppers:
+        for stop in self._stop_callbacks:
             await stop()
         await self.runtime.close()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was stopped, or is about to be."""
+        """Whether it was stopped or is stopping."""
         return self._is_stopped
 
     @property
     def is_started(self) -> bool:
-        """Whether it can take calls."""
+        """Whether it accepts calls."""
         return self._sweeping is not None
 
     @property
-    def unready(self) -> str | None:
-        """Why no new session should be sent here, in words; `None` if one may."""
+    def unready_reason(self) -> str | None:
+        """Why the server should get no new sessions; `None` if it is ready."""
         if not self.is_started:
             return "it is starting"
         if self.table.is_draining:
@@ -125,44 +125,46 @@ class Service:
         return None
 
     async def call(self, call: Call, connection: object | None = None) -> Reply:
-        """Carry out any call, and return its reply. Nothing is raised."""
+        """Carry out a call and return its reply. Raises nothing."""
         if not self.is_started:
             try:
                 await self.start()
-            except Exception as error:  # noqa: BLE001 - told to the caller
+            except Exception as error:  # noqa: BLE001 - becomes a fault in the reply
                 return Reply(id=call.id, session=call.session, fault=fault_of(error))
         if call.session and call.method in OF_SESSIONS:
             return await self.table.call(call, connection)
         reply = Reply(id=call.id, session=call.session)
         try:
-            reply.result = await self._answer(call)
-        except Exception as error:  # noqa: BLE001 - told to the caller
-            reply.fault = self.table.told(call.method, error)
+            reply.result = await self._server_call(call)
+        except Exception as error:  # noqa: BLE001 - becomes a fault in the reply
+            reply.fault = self.table.fault_for(call.method, error)
         return reply
 
     async def call_many(self, calls: Sequence[Call], connection: object) -> list[Reply]:
-        """Carry out many calls, and return their replies when all are there, in their order."""
+        """Carry out many calls, and return their replies in order when all are done."""
         return list(await asyncio.gather(*[self.call(one, connection) for one in calls]))
 
     def start_calls(
-        self, calls: Sequence[Call], connection: object, tell: Callable[[Reply], None]
+        self, calls: Sequence[Call], connection: object, deliver: Callable[[Reply], None]
     ) -> Sequence[Call]:
-        """Begin those calls that can go the short way, and return the others.
+        """Begin the calls that can take the fast path, and return the others.
 
-        Each reply is told as soon as it is there.
+        Each reply is delivered as soon as it is ready.
         """
-        return self.together.start(calls, connection, tell) if self.is_started else calls
+        return self.batcher.start(calls, connection, deliver) if self.is_started else calls
 
-    def step_many(self, frame: Steps, connection: object, tell: Callable[[Stepped], None]) -> bool:
-        """Begin the steps of a frame if they can go together; what came of them is told later."""
+    def step_many(
+        self, frame: Steps, connection: object, deliver: Callable[[Stepped], None]
+    ) -> bool:
+        """Begin the steps of a frame if they can be batched; results are delivered later."""
         if not (self.is_started and all(frame.sessions)):
             return False
-        self.together.step(frame, connection, tell)
+        self.batcher.step(frame, connection, deliver)
         return True
 
-    async def _answer(self, call: Call) -> Any:
+    async def _server_call(self, call: Call) -> Any:
         if call.method in OF_SESSIONS:
-            raise WireError(f"{call.method}() is called on a session; name one.")
+            raise WireError(f"{call.method}() needs a session: set `session`.")
         if call.method not in OF_SERVERS:
             known = ", ".join(sorted(OF_SERVERS | OF_SESSIONS))
             raise WireError(f"There is no method {call.method[:80]!r}. Known: {known}.")
@@ -178,12 +180,12 @@ class Service:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise OptionError(f"{name}={short_repr(value)} is no text.")
+        raise OptionError(f"{name} must be a string, got {short_repr(value)}.")
     return value
 
 
 def _number(params: dict[str, Any], name: str, default: int) -> int:
     value = params.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise OptionError(f"{name}={short_repr(value)} is no whole number of 0 or more.")
+        raise OptionError(f"{name} must be an integer >= 0, got {short_repr(value)}.")
     return value

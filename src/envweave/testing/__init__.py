@@ -1,4 +1,4 @@
-"""The contract as a suite that anyone can run, and small real environments for tests."""
+"""The contract as a test suite for any environment or backend, and small environments for tests."""
 
 from __future__ import annotations
 

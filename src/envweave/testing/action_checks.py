@@ -13,11 +13,11 @@ from envweave.testing.fixture import Subject
 from envweave.testing.policy import RandomPolicy
 from envweave.types import AGENT
 
-_STATES = 100  # in how many states of its episodes an environment is asked to take an action
+_STATES = 100  # number of states in which an action of each kind is tried
 
 
 def each_kind_of_action_can_be_taken(subject: Subject) -> None:
-    """Where actions are a union, one of each member is taken, and nothing fails."""
+    """If actions are a union, an action of each member can be taken."""
     with subject.opened() as env:
         spec = env.action_spec
         several = isinstance(spec, AgentsSpec)
@@ -36,24 +36,24 @@ def each_kind_of_action_can_be_taken(subject: Subject) -> None:
         for agent, name in sorted(kinds):
             refusal = _take_kind(subject, env, agent, name, rng, several=several)
             whose = f" of {agent!r}" if several else ""
-            require(refusal is None, f"No {name}{whose} was ever taken: {refusal}")
+            require(refusal is None, f"No {name}{whose} was ever accepted: {refusal}")
 
 
 def _take_kind(
     subject: Subject, env: Env, agent: str, name: str, rng: np.random.Generator, *, several: bool
 ) -> str | None:
-    """Take an action of one kind as soon as it is accepted; return why it never was."""
+    """Try an action of one kind until it is accepted; return why it never was."""
     policy = RandomPolicy(env.action_spec, subject.seed)
     result = subject.start(env)
-    refusal = f"{agent!r} is never asked to act"
+    refusal = f"{agent!r} never has to act"
     for _ in range(min(subject.max_steps, _STATES)):
         if result.done:
             result = env.reset()
         if agent in [need.agent_id for need in result.needs]:
             own = env.action_spec[agent] if isinstance(env.action_spec, AgentsSpec) else None
-            wanted = dict(draw_each_member(own or env.action_spec, rng))[name]
+            action = dict(draw_each_member(own or env.action_spec, rng))[name]
             try:
-                result = env.step({**policy(result), agent: wanted} if several else wanted)
+                result = env.step({**policy(result), agent: action} if several else action)
             except ActionError as error:
                 refusal = str(error)
             else:

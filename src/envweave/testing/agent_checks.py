@@ -14,7 +14,7 @@ from envweave.types import AgentEnd, StepResult
 
 def _needs_agents(subject: Subject) -> None:
     if not subject.has_agents:
-        raise NotApplicable("The environment is for one agent.")
+        raise NotApplicable("The environment has one agent.")
 
 
 def results_are_keyed_by_agent(subject: Subject) -> None:
@@ -33,31 +33,31 @@ def results_are_keyed_by_agent(subject: Subject) -> None:
 
 
 def only_those_asked_may_act(subject: Subject) -> None:
-    """A missing action and an uncalled-for one are refused by the agent's name."""
+    """A missing action and one of an agent that must not act are refused, naming the agent."""
     _needs_agents(subject)
     with subject.opened() as env:
         result = subject.start(env)
         actions = subject.first_action(env, result)
-        asked = [need.agent_id for need in result.needs]
-        others = [agent for agent in env.possible_agents or () if agent not in asked]
+        acting = [need.agent_id for need in result.needs]
+        others = [agent for agent in env.possible_agents or () if agent not in acting]
 
         refusal = refuses(
-            lambda: env.step({a: actions[a] for a in asked[1:]}), ActionError, "A missing action"
+            lambda: env.step({a: actions[a] for a in acting[1:]}), ActionError, "A missing action"
         )
-        require(repr(asked[0]) in str(refusal), f"{asked[0]!r} is not named: {refusal}")
+        require(repr(acting[0]) in str(refusal), f"{acting[0]!r} is not named: {refusal}")
         for other in others:
-            spare = actions[asked[0]]
+            spare = actions[acting[0]]
             refusal = refuses(
                 lambda: env.step({**actions, other: spare}),  # noqa: B023 - called at once
                 ActionError,
-                f"An action of {other!r}, who was not asked,",
+                f"An action of {other!r}, which must not act now,",
             )
             require(repr(other) in str(refusal), f"{other!r} is not named: {refusal}")
         env.step(actions)
 
 
 def what_needs_carry_sums_to_what_was_earned(subject: Subject) -> None:
-    """The rewards that `NeedAction`s and ends carry sum to all that an agent earned."""
+    """The rewards in `NeedAction`s and ends sum to the total reward of each agent."""
     _needs_agents(subject)
     with subject.opened() as env:
         played = subject.play(env, until_end=True)
@@ -71,15 +71,15 @@ def what_needs_carry_sums_to_what_was_earned(subject: Subject) -> None:
                 carried[agent].append(reward or 0.0)
 
         for agent, rewards in earned.items():
-            given, told = math.fsum(rewards), math.fsum(carried[agent])
+            total, reported = math.fsum(rewards), math.fsum(carried[agent])
             require(
-                math.isclose(given, told, rel_tol=1e-9, abs_tol=1e-9),
-                f"{agent!r} earned {given}, but its requests carry {told}.",
+                math.isclose(total, reported, rel_tol=1e-9, abs_tol=1e-9),
+                f"{agent!r} earned {total}, but its requests report {reported}.",
             )
 
 
 def an_agent_leaves_once(subject: Subject) -> None:
-    """An agent that leaves early is told once, and is never asked again."""
+    """An agent that leaves early gets one `AgentEnd`, and never has to act again."""
     _needs_agents(subject)
     with subject.opened() as env:
         gone: set[str] = set()
@@ -89,16 +89,16 @@ def an_agent_leaves_once(subject: Subject) -> None:
                 require(not result.done, f"{end.agent_id!r} left early at the episode's end.")
                 require(end.terminated or end.truncated, f"{end!r} has no flag set.")
                 gone.add(end.agent_id)
-            asked = {need.agent_id for need in result.needs}
-            require(not asked & gone, f"{sorted(asked & gone)} left, and were asked to act.")
+            acting = {need.agent_id for need in result.needs}
+            require(not acting & gone, f"{sorted(acting & gone)} have left but must act.")
 
 
 def _carried(result: StepResult[Any]) -> list[tuple[str, float | None]]:
-    told = [(need.agent_id, need.reward) for need in result.needs]
-    told += [(e.agent_id, e.reward) for e in result.events if isinstance(e, AgentEnd)]
+    rewards = [(need.agent_id, need.reward) for need in result.needs]
+    rewards += [(e.agent_id, e.reward) for e in result.events if isinstance(e, AgentEnd)]
     if result.end is not None:
-        told += list(result.end.rewards.items())
-    return told
+        rewards += list(result.end.rewards.items())
+    return rewards
 
 
 AGENT_CHECKS = [

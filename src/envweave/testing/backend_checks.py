@@ -1,4 +1,4 @@
-"""The promises that a backend keeps, shown with environments that do as they are told."""
+"""The promises of a backend, checked with scripted environments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BackendSubject:
 
     Attributes:
         make: `make` with the backend chosen; takes an ID and keywords.
-        scripted: Which environment follows the scripts.
+        scripted: ID of the environment that follows scripts.
     """
 
     make: Callable[..., Env]
@@ -45,7 +45,7 @@ class BackendSubject:
 
 
 def a_failing_step_ends_the_episode_with_an_owner(subject: BackendSubject) -> None:
-    """A step that raises ends the episode as the environment's error, and pays nothing."""
+    """A step that raises ends the episode as an error of the environment, without a reward."""
     with subject.script({"reward": 1.0}, {"raise": "out of tea"}) as env:
         env.reset(seed=1)
         good = env.step({"text": "before"})
@@ -56,8 +56,8 @@ def a_failing_step_ends_the_episode_with_an_owner(subject: BackendSubject) -> No
         require(end is not None and end.reason == "error", f"The end is {end!r}.")
         assert end is not None
         require(end.blame == "environment", f"The blame is {end.blame!r}.")
-        require("out of tea" in (end.cause or ""), f"The cause is not told: {end.cause!r}.")
-        require(math.isnan(result.reward), f"A failure was paid {result.reward!r}.")
+        require("out of tea" in (end.cause or ""), f"The cause is missing: {end.cause!r}.")
+        require(math.isnan(result.reward), f"A failure has the reward {result.reward!r}.")
         require(not result.valid, "A failed step counts as valid.")
         require(
             result.observation == good.observation,
@@ -79,18 +79,18 @@ def a_failure_under_autoreset_begins_a_new_episode(subject: BackendSubject) -> N
 
 
 def a_failing_reset_runs_once_and_tells_why(subject: BackendSubject) -> None:
-    """A reset that raises is run once, its cause is shown, and the next one may work."""
+    """A reset that raises runs once, reports its cause, and the next one may succeed."""
     with subject.make(subject.scripted, fail_seeds=[7]) as env:
         refusal = refuses(lambda: env.reset(seed=7), ResetFailedError, "A reset that raises")
 
-        require("was told to fail" in str(refusal), f"The cause is not shown: {refusal}")
+        require("was told to fail" in str(refusal), f"The cause is missing: {refusal}")
         require(_state(env).resets == 1, f"The reset ran {_state(env).resets} times.")
         refuses(lambda: env.step(NOTHING), ResetNeededError, "step() after a failed reset()")
-        require(env.reset(seed=8).needs != [], "After a failed reset() the next one cannot work.")
+        require(env.reset(seed=8).needs != [], "The next reset() after a failed one does not work.")
 
 
 def a_failed_environment_is_replaced_and_its_seeds_go_on(subject: BackendSubject) -> None:
-    """What failed is not used again; the next episodes' seeds are those it would have had."""
+    """A failed environment is replaced, and the stream of seeds continues."""
     with subject.make(subject.scripted, script=[{"raise": "no more"}], autoreset=True) as env:
         env.reset(seed=3)
 
@@ -100,34 +100,40 @@ def a_failed_environment_is_replaced_and_its_seeds_go_on(subject: BackendSubject
         require(ready is not None, f"The next episode has not begun: {result.requests!r}.")
         require(_state(env).resets == 1, "The environment that failed was used again.")
         shown = ready and ready.initial_info["seed"]
-        require(shown == episode_seed(3, 1), f"The seed is {shown}; it is not the stream's next.")
+        require(
+            shown == episode_seed(3, 1),
+            f"The seed is {shown}, which is not the next of the stream.",
+        )
 
 
 def a_failed_autoreset_is_told_and_asks_for_a_reset(subject: BackendSubject) -> None:
-    """An autoreset that raises leaves the last step whole, and says that a reset is needed."""
+    """A failed autoreset leaves the last step intact, and a reset is needed."""
     entries = [{"reward": 5.0}]
     with subject.make(subject.scripted, script=entries, fail_resets=[1], autoreset=True) as env:
         env.reset()
 
         result = env.step(NOTHING)
 
-        require(result.reward == 5.0 and result.valid, f"The last step is harmed: {result!r}.")
-        require(result.ready is None and not result.needs, f"It goes on: {result.requests!r}.")
-        require("reset_error" in result.info, f"The failure is not told: {result.info!r}.")
+        require(result.reward == 5.0 and result.valid, f"The last step was changed: {result!r}.")
+        require(
+            result.ready is None and not result.needs,
+            f"The episode continues: {result.requests!r}.",
+        )
+        require("reset_error" in result.info, f"The failure is not reported: {result.info!r}.")
         refusal = refuses(lambda: env.step(NOTHING), ResetNeededError, "step() without an episode")
-        require("was told to fail" in str(refusal), f"The cause is not shown: {refusal}")
+        require("was told to fail" in str(refusal), f"The cause is missing: {refusal}")
 
 
 def the_agents_own_fault_is_a_valid_outcome(subject: BackendSubject) -> None:
-    """What the agent caused has a reason and a blame, and is paid as the environment says."""
+    """An end caused by the agent has a reason and a blame, and keeps its reward."""
     with subject.script({"reward": -1.0, "end": ["timeout", "agent"]}) as env:
         env.reset()
 
         result = env.step(NOTHING)
 
         require(result.end == EpisodeEnd("timeout", "agent"), f"The end is {result.end!r}.")
-        require(result.reward == -1.0 and result.valid, f"It was paid {result.reward!r}.")
-        require(result.truncated and not result.terminated, "The flags don't follow the reason.")
+        require(result.reward == -1.0 and result.valid, f"The reward is {result.reward!r}.")
+        require(result.truncated and not result.terminated, "The flags do not match the reason.")
 
 
 def both_flags_may_be_true(subject: BackendSubject) -> None:
@@ -142,17 +148,17 @@ def both_flags_may_be_true(subject: BackendSubject) -> None:
 
 
 def a_reward_of_none_means_not_scored_yet(subject: BackendSubject) -> None:
-    """`None` stays `None`; it is no 0."""
+    """A reward of `None` stays `None`, and does not become 0."""
     with subject.script({}, {"reward": 0.0}) as env:
         env.reset()
 
         rewards = [env.step(NOTHING).reward, env.step(NOTHING).reward]
 
-        require(rewards[0] is None and rewards[1] == 0.0, f"The rewards came as {rewards!r}.")
+        require(rewards[0] is None and rewards[1] == 0.0, f"The rewards are {rewards!r}.")
 
 
 def wrong_reward_parts_are_the_environments_fault(subject: BackendSubject) -> None:
-    """Parts that don't sum to the reward end the episode as an error."""
+    """Reward parts that do not sum to the reward end the episode as an error."""
     right = {"reward": 3.0, "info": {"reward_parts": {"a": 1.0, "b": 2.0}}}
     wrong = {"reward": 4.0, "info": {"reward_parts": {"a": 1.0, "b": 2.0}}}
     with subject.script(right, wrong) as env:
@@ -161,44 +167,46 @@ def wrong_reward_parts_are_the_environments_fault(subject: BackendSubject) -> No
         results = [env.step(NOTHING), env.step(NOTHING)]
 
         require(results[0].reward_parts == {"a": 1.0, "b": 2.0}, f"{results[0].reward_parts!r}")
-        require(not results[1].valid, f"Wrong parts were taken: {results[1]!r}.")
+        require(not results[1].valid, f"Wrong parts were accepted: {results[1]!r}.")
 
 
 def logs_travel_with_the_step(subject: BackendSubject) -> None:
-    """What is emitted in a step stands first in its requests."""
+    """Events of a step come first in its requests."""
     with subject.script({"log": "hello"}, {}) as env:
         env.reset()
 
-        said = env.step(NOTHING).requests
+        requests = env.step(NOTHING).requests
 
-        require(said[0] == LogEvent("hello"), f"The requests begin with {said[0]!r}.")
-        require(isinstance(said[-1], NeedAction), f"The requests end with {said[-1]!r}.")
+        require(requests[0] == LogEvent("hello"), f"The requests begin with {requests[0]!r}.")
+        require(isinstance(requests[-1], NeedAction), f"They end with {requests[-1]!r}.")
 
 
 def a_tool_call_waits_for_its_answer(subject: BackendSubject) -> None:
-    """While a tool call is open nothing else is taken, and the answer is no step."""
+    """While a tool call is open, actions are refused, and the answer is not a step."""
     with subject.script({"tool": "search"}, {"reward": 1.0}) as env:
         env.reset()
 
-        asked = env.step(NOTHING)
+        result = env.step(NOTHING)
 
-        call = asked.tool_calls[0]
+        call = result.tool_calls[0]
         require((call.name, call.arguments) == ("search", {"at": 1}), f"The call is {call!r}.")
-        require(not asked.needs, f"Somebody is asked to act: {asked.needs!r}.")
+        require(not result.needs, f"An action is needed: {result.needs!r}.")
         refuses(lambda: env.step(NOTHING), ToolCallOpenError, "An action while a tool call waits")
         refuses(lambda: env.step(ToolResult("no-such-call")), ToolCallOpenError, "A wrong call_id")
         answered = env.step(ToolResult(call.call_id, {"found": 3}))
         require(answered.step_index == 1, f"The answer counts as step {answered.step_index}.")
         require("found" in answered.observation.text, f"The answer was lost: {answered!r}.")
-        require(env.step(NOTHING).step_index == 2, "The episode did not go on.")
+        require(env.step(NOTHING).step_index == 2, "The episode did not continue.")
 
 
 def an_answer_nobody_asked_for_is_refused(subject: BackendSubject) -> None:
-    """A `ToolResult` without an open call is no action."""
+    """A `ToolResult` without an open tool call is refused."""
     with subject.script({"reward": 1.0}) as env:
         env.reset()
 
-        refuses(lambda: env.step(ToolResult("call-1")), ActionError, "An uncalled-for answer")
+        refuses(
+            lambda: env.step(ToolResult("call-1")), ActionError, "An answer without a tool call"
+        )
 
 
 def a_task_reaches_the_environment(subject: BackendSubject) -> None:
@@ -216,7 +224,7 @@ def a_task_reaches_the_environment(subject: BackendSubject) -> None:
 
 
 def what_is_private_stays_with_the_environment(subject: BackendSubject) -> None:
-    """A caller has a task without its private part, and the environment has it whole."""
+    """Only the environment sees the private part of a task; a caller does not."""
     with subject.script({}) as env:
         assert env.tasks is not None
         task = env.tasks.get("third")
@@ -229,7 +237,7 @@ def what_is_private_stays_with_the_environment(subject: BackendSubject) -> None:
 
 
 def options_and_names_reach_the_environment(subject: BackendSubject) -> None:
-    """Options and the caller's episode id arrive as given."""
+    """Options and the caller's episode ID arrive unchanged."""
     with subject.script({}) as env:
         result = env.reset(options={"text": "given"}, episode_id="mine")
 
@@ -243,16 +251,16 @@ def a_wrong_type_is_refused_by_its_path(subject: BackendSubject) -> None:
     with subject.script({}) as env:
         env.reset()
 
-        refusal = refuses(lambda: env.step({"number": "one"}), ActionError, "A text as a number")
+        refusal = refuses(lambda: env.step({"number": "one"}), ActionError, "A string as a number")
 
-        require("action.number" in str(refusal), f"The path is not told: {refusal}")
-        refusal = refuses(lambda: env.step({"nmuber": 1}), ActionError, "A misspelt field")
+        require("action.number" in str(refusal), f"The path is missing: {refusal}")
+        refusal = refuses(lambda: env.step({"nmuber": 1}), ActionError, "A misspelled field")
         require("'number'" in str(refusal), f"The nearest field is not named: {refusal}")
         require(_state(env).calls == 0, "A refused action reached the environment.")
 
 
 def a_step_may_refuse_its_action(subject: BackendSubject) -> None:
-    """An `ActionError` of the author's refuses the action, and the episode is as it was."""
+    """An `ActionError` of the author's code refuses the action; the episode is unchanged."""
     with subject.make(
         subject.scripted, script=[{"reward": 1.0}, {"log": "on"}, {}], refuses="no", autoreset=True
     ) as env:
@@ -265,14 +273,14 @@ def a_step_may_refuse_its_action(subject: BackendSubject) -> None:
         again = refuses(lambda: env.step({"text": "no"}), ActionError, "A second refusal")
         require(str(again) == str(refusal), f"It was refused with {refusal}, then with {again}.")
         after = env.step({"text": "yes"})
-        require(after.step_index == 2, f"After two refusals comes step {after.step_index}.")
+        require(after.step_index == 2, f"The step after two refusals is {after.step_index}.")
         require(after.episode_id == before.episode_id, "The refusal began another episode.")
-        require(after.observation.at == 2, f"The script stands at {after.observation.at}.")
+        require(after.observation.at == 2, f"The script is at {after.observation.at}.")
         require(_state(env).step_count == 2, f"{_state(env).step_count} steps are counted.")
 
 
 def agents_may_have_their_actions_refused(subject: BackendSubject) -> None:
-    """With several agents the same ones are asked again, and are owed what they were owed."""
+    """After a refused action the same agents must act, with the same pending rewards."""
     script = [{"rewards": {"a": 1.0, "b": 10.0}, "act": ["b"]}, {"rewards": {"a": 2.0}}, {}]
     with subject.make(AGENTS, script=script, refuses="no", first=["a"]) as env:
         env.reset()
@@ -281,13 +289,13 @@ def agents_may_have_their_actions_refused(subject: BackendSubject) -> None:
         refuses(lambda: env.step({"b": {"text": "no"}}), ActionError, "A step that refuses")
 
         after = env.step({"b": {"text": "yes"}})
-        require(after.step_index == 2, f"After a refusal comes step {after.step_index}.")
-        owed = {need.agent_id: need.reward for need in after.needs}
-        require(owed == {"a": 3.0, "b": None}, f"Asked and owed are {owed!r}.")
+        require(after.step_index == 2, f"The step after a refusal is {after.step_index}.")
+        pending = {need.agent_id: need.reward for need in after.needs}
+        require(pending == {"a": 3.0, "b": None}, f"The pending rewards are {pending!r}.")
 
 
 def no_environment_return_value_crashes_the_caller(subject: BackendSubject) -> None:
-    """Nonsense returned from `step` is the environment's error, told in words."""
+    """An invalid value returned from `step` is an error of the environment, with a cause."""
     for nonsense in (None, 3, "text", [1, 2], {"observation": 1}):
         with subject.script({"returns": nonsense}) as env:
             env.reset()
@@ -302,7 +310,7 @@ def no_environment_return_value_crashes_the_caller(subject: BackendSubject) -> N
 
 
 def agents_may_come_and_go(subject: BackendSubject) -> None:
-    """One joins, one leaves early with its last reward, and the turn order is the script's."""
+    """Agents can join and leave early, with their last reward, and act in the given order."""
     script = [
         {"rewards": {"a": 1.0, "b": 10.0}, "act": ["b"]},
         {"rewards": {"a": 2.0, "b": 20.0}, "join": ["c"], "leave": ["a"], "act": ["c"]},
@@ -316,20 +324,20 @@ def agents_may_come_and_go(subject: BackendSubject) -> None:
         second = env.step({"b": NOTHING})
         last = env.step({"c": NOTHING})
 
-        asked = [[n.agent_id for n in result.needs] for result in (start, first, second, last)]
-        require(asked == [["a"], ["b"], ["c"], []], f"Asked were {asked}.")
-        require(first.needs[0].reward == 10.0, f"'b' was carried {first.needs[0].reward!r}.")
+        turns = [[n.agent_id for n in result.needs] for result in (start, first, second, last)]
+        require(turns == [["a"], ["b"], ["c"], []], f"The turns are {turns}.")
+        require(first.needs[0].reward == 10.0, f"The reward of 'b' is {first.needs[0].reward!r}.")
         left = [event for event in second.events if isinstance(event, AgentEnd)]
         require(
             left == [AgentEnd("a", ScriptedObservation(2, "a", reward=2.0, done=True), 3.0)],
-            f"The early leaver was told {left!r}.",
+            f"The agent that left got {left!r}.",
         )
         rewards = last.end.rewards if last.end else None
-        require(rewards == {"b": 50.0, "c": 300.0}, f"At the end were owed {rewards!r}.")
+        require(rewards == {"b": 50.0, "c": 300.0}, f"The rewards at the end are {rewards!r}.")
 
 
 def a_failure_among_agents_is_nobodys_reward(subject: BackendSubject) -> None:
-    """With several agents a failure pays nobody, and everybody sees the last good observation."""
+    """With several agents, a failure rewards no agent, and all see the last good observation."""
     with subject.make(AGENTS, script=[{"rewards": {"a": 1.0}}, {"raise": "no more"}]) as env:
         env.reset()
         good = env.step({"a": NOTHING, "b": NOTHING})
@@ -337,16 +345,18 @@ def a_failure_among_agents_is_nobodys_reward(subject: BackendSubject) -> None:
         result = env.step({"a": NOTHING, "b": NOTHING})
 
         require(result.done and not result.valid, f"The result is {result!r}.")
-        require(all(map(math.isnan, result.reward.values())), f"Paid was {result.reward!r}.")
-        require(result.observation == good.observation, f"Shown was {result.observation!r}.")
+        require(all(map(math.isnan, result.reward.values())), f"The rewards are {result.reward!r}.")
+        require(
+            result.observation == good.observation, f"The observation is {result.observation!r}."
+        )
 
 
 def a_seed_nobody_takes_is_refused(subject: BackendSubject) -> None:
-    """A seed for an environment that takes none is refused, and nothing was reset."""
+    """A seed for an environment that takes none is refused, and nothing is reset."""
     with subject.make("pkg://envweave.testing.scripted:SeedlessEnvironment") as env:
-        refuses(lambda: env.reset(seed=1), SeedError, "A seed that nobody takes")
+        refuses(lambda: env.reset(seed=1), SeedError, "A seed for an environment that takes none")
 
-        require("seed" not in env.reset().info, "A seed is shown, but none was taken.")
+        require("seed" not in env.reset().info, "info shows a seed although none is supported.")
 
 
 def _state(env: Env) -> ScriptedState:

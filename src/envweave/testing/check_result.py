@@ -1,4 +1,4 @@
-"""What a check is, and how it can come out."""
+"""A check and its outcomes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ SubjectT = TypeVar("SubjectT")
 
 
 class CheckFailedError(EnvWeaveError, AssertionError):
-    """A promise is broken; the message says what was seen."""
+    """A promise is broken; the message says what was observed."""
 
 
 class NotApplicable(EnvWeaveError):  # noqa: N818 - an outcome, not an error
-    """The check says nothing about this environment; the message says why."""
+    """The check does not apply to this environment; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """How one check came out.
+    """The outcome of one check.
 
     Attributes:
-        name: The check, as a sentence with underscores.
-        promise: What is promised.
-        status: How it came out.
-        detail: What was seen when it failed, or why it was skipped.
+        name: Name of the check, a sentence with underscores.
+        promise: The promise that was checked.
+        status: Whether it passed, failed or was skipped.
+        detail: What was observed when it failed, or why it was skipped.
     """
 
     name: str
@@ -37,28 +37,28 @@ class CheckOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: it passed, or does not apply."""
+        """Whether the check passed or does not apply."""
         return self.status != "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[SubjectT]):
-    """One promise as a function that raises where it is broken."""
+    """One promise, as a function that raises if it is broken."""
 
     run: Callable[[SubjectT], None]
 
     @property
     def name(self) -> str:
-        """The function's name: a sentence about behaviour."""
+        """The name of the function: a sentence about behavior."""
         return self.run.__name__
 
     @property
     def promise(self) -> str:
-        """What is promised, in words."""
+        """The promise, from the docstring of the function."""
         return (self.run.__doc__ or "").partition("\n")[0].rstrip(".")
 
     def outcome(self, subject: SubjectT) -> CheckOutcome:
-        """Run the check and say how it came out; only an interrupt gets through."""
+        """Run the check and return its outcome; only an interrupt is raised."""
         try:
             self.run(subject)
         except NotApplicable as reason:
@@ -71,7 +71,7 @@ class Check(Generic[SubjectT]):
 
 
 def run_each(checks: Sequence[Check[SubjectT]], subject: SubjectT) -> Iterator[CheckOutcome]:
-    """Run checks one by one, and tell each outcome as it is known."""
+    """Run checks one by one, and yield each outcome as it is known."""
     for check in checks:
         yield check.outcome(subject)
 
@@ -87,10 +87,10 @@ def refuses(call: Callable[[], Any], error: type[EnvWeaveError], what: str) -> E
     try:
         got = call()
     except error as refusal:
-        require(str(refusal), f"{what} was refused without a word.")
+        require(str(refusal), f"{what} was refused without a message.")
         return refusal
     except Exception as other:
         raise CheckFailedError(
             f"{what} raised {format_error(other)}; expected {error.__name__}."
         ) from other
-    raise CheckFailedError(f"{what} was accepted, and returned {got!r}; expected {error.__name__}.")
+    raise CheckFailedError(f"{what} was accepted and returned {got!r}; expected {error.__name__}.")

@@ -1,4 +1,4 @@
-"""The checks as functions to call, and as pytest classes to inherit."""
+"""The checks as functions to call and as pytest classes to inherit."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def iter_checks(
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Iterator[CheckOutcome]:
-    """Check every promise that an environment keeps, and tell each outcome as it is known.
+    """Check every promise of an environment, and yield each outcome as it is known.
 
     Args:
         env: An ID or a class; the checks make many of them.
         backend: Where to run it.
-        seed: Where randomness begins.
-        max_steps: How long to wait for an episode's end.
+        seed: Random seed.
+        max_steps: Maximum number of steps to wait for the end of an episode.
         registry: Where to look up the ID.
-        kwargs: Keywords for the environment's constructor, also those that have the name of an
-            option of `make`.
+        kwargs: Keyword arguments of the environment's constructor, also those with the name of
+            an option of `make`.
         **keywords: Passed to the environment's constructor too.
 
     Raises:
         EnvWeaveError: The environment cannot be made at all.
     """
-    given = constructor_keywords(kwargs, keywords)
+    arguments = constructor_keywords(kwargs, keywords)
 
     def open_env(*, autoreset: bool = False) -> Env:
-        return make(env, backend=backend, autoreset=autoreset, registry=registry, kwargs=given)
+        return make(env, backend=backend, autoreset=autoreset, registry=registry, kwargs=arguments)
 
     with open_env() as one:
         deterministic = one.deterministic
@@ -52,17 +52,17 @@ def iter_checks(
 
 
 def check_environment(env: Any, **options: Any) -> list[CheckOutcome]:
-    """Check every promise that an environment keeps. Takes what `iter_checks` takes."""
+    """Check every promise of an environment. Takes the arguments of `iter_checks`."""
     return list(iter_checks(env, **options))
 
 
 def check_backend(backend: str) -> list[CheckOutcome]:
-    """Check every promise that a backend keeps."""
+    """Check every promise of a backend."""
     return list(run_each(BACKEND_CHECKS, _backend_subject(backend, SCRIPTED)))
 
 
 class EnvironmentConformance:
-    """Inherit it, and pytest checks your environment against every promise.
+    """Inherit from it, and pytest checks your environment against every promise.
 
     ```python
     class TestCounterEnv(EnvironmentConformance):
@@ -81,11 +81,11 @@ class EnvironmentConformance:
         raise NotImplementedError("make_environment() must return a fresh environment")
 
     def episode(self) -> Iterable[Any] | None:
-        """Return actions that lead from a reset to an end; `None` draws them at random."""
+        """Return actions that lead from a reset to an end; `None` for random actions."""
         return None
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Make one test a promise."""
+        """Parametrize the test by promise."""
         if "promise" in metafunc.fixturenames:
             names = [check.name for check in ENVIRONMENT_CHECKS]
             metafunc.parametrize("promise", ENVIRONMENT_CHECKS, ids=names)
@@ -103,17 +103,17 @@ class EnvironmentConformance:
 
 
 class BackendConformance:
-    """Inherit it, name a backend, and pytest checks it against every promise."""
+    """Inherit from it, name a backend, and pytest checks it against every promise."""
 
     backend = "inproc"
     scripted = SCRIPTED
 
     def make(self, env_id: str, **options: Any) -> Env:
-        """Make an environment; override it where the backend's name alone does not say how."""
+        """Make an environment; override it if the backend needs further options."""
         return make(env_id, backend=self.backend, **options)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Make one test a promise."""
+        """Parametrize the test by promise."""
         if "promise" in metafunc.fixturenames:
             names = [check.name for check in BACKEND_CHECKS]
             metafunc.parametrize("promise", BACKEND_CHECKS, ids=names)

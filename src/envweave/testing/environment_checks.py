@@ -24,7 +24,7 @@ from envweave.types.results import same
 
 
 def an_episode_can_be_played(subject: Subject) -> None:
-    """An episode can be played with actions that fit, and nothing fails on the way."""
+    """An episode can be played with valid actions, and no step fails."""
     with subject.opened() as env:
         played = subject.play(env)
 
@@ -58,23 +58,23 @@ def step_after_the_end_is_refused(subject: Subject) -> None:
 
 
 def every_result_says_what_happens_next(subject: Subject) -> None:
-    """Every result asks somebody to act, or waits for a tool, or says the episode is over."""
+    """Every result needs an action, waits for a tool, or reports the end of the episode."""
     with subject.opened() as env:
         for result in subject.play(env).results:
             ends = [r for r in result.requests if isinstance(r, EpisodeEnd)]
-            asked = [r for r in result.requests if isinstance(r, NeedAction)]
+            needs = [r for r in result.requests if isinstance(r, NeedAction)]
             require(
                 len(ends) == (1 if result.done else 0),
                 f"Step {result.step_index} is done={result.done} with {len(ends)} EpisodeEnd.",
             )
             require(
-                bool(asked or result.tool_calls) != result.done,
-                f"Step {result.step_index} is done={result.done} and asks {len(asked)} to act.",
+                bool(needs or result.tool_calls) != result.done,
+                f"Step {result.step_index} is done={result.done} with {len(needs)} NeedAction.",
             )
 
 
 def an_episode_ends_exactly_once(subject: Subject) -> None:
-    """Over several episodes with autoreset, each end is told once, and each has a new id."""
+    """With autoreset, each episode reports its end once and has a new ID."""
     with subject.opened(autoreset=True) as env:
         result = subject.start(env)
         choose = subject.policy(env)
@@ -88,17 +88,17 @@ def an_episode_ends_exactly_once(subject: Subject) -> None:
                 ended.append(result.episode_id)
                 require(
                     len([r for r in result.requests if isinstance(r, EpisodeEnd)]) == 1,
-                    f"Episode {result.episode_id} said more than once that it is over.",
+                    f"Episode {result.episode_id} reported its end more than once.",
                 )
             if len(ended) == 3:
                 break
         if not ended:
             raise NotApplicable(f"No episode ended within {subject.max_steps} steps.")
-        require(len(set(ended)) == len(ended), f"Episode ids came twice: {ended}.")
+        require(len(set(ended)) == len(ended), f"Episode IDs are repeated: {ended}.")
 
 
 def the_final_observation_survives_an_autoreset(subject: Subject) -> None:
-    """The last observation is the final one, with autoreset as without."""
+    """The last observation is the final one, also with autoreset."""
     if not subject.deterministic or not subject.takes_seed:
         raise NotApplicable("Two episodes of this environment cannot be compared.")
     with subject.opened() as env:
@@ -110,7 +110,7 @@ def the_final_observation_survives_an_autoreset(subject: Subject) -> None:
 
 
 def an_autoreset_travels_in_the_last_result(subject: Subject) -> None:
-    """The end, the new start and who acts next come in this order in one result."""
+    """With autoreset, one result has the end, the new start and who acts next, in this order."""
     with subject.opened(autoreset=True) as env:
         last = subject.play(env, until_end=True).last
         kinds: list[Any] = [type(r) for r in last.requests if not hasattr(r, "level")]
@@ -118,7 +118,7 @@ def an_autoreset_travels_in_the_last_result(subject: Subject) -> None:
 
         require(
             kinds[:3] == [EpisodeEnd, AutoResetReady, NeedAction] and last.ready is not None,
-            f"The last result says {[kind.__name__ for kind in kinds]}; expected EpisodeEnd, "
+            f"The last result has {[kind.__name__ for kind in kinds]}; expected EpisodeEnd, "
             f"AutoResetReady, NeedAction. {last.info.get('reset_error', '')}",
         )
         require(
@@ -128,7 +128,7 @@ def an_autoreset_travels_in_the_last_result(subject: Subject) -> None:
 
 
 def flags_and_reason_agree(subject: Subject) -> None:
-    """`terminated` and `truncated` say the same as the reason, and `done` follows from them."""
+    """`terminated`, `truncated` and `done` agree with the reason of the end."""
     with subject.opened() as env:
         for result in subject.play(env).results:
             flags = [_any(result.terminated), _any(result.truncated)]
@@ -145,16 +145,16 @@ def flags_and_reason_agree(subject: Subject) -> None:
 
 
 def an_unknown_field_is_refused(subject: Subject) -> None:
-    """An action with a misspelt field is refused by its path, never taken with a default."""
+    """An action with a misspelled field is refused by its path, never filled with a default."""
     with subject.opened() as env:
         record = _record(env.action_spec, env.possible_agents)
         result = subject.start(env)
-        wrong = {"no_such_field_": 1}
+        invalid = {"no_such_field_": 1}
 
         refusal = refuses(
-            lambda: env.step(_for_all(result, wrong, env.possible_agents)),
+            lambda: env.step(_for_all(result, invalid, env.possible_agents)),
             ActionError,
-            f"The action {wrong!r}",
+            f"The action {invalid!r}",
         )
 
         require(
@@ -164,26 +164,26 @@ def an_unknown_field_is_refused(subject: Subject) -> None:
 
 
 def a_refused_action_leaves_the_episode_unharmed(subject: Subject) -> None:
-    """An action of the wrong type is refused, and the episode goes on as if nothing was."""
+    """An action of the wrong type is refused, and the episode continues unchanged."""
     if not subject.deterministic or not subject.takes_seed:
         raise NotApplicable("Two episodes of this environment cannot be compared.")
     nonsense = object()
     with subject.opened() as env:
         plain = subject.play(env)
         if env.action_spec.contains(nonsense):
-            raise NotApplicable("The environment takes any object as an action.")
+            raise NotApplicable("The environment accepts any object as an action.")
     with subject.opened() as env:
         results: list[StepResult[Any]] = [subject.start(env)]
         for action in plain.actions:
             refuses(lambda: env.step(nonsense), ActionError, "An object() as action")
             results.append(env.step(action))
-        bothered = type(plain)(plain.actions, results)
+        disturbed = type(plain)(plain.actions, results)
 
-        subject.same_episode(plain, bothered, "After a refused action the episode differs")
+        subject.same_episode(plain, disturbed, "After a refused action the episode differs")
 
 
 def observations_fit_their_spec(subject: Subject) -> None:
-    """What the environment shows is what its hints or its spec say."""
+    """Observations match the type hints or the spec."""
     with subject.opened() as env:
         for result in subject.play(env).results:
             try:
@@ -193,7 +193,7 @@ def observations_fit_their_spec(subject: Subject) -> None:
 
 
 def observations_do_not_change_later(subject: Subject) -> None:
-    """An observation once handed out stays as it was."""
+    """An observation does not change after it was returned."""
     with subject.opened() as env:
         result = subject.start(env)
         choose = subject.policy(env)
@@ -219,7 +219,7 @@ def state_names_the_episode(subject: Subject) -> None:
         _, result = subject.act(env, subject.policy(env), result)
         after = env.state()
 
-        require(after.episode_id, f"state() names no episode: {after!r}.")
+        require(after.episode_id, f"state() has no episode ID: {after!r}.")
         require(
             (before.step_count, after.step_count) == (0, 1),
             f"state() counts {before.step_count} and then {after.step_count}; expected 0 and 1.",
@@ -227,7 +227,7 @@ def state_names_the_episode(subject: Subject) -> None:
 
 
 def reward_parts_sum_to_the_reward(subject: Subject) -> None:
-    """Where a reward names its parts, they sum to it."""
+    """If a reward has parts, they sum to it."""
     with subject.opened() as env:
         seen = False
         for result in subject.play(env).steps:
@@ -239,11 +239,11 @@ def reward_parts_sum_to_the_reward(subject: Subject) -> None:
                     f"The parts {result.reward_parts} sum to {total}, not to {result.reward}.",
                 )
         if not seen:
-            raise NotApplicable("No reward named its parts.")
+            raise NotApplicable("No reward has parts.")
 
 
 def close_may_be_called_twice(subject: Subject) -> None:
-    """A second close does nothing, and every other call is refused from then on."""
+    """A second close does nothing, and every other call is refused after close."""
     env = subject.open(autoreset=False)
     subject.start(env)
     action = subject.any_action(env)
@@ -256,7 +256,7 @@ def close_may_be_called_twice(subject: Subject) -> None:
 
 
 def close_leaves_no_thread_behind(subject: Subject) -> None:
-    """After close no thread that the environment started is left."""
+    """After close, no thread of the environment is left."""
     before = set(threading.enumerate())
     with subject.opened() as env:
         subject.play(env)
@@ -265,13 +265,13 @@ def close_leaves_no_thread_behind(subject: Subject) -> None:
     for thread in left:
         thread.join(timeout=5.0)
     left = [thread for thread in left if thread.is_alive()]
-    require(not left, f"Threads are left: {left}.")
+    require(not left, f"Threads are still running: {left}.")
 
 
 def _record(spec: Spec, agents: tuple[str, ...] | None) -> DataclassSpec | PydanticSpec:
-    one = spec[agents[0]] if agents else spec  # type: ignore[index] # an AgentsSpec by then
+    one = spec[agents[0]] if agents else spec  # type: ignore[index] # an AgentsSpec if there are agents
     if not isinstance(one, DataclassSpec | PydanticSpec):
-        raise NotApplicable("Its actions have no fields.")
+        raise NotApplicable("Actions have no fields.")
     return one
 
 
@@ -285,7 +285,7 @@ def _any(flag: Any) -> bool:
 
 def _all(result: StepResult[Any], name: str) -> bool:
     flag = getattr(result, name)
-    # With several agents one may be done while the episode goes on.
+    # With several agents one may be done while the episode continues.
     return False if isinstance(flag, dict) else bool(flag)
 
 

@@ -1,4 +1,4 @@
-"""What the checks are run on, and how an episode of it is played."""
+"""The environment under test, and playing its episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envweave.types import StepResult, ToolResult
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """One episode as it was seen: the actions, and every result from the reset on."""
+    """One episode: the actions, and every result from the reset on."""
 
     actions: list[Any]
     results: list[StepResult[Any]]
@@ -30,7 +30,7 @@ class PlayedEpisode:
 
     @property
     def steps(self) -> list[StepResult[Any]]:
-        """The results of the steps alone."""
+        """The results of the steps, without the reset."""
         return self.results[1:]
 
 
@@ -39,11 +39,11 @@ class Subject:
     """An environment under test.
 
     Attributes:
-        open: Makes a fresh one, through `make`; takes `autoreset`.
-        episode: Returns actions that lead to an end; without it they are drawn at random.
-        seed: Where randomness begins.
+        open: Makes a fresh environment through `make`; takes `autoreset`.
+        episode: Returns actions that lead to an end; default: random actions.
+        seed: Random seed.
         deterministic: Whether the same seed must give the same episode.
-        max_steps: How long to wait for an end.
+        max_steps: Maximum number of steps to wait for an end.
     """
 
     open: Callable[..., Env]
@@ -55,7 +55,7 @@ class Subject:
 
     @contextmanager
     def opened(self, *, autoreset: bool = False) -> Iterator[Env]:
-        """Open one, and close it whatever happens."""
+        """Open an environment, and close it whatever happens."""
         env = self.open(autoreset=autoreset)
         try:
             yield env
@@ -77,16 +77,16 @@ class Subject:
 
     @property
     def has_agents(self) -> bool:
-        """Whether it is for several agents."""
+        """Whether it has several agents."""
         with self.opened() as env:
             return env.possible_agents is not None
 
     def start(self, env: Env) -> StepResult[Any]:
-        """Reset with the seed, if one is taken."""
+        """Reset, with the seed if the environment takes one."""
         return env.reset(seed=self.seed) if self.takes_seed else env.reset()
 
     def policy(self, env: Env) -> Callable[[StepResult[Any]], Any]:
-        """Return what to do at each result: the given episode's actions, or random ones."""
+        """Return a policy: the actions of the given episode, or random ones."""
         if self.episode is None:
             return RandomPolicy(env.action_spec, self.seed)
         actions = iter(self.episode())
@@ -96,7 +96,7 @@ class Subject:
                 return ToolResult(result.tool_calls[0].call_id)
             action = next(actions, None)
             if action is None:
-                raise NotApplicable("The given episode is over before the environment's is.")
+                raise NotApplicable("The given actions ran out before the episode ended.")
             return action
 
         return scripted
@@ -105,7 +105,7 @@ class Subject:
         """Play one episode, to its end or `max_steps`.
 
         Raises:
-            NotApplicable: With `until_end`, no end came in time.
+            NotApplicable: With `until_end`, the episode did not end in time.
         """
         result = self.start(env)
         choose = self.policy(env)
@@ -122,10 +122,10 @@ class Subject:
     def act(
         self, env: Env, choose: Callable[[StepResult[Any]], Any], result: StepResult[Any]
     ) -> tuple[Any, StepResult[Any]]:
-        """Take one step; where the environment refuses an action, choose another.
+        """Take one step; if the environment refuses an action, choose another.
 
         Raises:
-            ActionError: It refused every one of them, or one of the given episode.
+            ActionError: It refused every action, or one of the given episode.
         """
         if self.episode is None:
             return take_step(env, choose, result)
@@ -133,11 +133,11 @@ class Subject:
         return action, env.step(action)
 
     def first_action(self, env: Env, result: StepResult[Any]) -> Any:
-        """Return an action that the environment takes now."""
+        """Return an action that the environment accepts now."""
         return self.policy(env)(result)
 
     def any_action(self, env: Env) -> Any:
-        """Return an action of the right form, for a moment when none may be taken."""
+        """Return a well-formed action, for use when no action is allowed."""
         if self.episode is not None:
             return next(iter(self.episode()))
         try:
@@ -156,4 +156,4 @@ class Subject:
                     same(first, second), f"{what}: {name} of step {index}: {first!r} != {second!r}"
                 )
         lengths = len(left.results), len(right.results)
-        require(lengths[0] == lengths[1], f"{what}: {lengths[0]} results against {lengths[1]}.")
+        require(lengths[0] == lengths[1], f"{what}: {lengths[0]} results versus {lengths[1]}.")

@@ -1,4 +1,4 @@
-"""A policy for environments nobody knows: random, within the specs and the masks."""
+"""A random policy for any environment, within specs and action masks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ATTEMPTS = 100
 
 @final
 class RandomPolicy:
-    """Draws an action for everyone who is asked; the same seed draws the same.
+    """Draws a random action for each agent that must act; reproducible with a seed.
 
-    An action mask is honoured where the action is one bounded number or choice, or a record
-    with one such field.
+    An action mask is honored if the action is a bounded integer or a choice, or a dataclass with
+    one such field.
     """
 
     def __init__(self, action_spec: Spec, seed: int | None = None) -> None:
@@ -30,10 +30,10 @@ class RandomPolicy:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, result: StepResult[Any]) -> Any:
-        """Return what to pass to `step` next; an open tool call is answered with nothing.
+        """Return the argument of the next `step`; an open tool call gets an empty answer.
 
         Raises:
-            SpecError: Actions of this environment cannot be drawn.
+            SpecError: No random action can be drawn for this environment.
         """
         if result.tool_calls:
             return ToolResult(result.tool_calls[0].call_id)
@@ -61,12 +61,13 @@ class RandomPolicy:
 def take_step(
     env: Env, choose: Callable[[StepResult[Any]], Any], result: StepResult[Any]
 ) -> tuple[Any, StepResult[Any]]:
-    """Take one step; where the environment refuses an action, choose another.
+    """Take one step; if the environment refuses an action, choose another.
 
-    Returns the action and what came of it.
+    Returns:
+        The action and the result.
 
     Raises:
-        ActionError: It refused so many in a row that it may refuse all.
+        ActionError: It refused too many actions in a row.
     """
     for _ in range(_ATTEMPTS - 1):
         action = choose(result)

@@ -1,6 +1,6 @@
-"""Small real environments that do as they are told.
+"""Small environments that follow a script.
 
-Their scripts are plain data, so that any backend can make them:
+Scripts are plain data, so that any backend can make the environments:
 `make("pkg://envweave.testing.scripted:ScriptedEnvironment", script=[…])`.
 """
 
@@ -30,7 +30,7 @@ from envweave.types import (
 
 @dataclass
 class ScriptedAction(Action):
-    """Something to send along."""
+    """An action with a number and a text."""
 
     number: int = 0
     text: str = ""
@@ -38,7 +38,7 @@ class ScriptedAction(Action):
 
 @dataclass
 class ScriptedObservation(Observation):
-    """What was sent, where the script stands, and a number drawn from the episode's seed."""
+    """The text of the action, the position in the script, and a number drawn from the seed."""
 
     at: int
     text: str = ""
@@ -47,7 +47,7 @@ class ScriptedObservation(Observation):
 
 @dataclass
 class ScriptedState(State):
-    """How often each method was called, over all episodes."""
+    """Number of calls of each method, over all episodes."""
 
     resets: int = 0
     calls: int = 0
@@ -56,21 +56,21 @@ class ScriptedState(State):
 
 
 PRIVATE_ANSWER = "known to the environment alone"
-"""What the private part of the task `"third"` holds, which no caller may see."""
+"""The private part of the task `"third"`, which no caller may see."""
 
 
 class ScriptedEnvironment(Environment):
-    """Follows a script, one entry a step; after the last entry the episode terminates.
+    """Follows a script, one entry per step; after the last entry the episode terminates.
 
     An entry is a dict with any of: `reward`, `terminated`, `truncated`, `info`, `raise` (a
     message), `log` (a message), `tool` (a name to call), `end` (a reason and a blame),
-    `returns` (a value returned as it is).
+    `returns` (a value to return unchanged).
 
     Args:
-        script: What each step does.
-        fail_resets: Which resets raise, counted from 0.
-        fail_seeds: For which seeds a reset raises.
-        refuses: A text whose action `step` refuses, before it does anything else.
+        script: The entries.
+        fail_resets: Indices of resets that raise.
+        fail_seeds: Seeds for which a reset raises.
+        refuses: `step` refuses an action with this text, before it does anything else.
     """
 
     tasks = Tasks(
@@ -117,7 +117,7 @@ class ScriptedEnvironment(Environment):
         return ScriptedObservation(0, str((options or {}).get("text", "")), self._rng.random())
 
     def step(self, action: ScriptedAction) -> ScriptedObservation:
-        """Do what the next entry says."""
+        """Follow the next entry."""
         self._state.calls += 1
         _refuse(action, self._refuses)
         entry = self.script[self._at]
@@ -130,7 +130,7 @@ class ScriptedEnvironment(Environment):
         if "raise" in entry:
             raise ValueError(entry["raise"])
         if "returns" in entry:
-            return entry["returns"]  # type: ignore[no-any-return] # whatever the script wants
+            return entry["returns"]  # type: ignore[no-any-return] # any value
         if "end" in entry:
             reason, blame = entry["end"]
             assert reason in get_args(Reason)
@@ -148,7 +148,7 @@ class ScriptedEnvironment(Environment):
         )
 
     def answer(self, result: ToolResult) -> ScriptedObservation:
-        """Show the answer; the reward is 0.5, the end comes if the script is over."""
+        """Show the answer with a reward of 0.5; end if the script is over."""
         self._state.calls += 1
         return ScriptedObservation(
             self._at, f"{result.value!r}", reward=0.5, done=self._at >= len(self.script)
@@ -156,12 +156,12 @@ class ScriptedEnvironment(Environment):
 
     @property
     def state(self) -> ScriptedState:
-        """How often each method was called."""
+        """Number of calls of each method."""
         return self._state
 
 
 class SeedlessEnvironment(Environment):
-    """Takes no seed, and every step is its last."""
+    """Takes no seed, and ends after one step."""
 
     def reset(self) -> ScriptedObservation:
         """Begin."""
@@ -173,7 +173,7 @@ class SeedlessEnvironment(Environment):
 
 
 class AsyncScriptedEnvironment(Environment):
-    """A `ScriptedEnvironment` with coroutines for methods."""
+    """A `ScriptedEnvironment` with async methods."""
 
     tasks = ScriptedEnvironment.tasks
 
@@ -206,7 +206,7 @@ class AsyncScriptedEnvironment(Environment):
         return self._inner.reset(task=task, seed=seed, options=options, episode_id=episode_id)
 
     async def step(self, action: ScriptedAction) -> ScriptedObservation:
-        """Do what the next entry says."""
+        """Follow the next entry."""
         return self._inner.step(action)
 
     async def answer(self, result: ToolResult) -> ScriptedObservation:
@@ -215,7 +215,7 @@ class AsyncScriptedEnvironment(Environment):
 
     @property
     def state(self) -> ScriptedState:
-        """How often each method was called."""
+        """Number of calls of each method."""
         return self._inner.state
 
     async def close(self) -> None:
@@ -224,11 +224,11 @@ class AsyncScriptedEnvironment(Environment):
 
 
 class ScriptedAgents(MultiAgentEnvironment):
-    """Several agents who follow a script, one entry a step.
+    """Several agents that follow a script, one entry per step.
 
-    An entry is a dict with any of `rewards` (by agent), `leave` (agents whose part ends),
-    `join` (agents who come), `act` (who acts next), `cut` (the episode is truncated), `raise`.
-    After the last entry everybody terminates. An action whose text is `refuses` is refused.
+    An entry is a dict with any of `rewards` (by agent), `leave` (agents that end), `join` (new
+    agents), `act` (agents that act next), `cut` (the episode is truncated), `raise`. After the
+    last entry all agents terminate. An action whose text is `refuses` is refused.
     """
 
     def __init__(
@@ -253,17 +253,17 @@ class ScriptedAgents(MultiAgentEnvironment):
         self._at = 0
 
     def reset(self, *, seed: int | None = None) -> dict[str, ScriptedObservation]:
-        """Let everybody start."""
+        """Start all agents."""
         self._at, self._living, self._act = 0, list(self._begin), self._first
         noise = random.Random(seed).random()  # noqa: S311
         return {agent: ScriptedObservation(0, agent, noise) for agent in self._living}
 
     def to_act(self) -> list[str] | None:
-        """Name who the script says."""
+        """Return the agents that the script names."""
         return self._act
 
     def step(self, actions: dict[str, ScriptedAction]) -> dict[str, ScriptedObservation]:
-        """Do what the next entry says."""
+        """Follow the next entry."""
         for action in actions.values():
             _refuse(action, self._refuses)
         entry = self.script[self._at]

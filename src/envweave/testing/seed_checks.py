@@ -14,12 +14,12 @@ from envweave.types import StepResult
 
 
 def a_seed_is_honoured_or_refused(subject: Subject) -> None:
-    """A seed is taken and shown in `info`, or refused; so are options and nonsense."""
+    """A seed is used and shown in `info`, or refused; an invalid seed is refused."""
     with subject.opened() as env:
         try:
             result = env.reset(seed=subject.seed)
         except SeedError:
-            require("seed" not in env.reset().info, "A seed is shown, but none was taken.")
+            require("seed" not in env.reset().info, "info shows a seed although none is supported.")
             return
         require(
             result.info.get("seed") == subject.seed,
@@ -30,7 +30,7 @@ def a_seed_is_honoured_or_refused(subject: Subject) -> None:
 
 
 def the_same_seed_gives_the_same_episode(subject: Subject) -> None:
-    """Same seed and actions, same results, whatever happened in between."""
+    """The same seed and actions give the same results, whatever happened in between."""
     if not subject.deterministic:
         raise NotApplicable("The environment declares deterministic=False.")
     if not subject.takes_seed:
@@ -46,7 +46,7 @@ def the_same_seed_gives_the_same_episode(subject: Subject) -> None:
 
 
 def sessions_share_no_randomness(subject: Subject) -> None:
-    """Two environments side by side, and a caller's own draws, don't disturb each other."""
+    """Two environments, and the caller's own random draws, do not affect each other."""
     if not subject.deterministic or not subject.takes_seed:
         raise NotApplicable("Two episodes of this environment cannot be compared.")
     with subject.opened() as env:
@@ -56,7 +56,7 @@ def sessions_share_no_randomness(subject: Subject) -> None:
         with subject.opened() as left, subject.opened() as right:
             rows: list[list[StepResult[Any]]] = [[subject.start(left)], [subject.start(right)]]
             for action in alone.actions:
-                random.random()  # noqa: S311 - stirs the global state
+                random.random()  # noqa: S311 - changes the global state
                 np.random.random()
                 rows[0].append(left.step(action))
                 rows[1].append(right.step(action))
@@ -66,7 +66,9 @@ def sessions_share_no_randomness(subject: Subject) -> None:
 
     for row in rows:
         subject.same_episode(
-            alone, type(alone)(alone.actions, row), "Beside another session the episode differs"
+            alone,
+            type(alone)(alone.actions, row),
+            "With another session in parallel the episode differs",
         )
 
 
@@ -81,17 +83,17 @@ def later_episodes_have_seeds_of_their_own(subject: Subject) -> None:
             seeds += [env.reset().info["seed"] for _ in range(3)]
             streams.append(seeds)
 
-        require(len(set(streams[0])) == 4, f"Seeds come twice in one stream: {streams[0]}.")
-        require(streams[0] == streams[1], f"The stream of a seed differs: {streams}.")
+        require(len(set(streams[0])) == 4, f"Seeds are repeated in one stream: {streams[0]}.")
+        require(streams[0] == streams[1], f"The same seed gives different streams: {streams}.")
 
 
 def options_are_taken_or_refused(subject: Subject) -> None:
-    """Options for a reset that takes none are refused, not dropped."""
+    """Options for a reset that takes none are refused, not ignored."""
     with subject.opened() as env:
         try:
             env.reset(options={})
         except OptionError as refusal:
-            require(str(refusal), "The refusal says nothing.")
+            require(str(refusal), "The refusal has no message.")
 
 
 SEED_CHECKS = [

@@ -1,7 +1,7 @@
 """`/mcp`: the official SDK's streamable HTTP, and bare JSON-RPC for OpenEnv's tool client.
 
 An MCP client accepts `text/event-stream` in every POST, which OpenEnv's does not. Both major
-versions of the SDK are known here; it is imported when the first MCP client comes.
+versions of the SDK are supported; it is imported when the first MCP client connects.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 SESSION_HEADER = "mcp-session-id"
 
 IDLE_S = 1800.0
-"""How long an MCP session is kept that has no session at the server any more."""
+"""How long an MCP session is kept after its session at the server is closed."""
 
 
 @final
 class McpEndpoint:
-    """The door of a server for MCP clients, as a pure ASGI application."""
+    """The endpoint for MCP clients, as a pure ASGI application."""
 
     def __init__(self, service: Service, openenv: Mcp) -> None:
         self._service = service
@@ -48,7 +48,7 @@ class McpEndpoint:
             response = await self._openenv.post(request)
             await response(scope, receive, send)
             return
-        # Here, since most servers start without it.
+        # Imported here, since most servers never need it.
         from envweave.tools.mcp.sdk import need_sdk
 
         body = await read_body(request)
@@ -69,7 +69,7 @@ class McpEndpoint:
             options = self._service.options
             self._running = _Running(
                 _build_server(self._tools, about.name, about.version),
-                # Longer than the environment's session, so that a tool call tells of its end.
+                # Longer than the environment's session, so that a tool call can report its end.
                 session_idle_timeout=options.session_ttl_s + IDLE_S,
                 max_request_body_size=options.max_message_bytes,
             )
@@ -84,7 +84,7 @@ class McpEndpoint:
 
 @final
 class _Running:
-    """The SDK's session manager, which has to be entered and left by one task."""
+    """The SDK's session manager, which must be entered and left by one task."""
 
     def __init__(self, server: Any, **limits: Any) -> None:
         module = importlib.import_module("mcp.server.streamable_http_manager")
@@ -110,7 +110,7 @@ class _Running:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read already, once."""
+    """Return a `receive` that replays a body that was read already."""
     is_read = False
 
     async def replay() -> Message:
@@ -124,7 +124,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _build_server(tools: McpTools, name: str, version: str) -> Any:
-    """Return the SDK's server of an environment's tools."""
+    """Return an MCP server of the SDK with the environment's tools."""
     types = importlib.import_module("mcp.types")
     make = importlib.import_module("mcp.server.lowlevel").Server
 
@@ -135,7 +135,7 @@ def _build_server(tools: McpTools, name: str, version: str) -> Any:
     async def call_tool(request: Request, params: Any) -> Any:
         session = request.headers.get(SESSION_HEADER)
         outcome = await tools.call(params.name, params.arguments or {}, session)
-        return types.CallToolResult.model_validate(_told(outcome))
+        return types.CallToolResult.model_validate(_call_result(outcome))
 
     if int(importlib.metadata.version("mcp").partition(".")[0]) >= 2:
 
@@ -148,13 +148,13 @@ def _build_server(tools: McpTools, name: str, version: str) -> Any:
         return make(name, version=version, on_list_tools=on_list_tools, on_call_tool=on_call_tool)
     server = make(name, version=version)
 
-    async def list_handler(asked: Any) -> Any:  # noqa: ARG001 - one page
+    async def list_handler(request: Any) -> Any:  # noqa: ARG001 - one page
         return types.ServerResult(await list_tools(server.request_context.request))
 
-    async def call_handler(asked: Any) -> Any:
-        return types.ServerResult(await call_tool(server.request_context.request, asked.params))
+    async def call_handler(request: Any) -> Any:
+        return types.ServerResult(await call_tool(server.request_context.request, request.params))
 
-    # Not by its decorators: those would validate by JSON Schema, in other words than ours.
+    # Not with its decorators: those would validate by JSON Schema, with other messages than ours.
     server.request_handlers[types.ListToolsRequest] = list_handler
     server.request_handlers[types.CallToolRequest] = call_handler
     return server
@@ -164,7 +164,7 @@ def _listed(tool: EnvTool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
 
 
-def _told(outcome: EnvToolOutcome) -> dict[str, Any]:
+def _call_result(outcome: EnvToolOutcome) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": outcome.text}],
         "structuredContent": outcome.content,

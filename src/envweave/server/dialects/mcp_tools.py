@@ -1,8 +1,8 @@
-"""The tools by which an MCP client plays an environment.
+"""The tools with which an MCP client drives an environment.
 
-`reset` begins an episode, and `step` takes the fields of an action. Where an action is one of
-several classes, each class is a tool of its own; with several agents, `step` takes an action by
-agent. `state` looks at the state.
+`reset` begins an episode, and `step` takes the fields of an action. If an action is one of several
+classes, each class is a separate tool; with several agents, `step` takes an action per agent.
+`state` reads the state.
 
 A client whose protocol has sessions (`Mcp-Session-Id`) drives one session. One without them,
 since 2026-07-28, names it in each call: `reset` returns a `session_id`, and `close` frees it.
@@ -29,7 +29,7 @@ from envweave.wire.openenv import is_bare
 from envweave.wire.results import Wired, decode_result, spelled_out
 
 SESSION = "session_id"
-"""The argument that names a session, where the protocol has none."""
+"""The argument that names a session, if the protocol has no sessions."""
 
 _RESET_PARAMETERS: dict[str, dict[str, Any]] = {
     "seed": {
@@ -38,13 +38,13 @@ _RESET_PARAMETERS: dict[str, dict[str, Any]] = {
         "description": "The same seed and actions give the same episode.",
     },
     "task": {"type": "string", "description": "The id of the task to work on."},
-    "options": {"type": "object", "description": "Options of the environment's own."},
+    "options": {"type": "object", "description": "Options of the environment."},
 }
 _RESULT = (
     "The result has the observation, the reward, and whether the episode is over: done, which is "
     "terminated or truncated."
 )
-_FEW = 64  # MCP sessions that are not looked through for those that are gone
+_FEW = 64  # below this, closed MCP sessions are not removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class EnvTool:
     """A tool as an MCP client sees it.
 
     Attributes:
-        name: What it is called by.
-        description: What it does.
+        name: Its name.
+        description: Its description.
         schema: The JSON Schema of its arguments.
-        holds_action: Whether the action is its argument `action`, rather than all of them.
+        holds_action: Whether the action is its argument `action` rather than all arguments.
     """
 
     name: str
@@ -66,11 +66,11 @@ class EnvTool:
 
 @dataclass(frozen=True, slots=True)
 class EnvToolOutcome:
-    """What came of a tool call.
+    """The outcome of a tool call.
 
     Attributes:
-        content: A result by field, or `{"error": {"code", "message"}}`.
-        is_error: Whether the call was refused. The episode is as it was.
+        content: The fields of the result, or `{"error": {"code", "message"}}`.
+        is_error: Whether the call was refused; the episode is unchanged then.
     """
 
     content: dict[str, Any]
@@ -85,7 +85,7 @@ class EnvToolOutcome:
 @final
 @dataclass(slots=True)
 class _Owner:
-    """An MCP session, and the session that it drives; it opens one at a time."""
+    """An MCP session and the session that it drives; it opens one at a time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: HTTPSession | None = None
@@ -93,7 +93,7 @@ class _Owner:
 
 @final
 class McpTools:
-    """Lists an environment's tools, and carries out their calls on the server's sessions."""
+    """Lists the tools of an environment, and carries out calls on the server's sessions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -102,7 +102,7 @@ class McpTools:
         self._many = _FEW
 
     async def describe(self) -> Description:
-        """Return what is served.
+        """Return the description of the environment.
 
         Raises:
             EnvWeaveError: The environment cannot be made.
@@ -111,24 +111,24 @@ class McpTools:
         return self._service.runtime.description
 
     async def list_tools(self, mcp_session: str | None) -> list[EnvTool]:
-        """Return the tools, as a client with or without a session calls them."""
+        """Return the tools for a client with or without an MCP session."""
         tools = _tools_of(await self.describe())
         if mcp_session is not None:
             return list(tools.values())
         named = [_with_session(tool) for tool in tools.values()]
-        closing = EnvTool("close", "End the session and free its place.", _object({}))
+        closing = EnvTool("close", "Close the session.", _object({}))
         return [*named, _with_session(closing)]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], mcp_session: str | None
     ) -> EnvToolOutcome:
-        """Carry out a tool call. What is refused is told in the outcome."""
+        """Carry out a tool call. An error is part of the outcome."""
         try:
-            told = await self._call(name, dict(arguments), mcp_session)
-            # What an author's code returned becomes plain data here, and only once.
-            return EnvToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(told)))
-        except Exception as error:  # noqa: BLE001 - told to the caller
-            fault = self._service.table.told(name, error)
+            result = await self._call(name, dict(arguments), mcp_session)
+            # Values of the author's code become plain data here, only once.
+            return EnvToolOutcome(PLAIN_JSON.decode(PLAIN_JSON.encode(result)))
+        except Exception as error:  # noqa: BLE001 - part of the outcome
+            fault = self._service.table.fault_for(name, error)
             problem = {"error": {"code": fault.code, "message": fault.message}}
             return EnvToolOutcome(problem, is_error=True)
 
@@ -139,7 +139,7 @@ class McpTools:
             return
         async with owner.lock:
             if owner.session is not None:
-                with contextlib.suppress(SessionGoneError):  # its time was up
+                with contextlib.suppress(SessionGoneError):  # it has expired
                     await self._sessions.close(owner.session.id)
 
     async def _call(self, name: str, arguments: dict[str, Any], mcp_session: str | None) -> Any:
@@ -147,32 +147,31 @@ class McpTools:
         names = [*tools, *([] if mcp_session else ["close"])]
         if name not in names:
             raise OptionError(
-                f"There is no tool {name[:80]!r}.{suggest(name, names)} There are: "
-                f"{', '.join(names)}."
+                f"There is no tool {name[:80]!r}.{suggest(name, names)} Known: {', '.join(names)}."
             )
         session_id = None
         if mcp_session is None:
             session_id = arguments.pop(SESSION, None)
             if session_id is not None and not isinstance(session_id, str):
-                raise OptionError(f"{SESSION}={short_repr(session_id)} is no text.")
+                raise OptionError(f"{SESSION} must be a string, got {short_repr(session_id)}.")
         if name == "reset":
-            _refuse_others(tools[name], arguments, OptionError)
+            _check_arguments(tools[name], arguments, OptionError)
             return await self._reset(arguments, mcp_session, session_id)
         session = self._find(mcp_session, session_id)
         if name == "close":
             await self._sessions.close(session.id)
             return {"closed": True}
         if name == "state":
-            _refuse_others(tools[name], arguments, OptionError)
+            _check_arguments(tools[name], arguments, OptionError)
             return await session.call("state", {})
         tool = tools[name]
         if tool.holds_action or name != "step":
-            # The environment sees no tool's name, so that another tool's fields would fit.
-            _refuse_others(tool, arguments, ActionError)
+            # The environment does not see the name of the tool, so the fields of another would fit.
+            _check_arguments(tool, arguments, ActionError)
         if tool.holds_action and "action" not in arguments:
             raise ActionError(f"{name} needs the argument 'action'.")
         action = arguments["action"] if tool.holds_action else arguments
-        return _spelled(await session.call("step", {"action": action}))
+        return _plain_result(await session.call("step", {"action": action}))
 
     async def _reset(
         self, arguments: dict[str, Any], mcp_session: str | None, session_id: str | None
@@ -182,17 +181,17 @@ class McpTools:
             async with owner.lock:
                 if owner.session is None or not owner.session.is_there:
                     owner.session = await self._sessions.open(dict(CANNOT_WAIT))
-            return _spelled(await owner.session.call("reset", arguments))
+            return _plain_result(await owner.session.call("reset", arguments))
         if session_id is not None:
             session = self._sessions.find(session_id)
-            return {SESSION: session.id, **_spelled(await session.call("reset", arguments))}
+            return {SESSION: session.id, **_plain_result(await session.call("reset", arguments))}
         session = await self._sessions.open(dict(CANNOT_WAIT))
         try:
-            told = _spelled(await session.call("reset", arguments))
+            result = _plain_result(await session.call("reset", arguments))
         except BaseException:
-            await self._sessions.close(session.id)  # nobody knows its id
+            await self._sessions.close(session.id)  # the client has not received its id
             raise
-        return {SESSION: session.id, **told}
+        return {SESSION: session.id, **result}
 
     def _own(self, mcp_session: str) -> _Owner:
         if len(self._owners) >= self._many:
@@ -205,10 +204,10 @@ class McpTools:
         return self._owners.setdefault(mcp_session, _Owner())
 
     def _find(self, mcp_session: str | None, session_id: str | None) -> HTTPSession:
-        """Return the session that a call is meant for.
+        """Return the session of a call.
 
         Raises:
-            ResetNeededError, SessionGoneError: There is none, or not any more.
+            ResetNeededError, SessionGoneError: There is none, or it is closed.
         """
         if mcp_session is None:
             if session_id is None:
@@ -219,17 +218,17 @@ class McpTools:
             raise ResetNeededError("No episode is running. Call reset first.")
         if not owner.session.is_there:
             raise SessionGoneError(
-                "The session is gone: it was closed, or nobody called it for too long. Call reset "
-                "to begin another."
+                "The session is gone: it was closed, or was not called for too long. Call reset to "
+                "begin another."
             )
         return owner.session
 
 
-def _spelled(result: Any) -> dict[str, Any]:
+def _plain_result(result: Any) -> dict[str, Any]:
     return spelled_out(result if isinstance(result, Wired) else decode_result(result))
 
 
-def _refuse_others(
+def _check_arguments(
     tool: EnvTool, arguments: Mapping[str, Any], error: type[OptionError | ActionError]
 ) -> None:
     known = tool.schema["properties"]
@@ -240,7 +239,7 @@ def _refuse_others(
 
 
 def _tools_of(about: Description) -> dict[str, EnvTool]:
-    """Return the tools of an environment by name, in the order of their use."""
+    """Return the tools of an environment by name, in the order of use."""
     does = about.description or about.name
     reset = _object(
         {name: one for name, one in _RESET_PARAMETERS.items() if name in about.reset_takes}
@@ -248,7 +247,7 @@ def _tools_of(about: Description) -> dict[str, EnvTool]:
     tools = [
         EnvTool("reset", f"{does} Begin an episode. {_RESULT}", reset),
         *_action_tools(about, does),
-        EnvTool("state", "Look at the state of the episode. It takes no step.", _object({})),
+        EnvTool("state", "Read the state of the episode, without taking a step.", _object({})),
     ]
     return {tool.name: tool for tool in tools}
 
@@ -265,17 +264,17 @@ def _action_tools(about: Description, does: str) -> Iterator[EnvTool]:
         return
     resolved = _resolved(schema, schema)
     if about.possible_agents is not None:
-        words = f"{does} Take one step, with an action for each agent whose turn it is. {_RESULT}"
+        text = f"{does} Take one step, with an action for each agent whose turn it is. {_RESULT}"
         properties = {name: _plain(one) for name, one in resolved["properties"].items()}
-        yield EnvTool("step", words, {**resolved, "properties": properties})
+        yield EnvTool("step", text, {**resolved, "properties": properties})
     elif resolved.get("type") == "object" and not is_bare(resolved):
         yield EnvTool("step", f"{does} Take one step. {_RESULT}", _plain(resolved))
     else:
-        # Beside the reference that it may hold, and not below.
+        # `$defs` must be beside the reference, not below it.
         definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         action = {name: one for name, one in schema.items() if name != "$defs"}
-        whole = {**_object({"action": action}, ["action"]), **definitions}
-        yield EnvTool("step", f"{does} Take one step. {_RESULT}", whole, holds_action=True)
+        wrapped = {**_object({"action": action}, ["action"]), **definitions}
+        yield EnvTool("step", f"{does} Take one step. {_RESULT}", wrapped, holds_action=True)
 
 
 def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
@@ -288,7 +287,7 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
 
 
 def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that is no mere reference, with the definitions that it may refer to."""
+    """Resolve a reference, and return the schema with the definitions that it may refer to."""
     definitions = root.get("$defs", {})
     reference = str(schema.get("$ref", ""))
     if reference:
@@ -305,13 +304,13 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_name(schema: dict[str, Any]) -> str:
-    """Return what a class of actions is called as a tool: `MoveAction` is `move`."""
+    """Return the tool name of a class of actions: `MoveAction` is `move`."""
     title = re.sub(r"Action$", "", str(schema.get("title", "")))
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).lower()
 
 
 def _are_distinct(members: list[dict[str, Any]], names: list[str]) -> bool:
-    """Whether the fields of an action tell which member it is: the environment sees no name."""
+    """Whether the fields of an action determine its class: the tool name is not passed on."""
     if not all(names) or len(set(names)) < len(names) or {"reset", "state", "close"} & set(names):
         return False
     if not all(one.get("type") == "object" and "properties" in one for one in members):
@@ -320,7 +319,7 @@ def _are_distinct(members: list[dict[str, Any]], names: list[str]) -> bool:
 
 
 def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether some values are an action of both."""
+    """Whether some value is an action of both."""
     needed = set(one.get("required", [])), set(other.get("required", []))
     if not (needed[0] <= other["properties"].keys() and needed[1] <= one["properties"].keys()):
         return False
@@ -332,14 +331,14 @@ def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _with_session(tool: EnvTool) -> EnvTool:
-    """Return a tool as it is called where the protocol has no sessions."""
+    """Return a tool for a protocol without sessions."""
     is_reset = tool.name == "reset"
-    words = (
-        "The session to begin an episode in; without it, another session is opened."
+    text = (
+        "The session to begin an episode in; default: a new session."
         if is_reset
         else f"The {SESSION} that reset returned."
     )
-    properties = {**tool.schema["properties"], SESSION: {"type": "string", "description": words}}
+    properties = {**tool.schema["properties"], SESSION: {"type": "string", "description": text}}
     required = [*tool.schema.get("required", []), *([] if is_reset else [SESSION])]
     schema = {**tool.schema, "properties": properties, "required": required}
     return EnvTool(tool.name, tool.description, schema, tool.holds_action)

@@ -1,4 +1,4 @@
-"""`/ws` as OpenEnv speaks it: JSON texts, one session a connection, one reply a request."""
+"""`/ws` in OpenEnv's dialect: JSON text, one session per connection, one reply per request."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from envweave.wire.results import Wired, decode_result
 logger = logging.getLogger("envweave.server")
 
 MAX_WAITING = 8
-"""How many requests of one connection may wait before no more are read."""
+"""How many requests of one connection may wait before reading pauses."""
 
-ASKED = ("seed", "episode_id", "task", "options")
+RESET_PARAMETERS = ("seed", "episode_id", "task", "options")
 KEYS = frozenset({"type", "data"})
 FATAL = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR"})
-"""What is told once, and ends the connection: there will be no session."""
+"""Error codes that end the connection, since there will be no session."""
 
 
 @final
 class OpenEnv:
-    """The door of a server for OpenEnv's own clients."""
+    """The endpoint for OpenEnv's own clients."""
 
     def __init__(self, service: Service, mcp: Mcp) -> None:
         self._service = service
         self._mcp = mcp
 
-    async def speak(self, websocket: WebSocket) -> None:
-        """Answer a client until it is gone; then its session is closed, for it cannot come back.
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve a client until it disconnects; its session is then closed, as it cannot resume.
 
-        With `?session_id=…` the session is one that was opened by `POST /mcp`. It is not closed.
+        With `?session_id=…` the session is one that was opened by `POST /mcp`, and stays open.
         """
         await websocket.accept()
-        wanted = websocket.query_params.get("session_id")
-        line = _OpenEnvConnection(websocket, self._service, self._mcp, wanted)
+        session_id = websocket.query_params.get("session_id")
+        connection = _OpenEnvConnection(websocket, self._service, self._mcp, session_id)
         try:
             await self._service.start()
         except EnvWeaveError as error:
-            await line.refuse(kind_of(error).openenv, str(error))
+            await connection.refuse(kind_of(error).openenv, str(error))
             return
-        if wanted is None:
-            await line.serve()
-        elif refusal := self._mcp.refuse_attaching(wanted):
-            await line.refuse("SESSION_ERROR", refusal)
+        if session_id is None:
+            await connection.serve()
+        elif refusal := self._mcp.refuse_attaching(session_id):
+            await connection.refuse("SESSION_ERROR", refusal)
         else:
-            self._mcp.attached.add(wanted)
+            self._mcp.attached.add(session_id)
             try:
-                await line.serve()
+                await connection.serve()
             finally:
-                self._mcp.attached.discard(wanted)
+                self._mcp.attached.discard(session_id)
 
 
 class _Refused(Exception):  # noqa: N818 - it never leaves this module
@@ -71,7 +71,7 @@ class _Refused(Exception):  # noqa: N818 - it never leaves this module
 
 
 class _Closed(Exception):  # noqa: N818 - it never leaves this module
-    """The client asked for the end."""
+    """The client asked to close."""
 
 
 @final
@@ -90,8 +90,8 @@ class _OpenEnvConnection:
         self._requests: asyncio.Queue[Any] = asyncio.Queue(MAX_WAITING)
 
     async def serve(self) -> None:
-        """Answer requests in their order, until either end is tired of it."""
-        # Read while a step runs, too: a client that goes away then must be noticed.
+        """Answer requests in order until either end closes the connection."""
+        # Reading continues while a step runs, to notice that the client disconnects.
         listening = asyncio.ensure_future(self._listen())
         answering = asyncio.ensure_future(self._answer_all())
         try:
@@ -101,16 +101,16 @@ class _OpenEnvConnection:
             listening.cancel()
             with contextlib.suppress(asyncio.QueueFull):
                 self._requests.put_nowait(None)
-            self._service.table.disconnect(self)  # who waits for a place waits no more
-            # A step that runs cannot be stopped, and holds its place till it is over.
+            self._service.table.disconnect(self)  # leaves the queue for a session
+            # A running step cannot be stopped, and holds its slot until it is over.
             await asyncio.wait((answering,))
             if self._is_owner and self._session is not None:
                 with contextlib.suppress(_Refused):  # it is closed already
                     await self._call("close", {})
-        await answering  # it raises only what is a fault of ours
+        await answering  # raises only if there is a bug here
 
     async def refuse(self, code: str, message: str) -> None:
-        """Say why there is no session, and close."""
+        """Send why there is no session, and close."""
         await self._send(_error(code, message))
         await self._hang_up()
 
@@ -134,39 +134,42 @@ class _OpenEnvConnection:
                 return
 
     async def _answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the one reply to a frame; `None` to a request to close."""
+        """Return the reply to a frame; `None` to a request to close."""
         try:
             kind, data = self._read(message)
             return None if kind == "close" else await self._do(kind, data)
         except _Refused as refused:
             return _error(refused.code, str(refused))
         except Exception:
-            logger.exception("a request of OpenEnv's dialect failed at the server")
-            return _error("EXECUTION_ERROR", "The server failed. Its log says how.")
+            logger.exception("a request of OpenEnv's dialect failed")
+            return _error("EXECUTION_ERROR", "The server failed; see its log.")
 
     def _read(self, message: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
         text = message.get("text")
         if text is None:
-            raise _Refused("INVALID_JSON", "A binary frame came; send JSON as text.")
+            raise _Refused("INVALID_JSON", "Received a binary frame; send JSON as text.")
         try:
             request = PLAIN_JSON.decode(text)
         except WireError as error:
             raise _Refused("INVALID_JSON", str(error)) from None
         if not isinstance(request, dict):
-            raise _Refused("VALIDATION_ERROR", 'A request is an object such as {"type": "reset"}.')
+            raise _Refused(
+                "VALIDATION_ERROR", 'A request must be an object such as {"type": "reset"}.'
+            )
         kind, data = request.get("type", ""), request.get("data")
         if kind not in ("reset", "step", "state", "close", "mcp"):
             raise _Refused(
                 "UNKNOWN_TYPE",
-                f"There is no request of type {str(kind)[:80]!r}. Known: reset, step, state, "
-                "close, mcp.",
+                f"Unknown request type {str(kind)[:80]!r}. Known: reset, step, state, close, mcp.",
             )
         unknown = request.keys() - KEYS
         if unknown:
-            raise _Refused("VALIDATION_ERROR", f"A request has no {sorted(unknown)[0][:80]!r}.")
+            raise _Refused(
+                "VALIDATION_ERROR", f"Unknown field {sorted(unknown)[0][:80]!r} in a request."
+            )
         if not isinstance(data, dict) and (data is not None or kind in ("step", "mcp")):
             raise _Refused(
-                "VALIDATION_ERROR", f"A request of type {kind!r} needs its data: an object."
+                "VALIDATION_ERROR", f"A request of type {kind!r} needs `data`, an object."
             )
         return kind, data
 
@@ -177,31 +180,31 @@ class _OpenEnvConnection:
             return {"type": "state", "data": fields_of(await self._call("state", {})) or {}}
         assert data is not None or kind == "reset"
         if kind == "reset":
-            told = await self._call("reset", self._read_reset(data or {}))
+            result = await self._call("reset", self._read_reset(data or {}))
         else:
             action = self._service.runtime.description.action
-            told = self._mcp.answer_step(data or {}, action)
-            if told is not None:
-                return {"type": "observation", "data": told}
-            told = await self._call("step", {"action": _read_action(data or {}, action)})
-        sent = told if isinstance(told, Wired) else decode_result(told)
+            tools = self._mcp.answer_step(data or {}, action)
+            if tools is not None:
+                return {"type": "observation", "data": tools}
+            result = await self._call("step", {"action": _read_action(data or {}, action)})
+        sent = result if isinstance(result, Wired) else decode_result(result)
         known = self._service.runtime.description.openenv_fields
         return {"type": "observation", "data": as_openenv(sent, known)}
 
     def _read_reset(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return what `reset` is given. What is not asked for by name is an option, if any is."""
-        params = {name: data[name] for name in ASKED if data.get(name) is not None}
-        others = {name: one for name, one in data.items() if name not in ASKED}
+        """Return the parameters of `reset`. Unknown names are options, if it takes options."""
+        params = {name: data[name] for name in RESET_PARAMETERS if data.get(name) is not None}
+        others = {name: one for name, one in data.items() if name not in RESET_PARAMETERS}
         if others and "options" in self._service.runtime.description.reset_takes:
             options = params.get("options", {})
             params["options"] = {**others, **options} if isinstance(options, dict) else options
         return params
 
     async def _call(self, method: str, params: dict[str, Any]) -> Any:
-        """Make a call on the session, which is opened when it is needed.
+        """Make a call on the session, which is opened on the first call.
 
         Raises:
-            _Refused: It was not carried out.
+            _Refused: The call was refused or failed.
         """
         if self._session is None:
             name = secrets.token_urlsafe(16)
@@ -211,9 +214,9 @@ class _OpenEnvConnection:
                 raise _of_fault(reply.fault)
             self._session = name
         try:
-            number = self._service.table.number_next(self._session)
+            number = self._service.table.next_call_number(self._session)
         except SessionGoneError as error:
-            # A reset may begin anew, with another session; a step there is refused.
+            # A reset may open another session; a step is refused.
             self._session = None if self._is_owner else self._session
             raise _Refused("SESSION_ERROR", str(error)) from None
         call = Call(id=number, method=method, session=self._session, params=params)
@@ -223,19 +226,23 @@ class _OpenEnvConnection:
         return reply.result
 
     async def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it is gone
+        with contextlib.suppress(
+            WebSocketDisconnect, RuntimeError, OSError
+        ):  # already disconnected
             await self._websocket.send_text(PLAIN_JSON.encode(message).decode())
 
     async def _hang_up(self) -> None:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # it is gone
+        with contextlib.suppress(
+            WebSocketDisconnect, RuntimeError, OSError
+        ):  # already disconnected
             await self._websocket.close(1000)
 
 
 def _read_action(data: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """Return the action in the data of a step, as the environment takes it."""
+    """Return the action in the data of a step, as the environment expects it."""
     if data.keys() == {VALUE} and is_bare(schema):
         return data[VALUE]
-    # Every action of OpenEnv's has metadata; one of ours has them if its class says so.
+    # Every action of OpenEnv has metadata; ours only if its class declares it.
     closed = schema.get("additionalProperties") is False
     if closed and "metadata" in data and "metadata" not in schema.get("properties", {}):
         return {name: one for name, one in data.items() if name != "metadata"}

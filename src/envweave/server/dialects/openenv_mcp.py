@@ -1,7 +1,7 @@
-"""Bare JSON-RPC at `POST /mcp` and inside OpenEnv's WebSocket, as OpenEnv's tool client speaks it.
+"""Bare JSON-RPC at `POST /mcp` and inside OpenEnv's WebSocket, for OpenEnv's tool client.
 
-To that client an environment has no tools, since it takes steps in other ways: an empty list, and
-a clear error for a call. MCP clients are answered by `mcp_endpoint.py`.
+That client sees no tools, since it takes steps in other ways: the list is empty, and a call is a
+clear error. MCP clients are answered by `mcp.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.messages import Call
 
 VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
-"""The versions of MCP that are spoken here, the newest first."""
+"""The supported versions of MCP, newest first."""
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 SERVER_ERROR = -32000
@@ -37,7 +37,7 @@ class Mcp:
     """Answers JSON-RPC requests, by HTTP and inside OpenEnv's WebSocket.
 
     Attributes:
-        attached: The sessions that were opened here and are driven by a WebSocket now.
+        attached: Sessions that were opened here and are driven by a WebSocket now.
     """
 
     def __init__(self, service: Service) -> None:
@@ -45,7 +45,7 @@ class Mcp:
         self._service = service
 
     async def post(self, request: Request) -> Response:
-        """Answer an HTTP request: 200 and JSON-RPC to any body, 202 to a mere notification."""
+        """Answer an HTTP request: 200 and JSON-RPC to any body, 202 to a notification."""
         try:
             plain = PLAIN_JSON.decode(await read_body(request))
         except WireError as error:
@@ -57,7 +57,7 @@ class Mcp:
         return Response(PLAIN_JSON.encode(reply), media_type="application/json")
 
     def refuse(self, body: bytes, message: str) -> Response:
-        """Return the refusal of whatever a body asks for; nothing to a mere notification."""
+        """Return an error response to any body; 202 to a notification."""
         try:
             plain = PLAIN_JSON.decode(body)
         except WireError:
@@ -69,19 +69,21 @@ class Mcp:
         return Response(PLAIN_JSON.encode(reply), media_type="application/json")
 
     async def answer(self, plain: Any) -> dict[str, Any] | None:
-        """Return the response to a request that was decoded; `None` to a notification."""
+        """Return the response to a decoded request; `None` to a notification."""
         number = plain.get("id") if isinstance(plain, dict) else None
         number = number if isinstance(number, str | int | float) else None
         try:
             if not isinstance(plain, dict) or plain.get("jsonrpc") != "2.0":
-                raise _RpcError(INVALID_REQUEST, 'A request is an object with "jsonrpc": "2.0".')
+                raise _RpcError(
+                    INVALID_REQUEST, 'A request must be an object with "jsonrpc": "2.0".'
+                )
             method, params = plain.get("method"), plain.get("params", {})
             if not isinstance(method, str):
                 raise _RpcError(INVALID_REQUEST, "The request names no method.")
             if "id" not in plain and method.startswith("notifications/"):
                 return None
             if not isinstance(params, dict):
-                raise _RpcError(INVALID_PARAMS, "The params of a method here are an object.")
+                raise _RpcError(INVALID_PARAMS, "The params of a method must be an object.")
             result = await self._run(method, params)
         except _RpcError as error:
             return _failed(number, error.code, str(error))
@@ -109,23 +111,23 @@ class Mcp:
             await self._service.start()
         except EnvWeaveError as error:
             raise _RpcError(SERVER_ERROR, str(error)) from None
-        asked = params.get("protocolVersion")
+        version = params.get("protocolVersion")
         about = self._service.runtime.description
         return {
-            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+            "protocolVersion": version if version in VERSIONS else VERSIONS[0],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": about.name, "version": about.version},
         }
 
     def _find(self, session_id: Any) -> str:
-        """Return the id of a session that there is.
+        """Return the id of an existing session.
 
         Raises:
-            _RpcError: There is none.
+            _RpcError: There is no such session.
         """
         try:
             if isinstance(session_id, str):
-                self._service.table.number_next(session_id)
+                self._service.table.next_call_number(session_id)
                 return session_id
         except SessionGoneError:
             pass
@@ -141,7 +143,7 @@ class Mcp:
 
     async def _close(self, params: dict[str, Any]) -> dict[str, Any]:
         name = self._find(params.get("session_id"))
-        number = self._service.table.number_next(name)
+        number = self._service.table.next_call_number(name)
         reply = await self._service.call(Call(id=number, method="close", session=name))
         if reply.fault is not None:
             raise _RpcError(SERVER_ERROR, reply.fault.message)
@@ -154,14 +156,14 @@ class Mcp:
         except _RpcError as error:
             return str(error)
         if session_id in self.attached:
-            return f"The session {session_id[:80]!r} is driven by another WebSocket already."
+            return f"The session {session_id[:80]!r} is already driven by another WebSocket."
         return None
 
     def answer_step(self, data: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the observation for a step that asks for tools, as older clients do.
+        """Return the observation for a step that lists or calls tools, as older clients send it.
 
-        It is no step of the episode. `None` for any other step, and where actions have a `type`
-        of their own.
+        It is not a step of the episode. `None` for any other step, and if actions of the
+        environment have a field `type`.
         """
         kind = data.get("type")
         if kind not in ("list_tools", "call_tool") or "type" in schema.get("properties", {}):

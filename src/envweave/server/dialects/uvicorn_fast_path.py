@@ -1,7 +1,7 @@
-"""WebSockets as uvicorn speaks them, with a short way for whoever takes frames as they come.
+"""uvicorn's WebSocket protocol with a fast path that passes frames on directly.
 
-Its ordinary way puts each message into a queue, stops reading until it was fetched, and wakes up
-a task: more work than most steps are.
+uvicorn puts each message into a queue, stops reading until it is fetched, and wakes a task, which
+costs more than most steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import WebSocketException
 
-from envweave.server.dialects.websocket import SHORT_WAY
+from envweave.server.dialects.websocket import FAST_PATH
 
 if TYPE_CHECKING:
     from websockets.http11 import Request
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 @final
 class FastPathProtocol(WebSocketsSansIOProtocol):
-    """One WebSocket, which is its own `ShortWay`."""
+    """One WebSocket, which implements `FastPath`."""
 
-    _hear: Callable[[str | bytes], None] | None = None
+    _on_message: Callable[[str | bytes], None] | None = None
 
     def handle_connect(self, event: Request) -> None:
-        """Offer the short way to the application."""
+        """Offer the fast path to the application."""
         super().handle_connect(event)
-        if not self.close_sent:  # else it was no WebSocket
+        if not self.close_sent:  # else the handshake failed
             extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[SHORT_WAY] = self
+            extensions[FAST_PATH] = self
 
     def send_receive_event_to_app(self) -> None:
-        """Hand a whole message over."""
+        """Pass a complete message on."""
         if self.curr_msg_data_type == "text" and not self.close_sent and not self._is_utf8():
             return
-        hear = self._hear
-        if hear is None or self.close_sent or self.curr_msg_data_type == "text":
+        on_message = self._on_message
+        if on_message is None or self.close_sent or self.curr_msg_data_type == "text":
             super().send_receive_event_to_app()
             return
         data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
-        hear(data)
+        on_message(data)
 
     def _is_utf8(self) -> bool:
-        """Whether a text is one; if not, the connection is closed, without an error in our log."""
+        """Whether text is valid UTF-8; if not, close the connection without logging an error."""
         try:
             b"".join(self.frames).decode()
         except UnicodeDecodeError:
@@ -55,17 +55,17 @@ class FastPathProtocol(WebSocketsSansIOProtocol):
         return True
 
     async def send(self, message: Any) -> None:
-        """Send what the application says; a refusal is as good an answer as an agreement."""
+        """Send a message of the application; a refused handshake is complete too."""
         await super().send(message)
         if self.close_sent and self.initial_response is not None:
             self.handshake_complete = True
 
-    def attach(self, hear: Callable[[str | bytes], None]) -> None:
-        """Hand over every binary message from now on, instead of queueing it."""
-        self._hear = hear
+    def attach(self, on_message: Callable[[str | bytes], None]) -> None:
+        """Pass every further binary message to a callback, instead of queueing it."""
+        self._on_message = on_message
 
     def write(self, data: bytes, *, is_text: bool) -> bool:
-        """Send a message now; return whether that could be done."""
+        """Send a message now; return whether that was possible."""
         if not self.writable.is_set() or self.disconnected or self.close_sent:
             return False
         try:
@@ -76,7 +76,7 @@ class FastPathProtocol(WebSocketsSansIOProtocol):
         return True
 
     def pause(self) -> None:
-        """Read no more, until `resume`."""
+        """Stop reading until `resume`."""
         self.transport.pause_reading()
 
     def resume(self) -> None:

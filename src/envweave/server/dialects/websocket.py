@@ -1,4 +1,4 @@
-"""`/ws` in envweave's own dialect: many sessions over one connection, frames of many calls."""
+"""`/ws` in envweave's own dialect: many sessions per connection, many calls per frame."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ if TYPE_CHECKING:
     from envweave.server.metrics import Metrics
 
 MAX_WAITING = 2 * MAX_CALLS
-"""How many calls of one connection may be unanswered before no more are read."""
+"""How many calls of one connection may be unanswered before reading pauses."""
 
 MAX_MESSAGES = 4
-"""How many of the largest messages they may fill."""
+"""The same in bytes, in multiples of the largest message."""
 
 
 class FastPath(Protocol):
-    """Frames straight from and to the socket, where the server that runs us offers that.
+    """Direct access to the frames of the socket, if the ASGI server provides it.
 
     Attributes:
-        loop: Where they come and go.
+        loop: The event loop of the socket.
     """
 
     loop: asyncio.AbstractEventLoop
 
-    def attach(self, hear: Callable[[str | bytes], None]) -> None:
-        """Hand over every message from now on, on the loop, instead of queueing it."""
+    def attach(self, on_message: Callable[[str | bytes], None]) -> None:
+        """Pass every further message to a callback on the loop, instead of queueing it."""
 
     def write(self, data: bytes, *, is_text: bool) -> bool:
-        """Send a message now; return whether that could be done."""
+        """Send a message now; return whether that was possible."""
         ...
 
     def pause(self) -> None:
-        """Read no more, until `resume`."""
+        """Stop reading until `resume`."""
 
     def resume(self) -> None:
         """Read again."""
 
 
-SHORT_WAY = "envweave.short_way"
-"""The extension of a scope that is a `FastPath`."""
+FAST_PATH = "envweave.fast_path"
+"""The key of a `FastPath` in the extensions of a scope."""
 
 
 def encoding_of(scope: Scope) -> Encoding | None:
-    """Return the encoding that a client offers, the first that is known; `None` if it has none."""
+    """Return the first known encoding that a client offers; `None` if there is none."""
     offered = scope.get("subprotocols") or []
     return next((SUBPROTOCOLS[one] for one in offered if one in SUBPROTOCOLS), None)
 
 
-async def speak(
+async def serve_websocket(
     scope: Scope,
     receive: Receive,
     send: Send,
@@ -78,31 +78,31 @@ async def speak(
     encoding: Encoding,
     metrics: Metrics,
 ) -> None:
-    """Answer a client until it is gone. Its sessions then wait for it to come back.
+    """Serve a client until it disconnects. Its sessions then wait for it to reconnect.
 
-    Frames are counted here, since every layer between them and the server costs time.
+    Frames are counted here, since every layer of middleware costs time.
     """
     message = await receive()
     if message["type"] != "websocket.connect":
         return
     await send({"type": "websocket.accept", "subprotocol": encoding.subprotocol, "headers": []})
-    short: FastPath | None = scope.get("extensions", {}).get(SHORT_WAY)
-    if short is not None and short.loop is not asyncio.get_running_loop():
-        short = None  # the sessions are on a loop of their own
-    line = _WebSocketConnection(send, service, encoding, metrics, short)
+    fast_path: FastPath | None = scope.get("extensions", {}).get(FAST_PATH)
+    if fast_path is not None and fast_path.loop is not asyncio.get_running_loop():
+        fast_path = None  # the sessions run on another loop
+    connection = _WebSocketConnection(send, service, encoding, metrics, fast_path)
     try:
-        if short is not None:
-            short.attach(line.hear)
-        await line.listen(receive)
-        for _ in range(2):  # a frame takes a turn of the loop to its calls, and they to sessions
+        if fast_path is not None:
+            fast_path.attach(connection.on_message)
+        await connection.listen(receive)
+        for _ in range(2):  # calls that are just starting need two turns of the loop
             await asyncio.sleep(0)
     finally:
-        service.table.disconnect(line)
+        service.table.disconnect(connection)
 
 
 @final
 class _WebSocketConnection:
-    """One connection. Calls go on when it is lost; their replies are kept by their sessions."""
+    """One connection. If it is lost, calls continue, and sessions store their replies."""
 
     def __init__(
         self,
@@ -110,177 +110,179 @@ class _WebSocketConnection:
         service: Service,
         encoding: Encoding,
         metrics: Metrics,
-        short: FastPath | None,
+        fast_path: FastPath | None,
     ) -> None:
-        self._put = send
+        self._asgi_send = send
         self._service = service
         self._encoding = encoding
         self._metrics = metrics
-        self._short = short
+        self._fast_path = fast_path
         self._loop = asyncio.get_running_loop()
         self._work: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._is_gone = False
         self._is_paused = False
-        self._waiting = self._waiting_bytes = 0  # calls that are not answered, and their frames
+        self._waiting = self._waiting_bytes = 0  # unanswered calls, and the size of their frames
         self._max_bytes = MAX_MESSAGES * service.options.max_message_bytes
-        self._ready: list[Reply] = []  # what the next frame of replies will hold
-        # One frame is written out at a time: a caller that reads none shall not fill the memory.
-        self._turn = asyncio.Lock()
+        self._ready: list[Reply] = []  # replies for the next frame
+        # One frame is written at a time, so that a client that does not read cannot fill memory.
+        self._write_lock = asyncio.Lock()
 
     async def listen(self, receive: Receive) -> None:
-        """Take what comes until the other end is gone."""
+        """Receive messages until the client disconnects."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 self._is_gone = True
                 return
             data = message.get("bytes")
-            self.hear(message.get("text") or "" if data is None else data)
+            self.on_message(message.get("text") or "" if data is None else data)
             while self._is_full:
-                self._room.clear()
-                await self._room.wait()
+                self._has_room.clear()
+                await self._has_room.wait()
 
-    def hear(self, data: str | bytes) -> None:
-        """Take a message, and begin what it asks for."""
+    def on_message(self, data: str | bytes) -> None:
+        """Decode a message and start its calls."""
         size = len(data)
         self._metrics.received_bytes += size
         try:
             frame = read_calls(self._encoding.decode(data))
         except WireError as error:
-            self._say(Reply(id=0, fault=fault_of(error)), 0, 0)
+            self._send_message(Reply(id=0, fault=fault_of(error)), 0, 0)
             return
         if isinstance(frame, Call):
-            self._take((frame,), size)
+            self._start_calls((frame,), size)
         elif isinstance(frame, Calls) and not frame.together:
-            self._take(frame.calls, size)
+            self._start_calls(frame.calls, size)
         else:
-            self._take_many(frame, size)
-        if self._short is not None and self._is_full and not self._is_paused:
+            self._start_batch(frame, size)
+        if self._fast_path is not None and self._is_full and not self._is_paused:
             self._is_paused = True
-            self._short.pause()
+            self._fast_path.pause()
 
     @property
     def _is_full(self) -> bool:
         unanswered = self._waiting + len(self._ready)
         return unanswered >= MAX_WAITING or self._waiting_bytes > self._max_bytes
 
-    def _settle(self, calls: int, size: int) -> None:
-        """Take note that calls are answered."""
+    def _mark_answered(self, calls: int, size: int) -> None:
+        """Record that calls are answered, and resume reading."""
         self._waiting -= calls
         self._waiting_bytes -= size
         if not self._is_full:
-            self._room.set()
-            if self._is_paused and self._short is not None:
+            self._has_room.set()
+            if self._is_paused and self._fast_path is not None:
                 self._is_paused = False
-                self._short.resume()
+                self._fast_path.resume()
 
-    # Calls that are answered one by one
+    # Calls with separate replies
 
-    def _take(self, calls: Sequence[Call], size: int) -> None:
+    def _start_calls(self, calls: Sequence[Call], size: int) -> None:
         each = size // max(len(calls), 1)
         self._waiting += len(calls)
         self._waiting_bytes += each * len(calls)
-        tell = partial(self._answer, each)
-        for call in self._service.start_calls(calls, self, tell):
-            self._begin(self._call(call, tell))
+        deliver = partial(self._answer, each)
+        for call in self._service.start_calls(calls, self, deliver):
+            self._spawn(self._call(call, deliver))
 
-    async def _call(self, call: Call, tell: Callable[[Reply], None]) -> None:
-        tell(await self._service.call(call, self))
+    async def _call(self, call: Call, deliver: Callable[[Reply], None]) -> None:
+        deliver(await self._service.call(call, self))
 
     def _answer(self, size: int, reply: Reply) -> None:
-        """Send a reply, with the others of this turn of the loop if there are any."""
+        """Send a reply, together with others of this turn of the loop."""
         self._waiting -= 1
         self._waiting_bytes -= size
         self._ready.append(reply)
         if len(self._ready) > 1:
-            return  # whoever came first takes it along
+            return  # the flush for the first one sends it too
         if self._waiting:
             self._loop.call_soon(self._flush)
         else:
             self._flush()
 
     def _flush(self) -> None:
-        if self._short is None or self._turn.locked():
-            self._begin(self._write_ready())
+        if self._fast_path is None or self._write_lock.locked():
+            self._spawn(self._write_ready())
             return
         replies, self._ready = self._ready, []
-        self._send_out(gather_replies(self._encoding, map(self._written, replies)), 0, 0)
+        self._write_frames(gather_replies(self._encoding, map(self._encode_reply, replies)), 0, 0)
 
     async def _write_ready(self) -> None:
-        async with self._turn:
+        async with self._write_lock:
             replies, self._ready = self._ready, []
-            for data in gather_replies(self._encoding, map(self._written, replies)):
+            for data in gather_replies(self._encoding, map(self._encode_reply, replies)):
                 await self._write(data)
-        self._settle(0, 0)
+        self._mark_answered(0, 0)
 
-    # Calls that are answered together
+    # Batches with one reply
 
-    def _take_many(self, frame: Calls | Steps, size: int) -> None:
+    def _start_batch(self, frame: Calls | Steps, size: int) -> None:
         calls = len(frame.sessions if isinstance(frame, Steps) else frame.calls)
         self._waiting += calls
         self._waiting_bytes += size
         if isinstance(frame, Calls):
-            self._begin(self._call_many(frame.calls, size))
-        elif not self._service.step_many(frame, self, lambda sent: self._say(sent, calls, size)):
-            self._begin(self._call_many([frame.call(i) for i in range(calls)], size))
+            self._spawn(self._call_many(frame.calls, size))
+        elif not self._service.step_many(
+            frame, self, lambda sent: self._send_message(sent, calls, size)
+        ):
+            self._spawn(self._call_many([frame.call(i) for i in range(calls)], size))
 
     async def _call_many(self, calls: Sequence[Call], size: int) -> None:
         replies = await self._service.call_many(calls, self)
-        self._say(Replies(replies=replies), len(calls), size)
+        self._send_message(Replies(replies=replies), len(calls), size)
 
-    def _say(self, message: Reply | Replies | Stepped, calls: int, size: int) -> None:
-        """Send a message, by which so many calls are answered."""
+    def _send_message(self, message: Reply | Replies | Stepped, calls: int, size: int) -> None:
+        """Send a message that answers `calls` calls."""
         frames: Iterable[bytes] = ()
         if not self._is_gone:
             try:
                 frames = (self._encoding.encode(message),)
-            except WireError:  # of one of them, perhaps; the others are told what came of theirs
-                frames = gather_replies(self._encoding, map(self._written, unbundled(message)))
-        self._send_out(frames, calls, size)
+            except WireError:  # one result may not be encodable; the others still are
+                frames = gather_replies(self._encoding, map(self._encode_reply, unbundled(message)))
+        self._write_frames(frames, calls, size)
 
     async def _write_all(self, frames: Iterable[bytes], calls: int, size: int) -> None:
-        async with self._turn:
+        async with self._write_lock:
             for data in frames:
                 await self._write(data)
-        self._settle(calls, size)
+        self._mark_answered(calls, size)
 
     # Writing
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    def _written(self, reply: Reply) -> bytes:
-        """Return a reply as bytes; what cannot be written is told to whoever waits for it."""
+    def _encode_reply(self, reply: Reply) -> bytes:
+        """Return an encoded reply; a result that cannot be encoded becomes a fault."""
         if self._is_gone:
             return b""
         try:
             return self._encoding.encode(reply)
         except WireError as error:
-            told = Reply(id=reply.id, session=reply.session, fault=fault_of(error))
-            return self._encoding.encode(told)
+            failed = Reply(id=reply.id, session=reply.session, fault=fault_of(error))
+            return self._encoding.encode(failed)
 
-    def _send_out(self, frames: Iterable[bytes], calls: int, size: int) -> None:
-        """Write frames, by which so many calls are answered: now, and what is left when it can be.
+    def _write_frames(self, frames: Iterable[bytes], calls: int, size: int) -> None:
+        """Write frames that answer `calls` calls: now if possible, the rest in a task.
 
-        Each is encoded when the one before it is written: a thousand calls for one large result
-        are a small message, and their replies would fill the memory.
+        Each frame is encoded after the one before it is written: a small message can ask for a
+        large result a thousand times, and all replies at once would fill the memory.
         """
         left = iter(frames)
-        if self._short is not None and not self._turn.locked():
+        if self._fast_path is not None and not self._write_lock.locked():
             for data in left:
                 if self._is_gone:
                     break
-                if not self._short.write(data, is_text=self._encoding.is_text):
+                if not self._fast_path.write(data, is_text=self._encoding.is_text):
                     left = chain((data,), left)
                     break
                 self._metrics.sent_bytes += len(data)
             else:
-                self._settle(calls, size)
+                self._mark_answered(calls, size)
                 return
-        self._begin(self._write_all(left, calls, size))
+        self._spawn(self._write_all(left, calls, size))
 
     async def _write(self, data: bytes) -> None:
         if self._is_gone:
@@ -292,6 +294,6 @@ class _WebSocketConnection:
         else:
             message["bytes"] = data
         try:
-            await self._put(message)
+            await self._asgi_send(message)
         except (RuntimeError, OSError):
-            self._is_gone = True  # the reader finds out, and the session keeps the reply
+            self._is_gone = True  # the reader will notice, and the session stores the reply

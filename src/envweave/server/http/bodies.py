@@ -1,4 +1,4 @@
-"""Reading and writing the bodies of plain HTTP: JSON, or MessagePack for who asks for it."""
+"""Reading and writing HTTP bodies: JSON, or MessagePack on request; and error responses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 MSGPACK_TYPES = ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
-"""What MessagePack is called in headers."""
+"""Media types of MessagePack."""
 
 BODY_S = 60.0
-"""How long a caller may take to send its body."""
+"""Time limit for receiving a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBody:
-    """What a call says.
+    """The body of a call.
 
     Attributes:
-        fields: By name.
-        body: As it came.
+        fields: Its fields by name.
+        body: The raw bytes.
     """
 
     fields: dict[str, Any]
@@ -44,31 +44,31 @@ class ParsedBody:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body, as it came.
+    """Return the raw body.
 
     Raises:
-        HTTPException: It did not come in time.
+        HTTPException: It did not arrive in time.
     """
     try:
         async with asyncio.timeout(BODY_S):
             return await request.body()
     except TimeoutError:
-        raise HTTPException(408, f"The body did not come within {BODY_S:g} s.") from None
+        raise HTTPException(408, f"The body did not arrive within {BODY_S:g} s.") from None
     except ClientDisconnect:
-        raise HTTPException(400, "The caller went away before its body had come.") from None
+        raise HTTPException(400, "The client disconnected before its body had arrived.") from None
 
 
-async def read_asked(request: Request, known: Collection[str]) -> ParsedBody:
-    """Read the fields of a call; no body at all has none.
+async def read_fields(request: Request, known: Collection[str]) -> ParsedBody:
+    """Return the fields of a call; an empty body has none.
 
     Args:
-        request: The call.
-        known: What it may hold.
+        request: The request.
+        known: Names of the valid fields.
 
     Raises:
-        WireError: The body cannot be read.
-        OptionError: It holds a field that nobody knows.
-        HTTPException: It did not come in time.
+        WireError: The body cannot be decoded.
+        OptionError: It has an unknown field.
+        HTTPException: It did not arrive in time.
     """
     body = await read_body(request)
     if not body:
@@ -76,7 +76,7 @@ async def read_asked(request: Request, known: Collection[str]) -> ParsedBody:
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields = (MSGPACK if sent in MSGPACK_TYPES else PLAIN_JSON).decode(body)
     if not isinstance(fields, dict):
-        raise WireError(f"The body is no object with any of {', '.join(known)}.")
+        raise WireError(f"The body must be an object with any of {', '.join(known)}.")
     for name in fields:
         if name not in known:
             raise OptionError(
@@ -86,8 +86,8 @@ async def read_asked(request: Request, known: Collection[str]) -> ParsedBody:
     return ParsedBody(fields, body)
 
 
-def written(request: Request, message: Any, status: int = 200) -> Response:
-    """Return a message as the caller wants it."""
+def encoded_response(request: Request, message: Any, status: int = 200) -> Response:
+    """Return a response in the encoding that the client accepts."""
     accepted = request.headers.get("accept", "")
     if "msgpack" in accepted and any(one in accepted for one in MSGPACK_TYPES):
         return Response(MSGPACK.encode(message), status, media_type="application/msgpack")
@@ -102,7 +102,7 @@ def refusal(
 ) -> Response:
     """Return a fault as an HTTP response: `{"error": {"code", "message"}}`.
 
-    Without a `status` it has the one that its code has in the table of faults.
+    The default status is that of its code in the table of faults.
     """
     return Response(
         msgspec.json.encode({"error": fault}),
@@ -113,32 +113,32 @@ def refusal(
 
 
 def unreadable(message: str) -> WireFault:
-    """Return the fault of a message that cannot be read, or breaks a limit."""
+    """Return the fault of a message that cannot be decoded or exceeds a limit."""
     return WireFault(code="unreadable", message=message)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what the framework itself refuses: no such path, no such method, too large."""
+    """Answer errors of the framework: unknown path, unknown method, too large."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        message = f"There is nothing at {request.url.path!r}. See /docs for what there is."
+        message = f"There is nothing at {request.url.path!r}. See /docs for the paths."
         return refusal(WireFault(code="not_found", message=message), 404)
     if error.status_code == 405:
-        taken = (error.headers or {}).get("Allow", "another method")
-        message = f"{request.url.path!r} takes {taken}, not {request.method}."
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"{request.url.path!r} supports {allowed}, not {request.method}."
     else:
         message = error.detail or HTTPStatus(error.status_code).phrase
     return refusal(unreadable(message), error.status_code, error.headers or {})
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler
-    """Answer what the framework's own validation refuses, field by field."""
-    wrong: Any = getattr(error, "errors", list)()
-    told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:8])
-    return refusal(unreadable(told or "The message cannot be read."), 422)
+    """Answer errors of the framework's own validation, field by field."""
+    problems: Any = getattr(error, "errors", list)()
+    text = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems[:8])
+    return refusal(unreadable(text or "The message is invalid."), 422)
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """Answer what nobody foresaw. The log has the traceback, the caller does not."""
+    """Answer an unexpected error. The log has the traceback; the client does not get it."""
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return refusal(fault_of(error))

@@ -1,4 +1,4 @@
-"""What a server says of itself: `/health`, `/ready`, `/schema`, `/metadata`, `/metrics`."""
+"""Information about a server: `/health`, `/ready`, `/schema`, `/metadata`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from envweave.wire.description import Description
 
 DIALECTS = [*SUBPROTOCOLS, "openenv"]
-"""What is spoken on `/ws`."""
+"""The dialects of `/ws`."""
 
 
 def probe_routes(service: Service, metrics: Metrics) -> list[Route]:
-    """Return the routes that ask a server about itself."""
+    """Return the routes for information about the server."""
     probes = _Probes(service, metrics)
     return [
         Route("/health", probes.health, methods=["GET"]),
@@ -36,7 +36,7 @@ def probe_routes(service: Service, metrics: Metrics) -> list[Route]:
 
 
 def metadata_of(about: Description, service: Service) -> dict[str, Any]:
-    """Return what `/metadata` says. `envweave` tells that the server is one of ours."""
+    """Return the content of `/metadata`. The key `envweave` identifies our servers."""
     options = service.options
     return {
         "name": about.name,
@@ -70,7 +70,7 @@ class _Probes:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         await self._service.start()
-        reason = self._service.unready
+        reason = self._service.unready_reason
         if reason is None:
             return _json({"status": "ready"})
         return _json({"status": "unready", "reason": reason}, 503)

@@ -1,7 +1,7 @@
 """`/openapi.json`: every path with its parameters and responses.
 
-The endpoints are plain Starlette functions, so the document is written by hand around the JSON
-Schemas of the served environment.
+The endpoints are plain Starlette functions, so the document is written by hand around the
+JSON Schemas of the served environment.
 """
 
 from __future__ import annotations

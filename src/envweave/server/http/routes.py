@@ -1,7 +1,7 @@
 """Plain HTTP: `/reset`, `/step`, `/state` and `/sessions`.
 
-Without a session id they reach one default session, which has a state like every other. The
-header `X-Session-Id` names another, opened by `POST /sessions`.
+Calls without a session id use one default session. The header `X-Session-Id` names another, opened
+by `POST /sessions`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from envweave.errors import ActionError, EnvWeaveError, OptionError
-from envweave.server.http.bodies import ParsedBody, read_asked, refusal, written
+from envweave.server.http.bodies import ParsedBody, encoded_response, read_fields, refusal
 from envweave.server.http.openapi import KEY_PATTERN
 from envweave.server.http.sessions import (
     OPEN_ID_LENGTH,
@@ -42,7 +42,7 @@ Endpoint = Callable[["Request"], Awaitable[Response]]
 
 
 def http_routes(service: Service) -> list[Route]:
-    """Return the routes of plain HTTP, those that are called most first."""
+    """Return the routes of plain HTTP, the most frequently called first."""
     calls = _Calls(HTTPSessions(service))
     return [
         Route("/step", answer_errors(calls.step), methods=["POST"]),
@@ -54,14 +54,16 @@ def http_routes(service: Service) -> list[Route]:
 
 
 def answer_errors(endpoint: Endpoint) -> Endpoint:
-    """Answer errors on purpose by their faults."""
+    """Turn errors of an endpoint into fault responses."""
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
         except (RequestIdTakenError, SessionClosedError) as error:
-            return refusal(fault_of(error), 409)  # whatever their codes mean elsewhere
+            return refusal(
+                fault_of(error), 409
+            )  # other dialects use another status for their codes
         except EnvWeaveError as error:
             return refusal(fault_of(error))
 
@@ -74,18 +76,18 @@ class _Calls:
         self._sessions = sessions
 
     async def reset(self, request: Request) -> Response:
-        asked = await read_asked(request, RESET_FIELDS)
-        request_id = _request_id(request, asked.fields)
-        params = _without_nulls(asked.fields)
+        body = await read_fields(request, RESET_FIELDS)
+        request_id = _request_id(request, body.fields)
+        params = _without_nulls(body.fields)
         if "seed" in params:
-            params["seed"] = _whole(params["seed"])
+            params["seed"] = _as_integer(params["seed"])
         session = await self._sessions.find_or_begin(request.headers.get("x-session-id"))
-        result = await session.call("reset", params, request_id, _said(request_id, asked))
-        return written(request, _spelled(result))
+        result = await session.call("reset", params, request_id, _body_hash(request_id, body))
+        return encoded_response(request, _plain_result(result))
 
     async def step(self, request: Request) -> Response:
-        asked = await read_asked(request, STEP_FIELDS)
-        fields = asked.fields
+        body = await read_fields(request, STEP_FIELDS)
+        fields = body.fields
         request_id = _request_id(request, fields)
         if ("action" in fields) == ("answer" in fields):
             raise ActionError(
@@ -97,23 +99,25 @@ class _Calls:
         session = self._sessions.find(request.headers.get("x-session-id"))
         if fields.get("timeout_s", 0) is None:
             del fields["timeout_s"]
-        result = await session.call("step", fields, request_id, _said(request_id, asked))
-        return written(request, _spelled(result))
+        result = await session.call("step", fields, request_id, _body_hash(request_id, body))
+        return encoded_response(request, _plain_result(result))
 
     async def state(self, request: Request) -> Response:
         session = self._sessions.find(request.headers.get("x-session-id"))
-        return written(request, await session.call("state", {}))
+        return encoded_response(request, await session.call("state", {}))
 
     async def open(self, request: Request) -> Response:
-        asked = await read_asked(request, OPEN_FIELDS)
-        request_id = _request_id(request, asked.fields, OPEN_ID_LENGTH)
-        params = _without_nulls(asked.fields)
-        gone = asyncio.ensure_future(_disconnected(request))
+        body = await read_fields(request, OPEN_FIELDS)
+        request_id = _request_id(request, body.fields, OPEN_ID_LENGTH)
+        params = _without_nulls(body.fields)
+        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            session = await self._sessions.open(params, gone, request_id, _said(request_id, asked))
+            session = await self._sessions.open(
+                params, disconnected, request_id, _body_hash(request_id, body)
+            )
         finally:
-            gone.cancel()
-        return written(request, {"session_id": session.id}, 201)
+            disconnected.cancel()
+        return encoded_response(request, {"session_id": session.id}, 201)
 
     async def close(self, request: Request) -> Response:
         await self._sessions.close(request.path_params["session_id"])
@@ -121,42 +125,42 @@ class _Calls:
 
 
 async def _disconnected(request: Request) -> None:
-    """Wait until the caller has gone away. Its body is read already."""
+    """Wait until the client disconnects. Its body is read already."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _whole(value: Any) -> Any:
-    """Return a number as JSON Schema sees it: 1.0 is a whole one."""
+def _as_integer(value: Any) -> Any:
+    """Return a number as JSON Schema sees it: 1.0 is an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _request_id(request: Request, fields: dict[str, Any], least: int = 1) -> str | int | None:
-    """Take what names the call from its fields, or its header of so many characters at least."""
-    found, key = _whole(fields.pop("request_id", None)), request.headers.get("idempotency-key")
+    """Pop the request id from the fields, or read it from the header, `least` characters long."""
+    found, key = _as_integer(fields.pop("request_id", None)), request.headers.get("idempotency-key")
     if key is not None and (len(key) < least or not _KEY.fullmatch(key)):
         raise OptionError(
-            f"Idempotency-Key must be {least} characters or more, 200 at most, all of them visible "
-            "and ASCII. Use one that nobody else would, such as a UUID."
+            f"Idempotency-Key must have {least} to 200 visible ASCII characters. Use a unique one, "
+            "such as a UUID."
         )
     if found is None:
         found = key
     if found is None:
         return None
     if not isinstance(found, str | int) or isinstance(found, bool):
-        raise OptionError(f"request_id={found!r} is neither a text nor a whole number.")
+        raise OptionError(f"request_id must be a string or an integer, got {found!r}.")
     if isinstance(found, str) and len(found) > 200:
         raise OptionError("request_id has more than 200 characters.")
     return found
 
 
-def _said(request_id: str | int | None, asked: ParsedBody) -> int | None:
-    return None if request_id is None else hash(asked.body)
+def _body_hash(request_id: str | int | None, body: ParsedBody) -> int | None:
+    return None if request_id is None else hash(body.body)
 
 
 def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _spelled(result: Any) -> dict[str, Any]:
+def _plain_result(result: Any) -> dict[str, Any]:
     return spelled_out(result if isinstance(result, Wired) else decode_result(result))

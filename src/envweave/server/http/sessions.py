@@ -1,7 +1,7 @@
-"""Sessions of callers that keep no connection and count no calls: plain HTTP.
+"""Sessions of clients without a connection that do not number their calls: plain HTTP.
 
-They are sessions like all others; what HTTP callers leave to the server is numbering the calls.
-A call with a `request_id` may be repeated, and is answered by the reply to the first.
+They are ordinary sessions; the server numbers the calls of HTTP clients. A call with a `request_id`
+may be repeated and gets the reply to the first one.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
 
 IDS_KEPT = 1024
-"""How many of a session's request ids are remembered. Longer than the replies are, so that an
-old one is told that its reply is gone, and never taken for a new call."""
+"""How many request ids of a session are remembered: more than there are stored replies, so that
+an old one is refused because its reply is gone, and never taken for a new call."""
 
 OPEN_ID_LENGTH = 16
-"""How many characters the request id of an opening has at least. Every caller of a server chooses
-among the same ones, and nobody may come upon another's session by chance."""
+"""Minimum length of the request id of `POST /sessions`. All clients of a server share these ids,
+and a client must not get another client's session by chance."""
 
-_FEW = 64  # sessions that are not looked through for those that are gone
+_FEW = 64  # below this, closed sessions are not removed
 
 _ANOTHER_CALL = (
-    "request_id={!r} was given to another call before. Repeat that call as it was, or give this "
-    "one an id of its own."
+    "request_id={!r} belongs to an earlier call. Repeat that call unchanged, or use another id."
 )
 
 
 class SessionClosedError(SessionGoneError):
-    """A request that opened a session is repeated, and the session is closed since."""
+    """A request that opened a session is repeated, and the session was closed since."""
 
 
 class RequestIdTakenError(OptionError):
-    """A request has the id of another one that said something else."""
+    """A request has the id of an earlier one with a different body."""
 
 
 @final
 class HTTPSession:
-    """One session, called by anybody who knows its id, one after the other."""
+    """One session, which any client that knows its id can call; one call at a time."""
 
     def __init__(self, service: Service) -> None:
         self.id = secrets.token_urlsafe(16)
@@ -68,19 +67,19 @@ class HTTPSession:
         request_id: str | int | None = None,
         body: Hashable = None,
     ) -> Any:
-        """Carry out a call and return its result; the first one, if it is repeated.
+        """Carry out a call and return its result; a retry gets the first result.
 
-        A caller that is cancelled gets no result, but the call is carried out to its end.
+        If the caller is cancelled, the call still runs to its end.
 
         Args:
-            method: What to do.
-            params: With what.
-            request_id: What the caller calls this call, and every repetition of it.
-            body: What the call says; a repetition says the same.
+            method: The method.
+            params: Its parameters.
+            request_id: Identifies the call and its retries.
+            body: Hash of the body; a retry must have the same.
 
         Raises:
             RequestIdTakenError: Another call has this `request_id`.
-            EnvWeaveError: It was refused, or failed.
+            EnvWeaveError: The call was refused or failed.
         """
         task = asyncio.ensure_future(self._send(method, params, request_id, body))
         self._under_way.add(task)
@@ -104,7 +103,7 @@ class HTTPSession:
             if known[1] != what:
                 raise RequestIdTakenError(_ANOTHER_CALL.format(request_id))
             return known[0]
-        number = self._service.table.number_next(self.id)
+        number = self._service.table.next_call_number(self.id)
         if request_id is not None:
             self._numbers[request_id] = number, what
             if len(self._numbers) > IDS_KEPT:
@@ -112,10 +111,10 @@ class HTTPSession:
         return number
 
     async def open(self, params: dict[str, Any]) -> None:
-        """Make its environment. Called once.
+        """Open the session. Called once.
 
         Raises:
-            EnvWeaveError: It cannot be made, or there is no room.
+            EnvWeaveError: The environment cannot be made, or the server is full.
         """
         call = Call(id=1, method="open", session=self.id, params=params)
         reply = await self._service.call(call, self)
@@ -123,17 +122,17 @@ class HTTPSession:
             raise error_of(reply.fault)
 
     def disconnect(self) -> None:
-        """Leave the queue, or, once it is open, be closed unless a call comes within resume_ttl_s.
+        """Leave the queue; or, once open, close unless a call comes within `resume_ttl_s`.
 
-        Nobody knows whether the caller has read the reply to its opening.
+        The client may not have received the reply to its request.
         """
         self._service.table.disconnect(self)
 
     @property
     def is_there(self) -> bool:
-        """Whether the server still has it."""
+        """Whether the server still has this session."""
         try:
-            self._service.table.number_next(self.id)
+            self._service.table.next_call_number(self.id)
         except SessionGoneError:
             return False
         return True
@@ -141,13 +140,13 @@ class HTTPSession:
 
 @final
 class _Opening:
-    """A session that is being opened, or was, for everybody who repeats the same request.
+    """A session that is being opened or was opened, shared by retries of the same request.
 
     Attributes:
         session: The session.
-        task: Opens it.
-        body: What the request says; a repetition says the same.
-        waiting: How many callers wait for it.
+        task: The task that opens it.
+        body: Hash of the body; a retry must have the same.
+        waiting: Number of requests that wait for it.
     """
 
     def __init__(self, session: HTTPSession, params: dict[str, Any], body: Hashable) -> None:
@@ -159,12 +158,12 @@ class _Opening:
 
 @final
 class HTTPSessions:
-    """All sessions of HTTP callers: one that needs no name, and those that were opened."""
+    """All sessions of HTTP clients: the default session, and those that were opened."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._default: HTTPSession | None = None
-        self._beginning: asyncio.Task[HTTPSession] | None = None  # shared by all who ask for it
+        self._beginning: asyncio.Task[HTTPSession] | None = None  # shared by all requests for it
         self._named: dict[str, HTTPSession] = {}
         self._opened: dict[str, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -177,26 +176,26 @@ class HTTPSessions:
         request_id: str | int | None = None,
         body: Hashable = None,
     ) -> HTTPSession:
-        """Open another session; the first one again, if the call is repeated.
+        """Open another session; a retry gets the first one again.
 
-        A caller that goes away or is cancelled holds no session: it leaves the queue, and what was
-        opened for it alone is closed.
+        A client that disconnects or is cancelled holds no session: it leaves the queue, and a
+        session that was opened for it alone is closed.
 
         Args:
-            params: With what.
-            gone: Done when the caller has gone away, where that can be seen.
-            request_id: What the caller calls this call, and every repetition of it.
-            body: What the call says; a repetition says the same.
+            params: The options of the session.
+            gone: Done when the client has disconnected, if that can be detected.
+            request_id: Identifies the call and its retries.
+            body: Hash of the body; a retry must have the same.
 
         Raises:
             SessionClosedError: It was opened by an earlier call, and closed since.
             RequestIdTakenError: Another call has this `request_id`.
-            EnvWeaveError: It cannot be made, or there is no room.
+            EnvWeaveError: The environment cannot be made, or the server is full.
         """
         gone = gone or asyncio.get_running_loop().create_future()
         opening = self._begin(params, request_id, body)
         opening.waiting += 1
-        is_wanted = False  # nor by a caller that was cancelled
+        is_wanted = False  # also if this task is cancelled
         try:
             await asyncio.wait((opening.task, gone), return_when=asyncio.FIRST_COMPLETED)
             is_wanted = not gone.done()
@@ -205,22 +204,22 @@ class HTTPSessions:
             if not is_wanted and not opening.waiting:
                 self._abandon(opening)
         if not is_wanted:
-            raise CapacityError("The caller went away.")
+            raise CapacityError("The client disconnected.")
         await opening.task
         opening.session.disconnect()
         return opening.session
 
     def _begin(self, params: dict[str, Any], request_id: str | int | None, body: Any) -> _Opening:
-        """Begin to open a session, or find the one that the same request opens or has opened."""
+        """Begin to open a session, or find the one of an earlier request with the same id."""
         if request_id is None:
             return self._start(params, body)
         if not isinstance(request_id, str) or len(request_id) < OPEN_ID_LENGTH:
             raise OptionError(
-                f"request_id={request_id!r} is no text of {OPEN_ID_LENGTH} characters or more. "
-                "Use one that nobody else would, such as a UUID."
+                f"request_id must be a string of at least {OPEN_ID_LENGTH} characters, got "
+                f"{request_id!r}. Use a unique one, such as a UUID."
             )
         opening = self._opened.get(request_id)
-        if opening is None or _has_failed(opening.task):  # whoever repeats it tries once more
+        if opening is None or _has_failed(opening.task):  # a retry tries again
             opening = self._opened[request_id] = self._start(params, body)
             if len(self._opened) > IDS_KEPT:
                 del self._opened[next(iter(self._opened))]
@@ -247,7 +246,7 @@ class HTTPSessions:
             self._named[session.id] = session
 
     def _abandon(self, opening: _Opening) -> None:
-        """Give up a session that nobody waits for; a repetition opens another."""
+        """Abandon a session that no request waits for; a retry opens another."""
         for request_id, one in list(self._opened.items()):
             if one is opening:
                 del self._opened[request_id]
@@ -275,7 +274,7 @@ class HTTPSessions:
         """Return a session by its id; without one, the default session.
 
         Raises:
-            SessionGoneError: There is no such session, or not any more.
+            SessionGoneError: There is no such session.
             ResetNeededError: The default session has not begun.
         """
         if session_id is None:
@@ -283,19 +282,17 @@ class HTTPSessions:
                 raise ResetNeededError("No episode is running. Call POST /reset first.")
             if not self._default.is_there:
                 raise SessionGoneError(
-                    "The session without an id is gone: it was closed, or nobody called it for "
-                    "too long. Begin another with POST /reset."
+                    "The default session is gone: it was closed, or was not called for too long. "
+                    "Begin another with POST /reset."
                 )
             return self._default
         session = self._named.get(session_id)
         if session is None:
-            raise SessionGoneError(
-                "The server has no such session, or not any more. Open one with POST /sessions."
-            )
+            raise SessionGoneError("The server has no such session. Open one with POST /sessions.")
         return session
 
     async def find_or_begin(self, session_id: str | None) -> HTTPSession:
-        """Return a session that is to be reset. The default one is opened where it is needed.
+        """Return a session to be reset. The default session is opened if needed.
 
         Raises:
             EnvWeaveError: There is no such session, or none can be opened.

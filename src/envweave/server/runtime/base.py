@@ -1,4 +1,4 @@
-"""What a server needs of wherever its environments run."""
+"""The interface between a server and where its environments run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envweave.wire.description import Description
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a caller wants of a session when it is opened.
+    """The options of a session, from its `open` call.
 
     Attributes:
-        autoreset: Whether an end begins the next episode, in the same result.
-        timeout_s: How long an environment's own call may take.
-        position: Where the stream of episodes goes on, if another session had come so far.
+        autoreset: Whether the end of an episode begins the next one, in the same result.
+        timeout_s: Time limit of one call of the environment.
+        position: Where to continue the stream of episodes of an earlier session.
     """
 
     autoreset: bool = False
@@ -27,12 +27,12 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a place fares.
+    """Health of a runtime.
 
     Attributes:
-        stuck: How many calls past their deadline could not be stopped, and still run.
-        workers: How many worker processes are alive; 0 where there are none.
-        replaced: How many worker processes were lost and replaced.
+        stuck: Number of calls past their deadline that still run.
+        workers: Number of live worker processes; 0 if the runtime uses none.
+        replaced: Number of worker processes that were lost and replaced.
     """
 
     stuck: int = 0
@@ -41,7 +41,7 @@ class Health:
 
 
 class SessionRuntime(Protocol):
-    """One session's environment, wherever it runs. One call at a time."""
+    """The environment of one session, wherever it runs. Takes one call at a time."""
 
     @property
     def is_live(self) -> bool:
@@ -49,21 +49,21 @@ class SessionRuntime(Protocol):
         ...
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the result as it travels.
+        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
 
-        An episode whose environment took longer than `timeout_s`, or was lost, ends in a result
-        that says so, as on every backend.
+        If the environment exceeds `timeout_s` or is lost, the episode ends in a result with that
+        reason, as on every backend.
 
         Raises:
-            EnvWeaveError: The call was refused, or failed.
+            EnvWeaveError: The call was refused or failed.
         """
         ...
 
     def stop_resetting(self) -> None:
-        """Let no episode begin by itself any more: the server is stopping."""
+        """Turn autoreset off, because the server is stopping."""
 
     async def close(self) -> None:
-        """Close the environment and free what it held. May be called twice."""
+        """Close the environment and release its resources. May be called twice."""
 
 
 class Runtime(Protocol):
@@ -71,28 +71,28 @@ class Runtime(Protocol):
 
     @property
     def is_one_object(self) -> bool:
-        """Whether all sessions, one after the other, have the same environment object."""
+        """Whether all sessions share one environment object, one after the other."""
         ...
 
     @property
     def description(self) -> Description:
-        """What is served; known once `start` has returned."""
+        """Description of the environment; available once `start` has returned."""
         ...
 
     @property
     def health(self) -> Health:
-        """How it fares."""
+        """Current health."""
         ...
 
     async def start(self) -> None:
-        """Make ready. Environments that cannot be made at all are found out here.
+        """Start. An environment that cannot be made at all is detected here.
 
         Raises:
-            EnvWeaveError: Why they cannot.
+            EnvWeaveError: The environment cannot be made.
         """
 
-    async def open(self, wishes: SessionOptions) -> SessionRuntime:
-        """Make an environment, and return who runs it.
+    async def open(self, options: SessionOptions) -> SessionRuntime:
+        """Make an environment, and return its runner.
 
         Raises:
             EnvWeaveError: It could not be made.
@@ -116,4 +116,4 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close every environment, and leave nothing behind. May be called twice."""
+        """Close every environment and leave nothing behind. May be called twice."""

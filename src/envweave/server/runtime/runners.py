@@ -1,4 +1,4 @@
-"""One session whose environment is written in plain functions: they run in a thread."""
+"""Running one session: in a thread if its environment is synchronous, else on the event loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EnvironmentLossError(Exception):
     """A session has lost its environment. Never leaves this module.
 
     Attributes:
-        reason: How its episode ends.
+        reason: The reason with which its episode ends.
     """
 
     def __init__(self, message: str, reason: Literal["timeout", "error"] = "error") -> None:
@@ -59,76 +59,75 @@ class EnvironmentLossError(Exception):
 
 @final
 class ThreadedRunner:
-    """Runs one session in a thread; its state is here, on the loop.
+    """Runs one session in a thread; its state is kept here, on the loop.
 
-    A call past its deadline goes on in its thread, with the session's driver: these are given
-    up, and the next `reset` makes another environment, which goes on where the stream of
-    episodes stood.
+    A call past its deadline continues in its thread, with the session's driver. Both are abandoned,
+    and the next `reset` makes another environment, which continues the stream of episodes.
 
     Attributes:
-        lanes: The threads, of which it has one.
-        seen: The last result, if the trail has not seen it.
+        pool: The thread pool.
+        last_result: The last result, if the episode tracker has not processed it yet.
     """
 
     def __init__(
         self,
         maker: SessionMaker,
-        lanes: PinnedThreadPool,
+        pool: PinnedThreadPool,
         index: int,
         session: Session,
-        pin: ThreadAffinity,
-        wishes: SessionOptions,
-        gone: Callable[[int], None],
+        affinity: ThreadAffinity,
+        options: SessionOptions,
+        on_close: Callable[[int], None],
     ) -> None:
         self._maker = maker
-        self.lanes = lanes
+        self.pool = pool
         self._index = index
-        self._gone = gone
-        self._pin = pin
-        self._wishes = wishes
-        self._autoreset = wishes.autoreset
+        self._on_close = on_close
+        self._affinity = affinity
+        self._session_options = options
+        self._autoreset = options.autoreset
         self._name = session.interface.name
-        self._several = session.interface.possible_agents is not None
-        self._trail = EpisodeTracker(several_agents=self._several)
-        self.seen: StepResult[Any] | None = None
+        self._multi_agent = session.interface.possible_agents is not None
+        self._tracker = EpisodeTracker(several_agents=self._multi_agent)
+        self.last_result: StepResult[Any] | None = None
         self._driver: PlainDriver | None = None
         self._loss = EnvironmentLossError("it has no environment")
         self._is_closed = False
-        self._take(session)
-        if wishes.position is not None:
-            session.resume_from(wishes.position)
+        self._adopt(session)
+        if options.position is not None:
+            session.resume_from(options.position)
         self._position = session.position
 
-    def _take(self, session: Session) -> None:
+    def _adopt(self, session: Session) -> None:
         session.autoreset = self._autoreset
         self._driver = driver_of(session)
 
     @property
     def is_live(self) -> bool:
         """Whether an episode is running."""
-        return self._trail.is_live
+        return self._tracker.is_live
 
     @property
     def position(self) -> Position:
-        """Where the stream of episodes stands."""
+        """Position in the stream of episodes."""
         return self._position
 
     def stop_resetting(self) -> None:
-        """Let no episode begin by itself any more."""
+        """Turn autoreset off: no further episode begins by itself."""
         self._autoreset = False
         if self._driver is not None:
             self._driver.session.autoreset = False
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the result as it travels.
+        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
 
         Raises:
-            EnvWeaveError: The call was refused, or failed.
+            EnvWeaveError: The call was refused or failed.
         """
         call = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
-        if method == "state" and self._maker.is_given and self._driver is not None:
+        if method == "state" and self._maker.is_shared_object and self._driver is not None:
             refuse_early_state(self._driver.session)
         if method == "step":
             return await self._step(call, timeout_s)
@@ -146,14 +145,14 @@ class ThreadedRunner:
     async def _reset(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
         try:
             await self._ready(timeout_s)
-            self.lanes.spread(self._pin)
+            self.pool.spread(self._affinity)
             try:
                 return await self._perform(call, timeout_s)
             except EnvironmentLossError:
                 self._position = advance_seed(self._position, call.reset_kwargs.get("seed"))
                 raise
         except EnvironmentLossError as loss:
-            self._trail.is_live = False
+            self._tracker.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
     async def _step(self, call: ParsedCall, timeout_s: float | None) -> Any:
@@ -165,55 +164,55 @@ class ThreadedRunner:
     async def _lost_in_step(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
         if self._is_closed:
             raise ClosedError(f"{self._name} was closed while its step() ran.") from None
-        if not self._trail.is_live:
+        if not self._tracker.is_live:
             raise refusal(Phase.ENDED, self._name, str(loss), autoreset=False) from None
         return await self._lost(loss, timeout_s)
 
-    # A step that is taken together with others
+    # Steps that are taken in a batch
 
     @property
-    def lane(self) -> WorkerThread | None:
-        """The thread that its next step can be taken in, if that is certain."""
-        lane = None if self._is_closed or self._driver is None else self._pin.lane
-        return lane if lane is not None and lane.is_open else None
+    def thread(self) -> WorkerThread | None:
+        """The thread of its next step, if that is known."""
+        thread = None if self._is_closed or self._driver is None else self._affinity.thread
+        return thread if thread is not None and thread.is_open else None
 
     @property
-    def pin(self) -> ThreadAffinity:
-        """Names its thread."""
-        return self._pin
+    def affinity(self) -> ThreadAffinity:
+        """Its affinity to a thread."""
+        return self._affinity
 
     @property
-    def stepper(self) -> PlainDriver:
-        """Who takes a step in its thread."""
+    def driver(self) -> PlainDriver:
+        """The driver that takes a step in its thread."""
         if self._driver is None:
             raise ClosedError(f"{self._name} was closed before its step() ran.")
         return self._driver
 
-    def end_step(self, came: CallOutcome) -> Any:
-        """Take what came of a step that was no ordinary one; return it as it travels."""
-        self._note(came)
-        return came.value if came.encoded is None else came.encoded
+    def end_step(self, outcome: CallOutcome) -> Any:
+        """Record the outcome of a step that was not ordinary; return it encoded, or its error."""
+        self._record(outcome)
+        return outcome.value if outcome.encoded is None else outcome.encoded
 
     async def lose_step(self, error: ProcessExitAttemptError | CallTimeoutError) -> Any:
-        """Give up who tried to end the server, or is late; return what travels, or an error."""
+        """Abandon an environment that tried to exit or is late; return the result, or an error."""
         if self._driver is None:
             return ClosedError(f"{self._name} was closed while its step() ran.")
         if isinstance(error, CallTimeoutError):
-            loss = self._lose("step() took longer than it may", "timeout")
+            loss = self._lose("step() exceeded its deadline", "timeout")
         else:
-            loss = self._lose_to(error, self._driver, self._pin)
+            loss = self._lose_to(error, self._driver, self._affinity)
         try:
             return await self._lost_in_step(loss, None)
         except EnvWeaveError as refusal:
             return refusal
 
     async def _lost(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
-        """End the episode; begin the next one in the same result, if it is to be so."""
+        """End the episode; with autoreset, begin the next one in the same result."""
         logger.warning("an episode of %s ended: %s", self._name, loss)
-        if self.seen is not None:
-            self._trail.follow(self.seen)
-        result = self._trail.lost(EpisodeEnd(loss.reason, "environment", str(loss)))
-        agents: list[str] | None = [] if self._several else None
+        if self.last_result is not None:
+            self._tracker.follow(self.last_result)
+        result = self._tracker.lost(EpisodeEnd(loss.reason, "environment", str(loss)))
+        agents: list[str] | None = [] if self._multi_agent else None
         if not self._autoreset or self._is_closed:
             return encode_result(result, agents, None)
         try:
@@ -229,167 +228,167 @@ class ThreadedRunner:
     # The environment
 
     async def _ready(self, timeout_s: float | None) -> None:
-        """Make another environment, if the last one was given up."""
+        """Make another environment if the last one was abandoned."""
         if self._driver is not None:
             return
-        if self._maker.is_given_stuck:
+        if self._maker.is_shared_object_stuck:
             raise EnvironmentLossError(
-                "an earlier call still runs, and the environment was made by whoever serves it. "
-                "Serve its class, or a function that makes one, so that it can be replaced"
+                "an earlier call still runs, and the server was given a single object. Serve its "
+                "class, or a function that makes one, so that it can be replaced"
             )
-        pin = ThreadAffinity()
+        affinity = ThreadAffinity()
         try:
-            session = await self._maker.make(pin, self._index, timeout_s)
+            session = await self._maker.make(affinity, self._index, timeout_s)
         except CallTimeoutError:
             raise EnvironmentLossError(
-                f"it took longer than timeout_s={timeout_s:g} to make another", "timeout"
+                f"making another took longer than timeout_s={timeout_s:g}", "timeout"
             ) from None
         except PoolClosedError:
             raise EnvironmentLossError("the server is stopping") from None
         except EnvWeaveError as error:
-            self.lanes.leave(pin)
-            raise EnvironmentLossError(f"another could not be made: {error}") from error
-        self._pin = pin
-        self._take(session)
+            self.pool.release(affinity)
+            raise EnvironmentLossError(f"making another failed: {error}") from error
+        self._affinity = affinity
+        self._adopt(session)
         session.resume_from(self._position)
 
     async def _perform(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
-        driver, pin = self._driver, self._pin
+        driver, affinity = self._driver, self._affinity
         if driver is None:
             raise self._loss
         try:
-            performed: CallOutcome = await self.lanes.run(
-                pin,
+            performed: CallOutcome = await self.pool.run(
+                affinity,
                 partial(perform, driver, call),
                 timeout_s,
-                partial(self.left, driver, pin),
+                partial(self.on_abandoned, driver, affinity),
                 steps=int(call.method == "step"),
             )
         except CallTimeoutError:
-            limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "it may"
+            limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "its deadline"
             raise self._lose(f"{call.method}() took longer than {limit}", "timeout") from None
         except PoolClosedError:
             raise self._lose("the server is stopping", "error") from None
         except ProcessExitAttemptError as error:
-            raise self._lose_to(error, driver, pin) from None
-        self._note(performed)
+            raise self._lose_to(error, driver, affinity) from None
+        self._record(performed)
         return performed
 
     def _lose_to(
-        self, error: ProcessExitAttemptError, driver: PlainDriver, pin: ThreadAffinity
+        self, error: ProcessExitAttemptError, driver: PlainDriver, affinity: ThreadAffinity
     ) -> EnvironmentLossError:
-        """Give up an environment that tried to end its process."""
-        if not self._maker.is_given:
-            close_later(self.lanes, pin, driver)
+        """Abandon an environment that tried to end its process."""
+        if not self._maker.is_shared_object:
+            close_later(self.pool, affinity, driver)
         return self._lose(str(error), "error")
 
     def _lose(self, message: str, reason: Literal["timeout", "error"]) -> EnvironmentLossError:
-        """Give the environment up: what still runs may still write to it."""
-        self._driver, self._pin = None, ThreadAffinity()
+        """Abandon the environment: a call that still runs may write to it."""
+        self._driver, self._affinity = None, ThreadAffinity()
         self._loss = EnvironmentLossError(message, reason)
         if reason == "timeout":
-            self._maker.is_given_stuck = self._maker.is_given
-            self._maker.start_anew()  # it may hang in the factory, too
+            self._maker.is_shared_object_stuck = self._maker.is_shared_object
+            self._maker.replace_factory()  # the call may hang in the factory too
         return self._loss
 
-    def _note(self, performed: CallOutcome) -> None:
+    def _record(self, performed: CallOutcome) -> None:
         if performed.position is not None:
             self._position = performed.position
         if performed.encoded is not None and performed.encoded is not performed.value:
-            if self._several:
-                self._trail.follow(performed.value)
+            if self._multi_agent:
+                self._tracker.follow(performed.value)
             else:
-                self.seen = performed.value
-        self._trail.is_live = performed.is_live
+                self.last_result = performed.value
+        self._tracker.is_live = performed.is_live
 
-    def left(
+    def on_abandoned(
         self,
         driver: PlainDriver,
-        pin: ThreadAffinity,
+        affinity: ThreadAffinity,
         performed: CallOutcome | None,
         is_late: bool,  # noqa: FBT001 - a job's end
     ) -> None:
-        """Take note of a call that somebody stopped to wait for."""
+        """Handle the end of a call that no task waits for any more."""
         if not is_late:
             if performed is not None and driver is self._driver:
-                self._note(performed)
-        elif self._maker.is_given:
-            self._maker.is_given_stuck = False
+                self._record(performed)
+        elif self._maker.is_shared_object:
+            self._maker.is_shared_object_stuck = False
         else:
-            close_later(self.lanes, pin, driver)
+            close_later(self.pool, affinity, driver)
 
     async def close(self) -> None:
-        """Close the environment and free what it held. May be called twice."""
+        """Close the environment and release its resources. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
-        driver, pin = self._driver, self._pin
-        close_s = min(CLOSE_S, self._wishes.timeout_s or CLOSE_S)
+        driver, affinity = self._driver, self._affinity
+        close_s = min(CLOSE_S, self._session_options.timeout_s or CLOSE_S)
         try:
             if driver is not None:
-                # One that others made is theirs to close; but a call on it must be over.
-                close = _nothing if self._maker.is_given else driver.close
-                await self.lanes.run(pin, close, close_s, from_now=True)
+                # A shared object stays open, but a call on it must have returned.
+                close = _noop if self._maker.is_shared_object else driver.close
+                await self.pool.run(affinity, close, close_s, from_now=True)
         except CallTimeoutError:
             logger.warning("close() of %s took longer than %g s", self._name, close_s)
         except PoolClosedError:
-            pass  # with the server everything ends
+            pass  # everything ends with the server
         except Exception:
             logger.warning("closing a %s failed", self._name, exc_info=True)
         finally:
             self._driver = None
-            self._trail.is_live = False
-            self.lanes.leave(pin)
-            self._gone(self._index)
+            self._tracker.is_live = False
+            self.pool.release(affinity)
+            self._on_close(self._index)
 
 
 def _encoded_or_raise(performed: CallOutcome) -> Any:
-    """Return what came of a call as it travels.
+    """Return the encoded value of a call.
 
     Raises:
-        EnvWeaveError: It was refused, or failed.
+        EnvWeaveError: The call was refused or failed.
     """
     if isinstance(performed.value, EnvWeaveError):
         raise performed.value
     return performed.encoded
 
 
-def _nothing() -> None:
-    """Come when it is one's turn."""
+def _noop() -> None:
+    """Queued to wait for earlier calls in the thread."""
 
 
 def belongs_on_loop(session: Session) -> bool:
-    """Whether nothing of an episode would hold up the loop: `reset` and `step` are coroutines."""
+    """Whether an episode never blocks the loop: `reset` and `step` are coroutines."""
     return session.interface.async_methods >= {"reset", "step"}
 
 
 @final
 class LoopRunner:
-    """Runs one session on the server's loop."""
+    """Runs one session on the server's event loop."""
 
     def __init__(
         self,
         maker: SessionMaker,
-        lanes: PinnedThreadPool,
+        pool: PinnedThreadPool,
         index: int,
         session: Session,
-        wishes: SessionOptions,
-        gone: Callable[[int], None],
-        strays: set[asyncio.Task[Any]],
+        options: SessionOptions,
+        on_close: Callable[[int], None],
+        orphans: set[asyncio.Task[Any]],
     ) -> None:
         self._maker = maker
-        self._lanes = lanes
+        self._pool = pool
         self._index = index
-        self._gone = gone
+        self._on_close = on_close
         self._name = session.interface.name
-        self._several = session.interface.possible_agents is not None
-        self._trail = EpisodeTracker(several_agents=self._several)
+        self._multi_agent = session.interface.possible_agents is not None
+        self._tracker = EpisodeTracker(several_agents=self._multi_agent)
         self._session = session
-        session.autoreset = wishes.autoreset
-        if wishes.position is not None:
-            session.resume_from(wishes.position)
-        self._timeout_s = wishes.timeout_s
-        self._driver = AsyncDriver(session, wishes.timeout_s, orphans=strays)
+        session.autoreset = options.autoreset
+        if options.position is not None:
+            session.resume_from(options.position)
+        self._timeout_s = options.timeout_s
+        self._driver = AsyncDriver(session, options.timeout_s, orphans=orphans)
         renew = session.slot.factory
         if renew is not None:
             session.slot.factory = partial(self._renew, renew)
@@ -402,23 +401,23 @@ class LoopRunner:
 
     @property
     def position(self) -> Position:
-        """Where the stream of episodes stands."""
+        """Position in the stream of episodes."""
         return self._session.position
 
     def stop_resetting(self) -> None:
-        """Let no episode begin by itself any more."""
+        """Turn autoreset off: no further episode begins by itself."""
         self._session.autoreset = False
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the result as it travels.
+        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
 
         Raises:
-            EnvWeaveError: The call was refused, or failed.
+            EnvWeaveError: The call was refused or failed.
         """
         call = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
-        if method == "state" and self._maker.is_given:
+        if method == "state" and self._maker.is_shared_object:
             refuse_early_state(self._session)
         self._driver.timeout_s = timeout_s
         try:
@@ -437,14 +436,14 @@ class LoopRunner:
     async def _perform(self, call: ParsedCall) -> CallOutcome:
         performed = await perform_on_loop(self._driver, call)
         if isinstance(performed.value, StepResult):
-            self._trail.follow(performed.value)
+            self._tracker.follow(performed.value)
         return performed
 
     async def _lost(self, cause: str) -> Any:
         """End an episode whose environment tried to end the server."""
         logger.warning("an episode of %s ended: %s", self._name, cause)
-        result = self._trail.lost(EpisodeEnd("error", "environment", cause))
-        agents: list[str] | None = [] if self._several else None
+        result = self._tracker.lost(EpisodeEnd("error", "environment", cause))
+        agents: list[str] | None = [] if self._multi_agent else None
         if not self._session.autoreset:
             return encode_result(result, agents, None)
         try:
@@ -461,29 +460,29 @@ class LoopRunner:
         )
 
     async def _renew(self, make: Callable[[], Environment]) -> Environment:
-        """Make another environment in place of one that failed; in a thread, as the first."""
-        pin, timeout_s = ThreadAffinity(), self._driver.timeout_s
+        """Replace a failed environment; it is made in a thread, like the first one."""
+        affinity, timeout_s = ThreadAffinity(), self._driver.timeout_s
         try:
-            made = await self._lanes.run(pin, make, timeout_s, _discard)
+            made = await self._pool.run(affinity, make, timeout_s, _discard)
         except CallTimeoutError:
-            self._maker.start_anew()
+            self._maker.replace_factory()
             raise DeadlineError(
-                f"it took longer than timeout_s={timeout_s:g} to make another"
+                f"making another took longer than timeout_s={timeout_s:g}"
             ) from None
         except PoolClosedError:
             raise DeadlineError("the server is stopping") from None
         finally:
-            self._lanes.leave(pin)
+            self._pool.release(affinity)
         return cast("Environment", made)
 
     async def close(self) -> None:
-        """Close the environment and free what it held. May be called twice."""
+        """Close the environment and release its resources. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
         close_s = min(CLOSE_S, self._timeout_s or CLOSE_S)
         try:
-            if not self._maker.is_given:
+            if not self._maker.is_shared_object:
                 self._driver.timeout_s = close_s
                 await asyncio.wait_for(self._driver.close(), 2 * close_s + 1.0)
         except TimeoutError:
@@ -491,11 +490,11 @@ class LoopRunner:
         except Exception:
             logger.warning("closing a %s failed", self._name, exc_info=True)
         finally:
-            self._gone(self._index)
+            self._on_close(self._index)
 
 
 def _discard(environment: Environment | None, _: bool) -> None:  # noqa: FBT001 - a job's end
-    """Close what was made too late, or for nobody."""
+    """Close an environment that was made too late or is no longer needed."""
     if environment is None:
         return
     closing = environment.close()

@@ -1,7 +1,7 @@
-"""The short way of steps: no task for any of them, and those of a frame are taken together.
+"""The fast path of steps: no task per step, and the steps of a frame are taken in batches.
 
-It costs a small part of the ordinary way: few visits to threads, and replies as columns. Whatever
-is not the next step of a session without a deadline goes the ordinary way.
+It costs a small part of the slow path: few jobs in threads, and replies as columns. It takes only
+the next step of a session without a deadline; every other call goes the slow path.
 """
 
 from __future__ import annotations
@@ -23,130 +23,131 @@ from envweave.types import StepResult
 from envweave.wire.columns import columns_of
 from envweave.wire.messages import Call, Reply, Stepped, Steps
 
-Tell = Callable[[Sequence[int], Sequence[Any]], None]
-"""Given the places of some steps, and what each led to: a `StepResult` if it was an ordinary one,
-else what travels, or an error."""
+Deliver = Callable[[Sequence[int], Sequence[Any]], None]
+"""Called with the indices of some steps and their outcomes: a `StepResult` for an ordinary step,
+else the encoded result or an error."""
 
-_losing: set[asyncio.Task[None]] = set()  # so that nobody collects what still runs
+_recovering: set[asyncio.Task[None]] = set()  # keeps running tasks from being garbage-collected
 
 
 @final
 class StepBatchJob:
-    """Steps of sessions that share a lane, without a deadline, taken one after the other.
+    """Steps of sessions that share a thread, without a deadline, taken one after the other.
 
-    Should one of them take long, those that have not begun go elsewhere, and those that are done
-    are told.
+    If one of them takes long, those that have not begun move to other threads, and those that are
+    done are delivered.
 
     Args:
-        runners: Whose steps they are; they share a lane.
-        actions: What each is given.
-        tell: Told on the loop what came of them, of each once: as a rule of all at once.
+        runners: The runners of the sessions; they share a thread.
+        actions: The action of each.
+        deliver: Called on the loop with the outcome of each step once, usually with all at once.
     """
 
     def __init__(
-        self, runners: Sequence[ThreadedRunner], actions: Sequence[Any], tell: Tell
+        self, runners: Sequence[ThreadedRunner], actions: Sequence[Any], deliver: Deliver
     ) -> None:
         self._runners = runners
         self._actions = actions
-        self._tell = tell
-        self._drivers = [runner.stepper for runner in runners]
-        self._pins = [runner.pin for runner in runners]
+        self._deliver = deliver
+        self._drivers = [runner.driver for runner in runners]
+        self._affinities = [runner.affinity for runner in runners]
         self._waiting = deque(range(len(runners)))
-        self._at = 0  # which of them runs
-        self._came: list[Any] = [None] * len(runners)
-        self._told: set[int] = set()  # if there was a need to tell of some before the others
+        self._current = 0  # index of the step that runs
+        self._outcomes: list[Any] = [None] * len(runners)
+        self._delivered: set[int] = set()  # steps whose outcomes were delivered before the others
 
     def start(self) -> None:
-        """Go there.
+        """Submit the steps to their thread.
 
         Raises:
-            LanesClosedError: No more calls are taken.
+            PoolClosedError: The pool is closed.
         """
-        pins = self._pins
-        self._runners[0].lanes.start(
-            pins[0],
+        affinities = self._affinities
+        self._runners[0].pool.start(
+            affinities[0],
             self._run,
             self._end,
-            self._left,
-            steps=len(pins),
-            mates=frozenset(pins[1:]),
+            self._on_abandoned,
+            steps=len(affinities),
+            batch_members=frozenset(affinities[1:]),
             split=self._split,
         )
 
     def _run(self) -> None:
-        """In the thread."""
-        waiting, came, drivers, actions = self._waiting, self._came, self._drivers, self._actions
+        """Take the steps. Runs in the thread."""
+        waiting, outcomes = self._waiting, self._outcomes
+        drivers, actions = self._drivers, self._actions
         while waiting:
             try:
-                self._at = i = waiting.popleft()
-            except IndexError:  # it went elsewhere in this very moment
+                self._current = i = waiting.popleft()
+            except IndexError:  # it was moved to another thread just now
                 return
-            came[i] = take_step(drivers[i], actions[i])
+            outcomes[i] = take_step(drivers[i], actions[i])
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            self._came = [error if one is None else one for one in self._came]
-        if self._told:
-            self._settle([i for i in range(len(self._came)) if self._is_new(i)])
+            self._outcomes = [error if one is None else one for one in self._outcomes]
+        if self._delivered:
+            self._finish([i for i in range(len(self._outcomes)) if self._is_new(i)])
         else:
-            self._settle(range(len(self._came)))
+            self._finish(range(len(self._outcomes)))
 
     def _is_new(self, i: int) -> bool:
-        return self._came[i] is not None and i not in self._told
+        return self._outcomes[i] is not None and i not in self._delivered
 
-    def _settle(self, places: Sequence[int]) -> None:
-        """Take what came of some steps, and tell; whose environment is lost takes longer."""
-        runners, came = self._runners, self._came
+    def _finish(self, indices: Sequence[int]) -> None:
+        """Record and deliver outcomes; a lost environment is handled in a task."""
+        runners, outcomes = self._runners, self._outcomes
         lost: list[int] = []
-        for i in places:
-            one = came[i]
+        for i in indices:
+            one = outcomes[i]
             if type(one) is StepResult:
-                runners[i].seen = one
+                runners[i].last_result = one
             elif isinstance(one, CallOutcome):
-                came[i] = runners[i].end_step(one)
+                outcomes[i] = runners[i].end_step(one)
             elif isinstance(one, ProcessExitAttemptError | CallTimeoutError):
                 lost.append(i)
-        self._told.update(places)
+        self._delivered.update(indices)
         if lost:
-            places = [i for i in places if i not in lost]
+            indices = [i for i in indices if i not in lost]
             task = asyncio.ensure_future(self._lose(lost))
-            _losing.add(task)
-            task.add_done_callback(_losing.discard)
-        if len(places) == len(came):
-            self._tell(places, came)
-        elif places:
-            self._tell(places, [came[i] for i in places])
+            _recovering.add(task)
+            task.add_done_callback(_recovering.discard)
+        if len(indices) == len(outcomes):
+            self._deliver(indices, outcomes)
+        elif indices:
+            self._deliver(indices, [outcomes[i] for i in indices])
 
     async def _lose(self, lost: Sequence[int]) -> None:
         for i in lost:
-            self._tell((i,), (await self._runners[i].lose_step(self._came[i]),))
+            self._deliver((i,), (await self._runners[i].lose_step(self._outcomes[i]),))
 
     def _split(self, job: ThreadJob) -> None:
-        """Let who waits behind the one that runs go elsewhere."""
+        """Move the steps behind the running one to other threads."""
         rest: list[int] = []
         while self._waiting:
             try:
                 rest.append(self._waiting.pop())
-            except IndexError:  # the thread took it in this very moment
+            except IndexError:  # the thread took it just now
                 break
-        at = self._at
-        job.pin, job.mates = self._pins[at], frozenset()
+        at = self._current
+        job.affinity, job.batch_members = self._affinities[at], frozenset()
         job.steps -= len(rest)
-        self._settle([i for i in range(len(self._came)) if i != at and self._is_new(i)])
+        self._finish([i for i in range(len(self._outcomes)) if i != at and self._is_new(i)])
         for i in reversed(rest):
             alone = StepBatchJob(
-                (self._runners[i],), (self._actions[i],), partial(self._tell_alone, i)
+                (self._runners[i],), (self._actions[i],), partial(self._deliver_single, i)
             )
-            self._told.add(i)
+            self._delivered.add(i)
             alone.start()
 
-    def _tell_alone(self, i: int, _: Sequence[int], outcomes: Sequence[Any]) -> None:
-        self._tell((i,), outcomes)
+    def _deliver_single(self, i: int, _: Sequence[int], outcomes: Sequence[Any]) -> None:
+        self._deliver((i,), outcomes)
 
-    def _left(self, _: Any, is_late: bool) -> None:  # noqa: FBT001 - a job's end
-        """Take note of a step that was given up, and has come to its end."""
-        at = self._at
-        self._runners[at].left(self._drivers[at], self._pins[at], None, is_late)
+    def _on_abandoned(self, _: Any, is_late: bool) -> None:  # noqa: FBT001 - a job's end
+        """Handle the end of a step that was abandoned."""
+        at = self._current
+        self._runners[at].on_abandoned(self._drivers[at], self._affinities[at], None, is_late)
 
 
 @final
@@ -158,95 +159,95 @@ class StepBatcher:
         self._working: set[asyncio.Task[None]] = set()
 
     def start(
-        self, calls: Sequence[Call], connection: object, tell: Callable[[Reply], None]
+        self, calls: Sequence[Call], connection: object, deliver: Callable[[Reply], None]
     ) -> list[Call]:
-        """Begin those calls that are steps which can go this way; return the others.
+        """Begin the calls that can take the fast path; return the others.
 
-        Each reply is told as soon as it is there.
+        Each reply is delivered as soon as it is ready.
         """
-        taken = _Batch()
+        batch = _Batch()
         others: list[Call] = []
         find = self._table.get
         for call in calls:
             params = call.params
             is_plain = call.method == "step" and len(params) == 1 and "action" in params
             session = find(call.session) if is_plain else None
-            if session is None or not taken.add(session, call.id, connection, params["action"]):
+            if session is None or not batch.add(session, call.id, connection, params["action"]):
                 others.append(call)
-        sessions, began_s = taken.sessions, time.monotonic()
+        sessions, began_s = batch.sessions, time.monotonic()
 
-        def told(places: Sequence[int], outcomes: Sequence[Any]) -> None:
-            some = [sessions[i] for i in places]
-            for session, one in zip(some, self._book(some, outcomes, began_s), strict=True):
-                tell(session.whole(session.last_number, one))
+        def deliver_batch(indices: Sequence[int], outcomes: Sequence[Any]) -> None:
+            some = [sessions[i] for i in indices]
+            for session, one in zip(some, self._record(some, outcomes, began_s), strict=True):
+                deliver(session.as_reply(session.last_number, one))
 
-        taken.go(told)
+        batch.submit(deliver_batch)
         return others
 
-    def step(self, frame: Steps, connection: object, tell: Callable[[Stepped], None]) -> None:
-        """Take the steps of a frame, and tell what came of them when all are done."""
-        taken = _Batch()
+    def step(self, frame: Steps, connection: object, deliver: Callable[[Stepped], None]) -> None:
+        """Take the steps of a frame, and deliver their results when all are done."""
+        batch = _Batch()
         others: list[Coroutine[Any, Any, Reply]] = []
         find = self._table.get
         for i, (name, number) in enumerate(zip(frame.sessions, frame.numbers, strict=True)):
             session = find(name)
-            if session is None or not taken.add(session, number, connection, frame.actions[i]):
+            if session is None or not batch.add(session, number, connection, frame.actions[i]):
                 others.append(self._table.call(frame.call(i), connection))
-        sessions, began_s = taken.sessions, time.monotonic()
-        came: list[Any] = [None] * len(sessions)
-        left = len(sessions) + len(others)
+        sessions, began_s = batch.sessions, time.monotonic()
+        all_outcomes: list[Any] = [None] * len(sessions)
+        pending = len(sessions) + len(others)
         rest: list[Reply] = []
 
-        def told(places: Sequence[int], outcomes: Sequence[Any]) -> None:
-            nonlocal left
-            if len(places) == len(sessions) == left:  # all at once, as usual
-                tell(_columns(taken, self._book(sessions, outcomes, began_s), rest))
+        def deliver_batch(indices: Sequence[int], outcomes: Sequence[Any]) -> None:
+            nonlocal pending
+            if len(indices) == len(sessions) == pending:  # the usual case: all at once
+                deliver(_columns(batch, self._record(sessions, outcomes, began_s), rest))
                 return
-            booked = self._book([sessions[i] for i in places], outcomes, began_s)
-            for i, one in zip(places, booked, strict=True):
-                came[i] = one
-            left -= len(places)
-            if not left:
-                tell(_columns(taken, came, rest))
+            recorded = self._record([sessions[i] for i in indices], outcomes, began_s)
+            for i, one in zip(indices, recorded, strict=True):
+                all_outcomes[i] = one
+            pending -= len(indices)
+            if not pending:
+                deliver(_columns(batch, all_outcomes, rest))
 
         async def carry_out() -> None:
-            nonlocal left
+            nonlocal pending
             rest.extend(await asyncio.gather(*others))
-            left -= len(others)
-            if not left:
-                tell(_columns(taken, came, rest))
+            pending -= len(others)
+            if not pending:
+                deliver(_columns(batch, all_outcomes, rest))
 
         if others or not sessions:
             task = asyncio.ensure_future(carry_out())
             self._working.add(task)
             task.add_done_callback(self._working.discard)
-        taken.go(told)
+        batch.submit(deliver_batch)
 
-    def _book(
+    def _record(
         self, sessions: Sequence[ServedSession], outcomes: Sequence[Any], began_s: float
     ) -> Sequence[Any]:
-        """Let sessions keep what came of their steps; what was not ordinary becomes a reply."""
+        """Record outcomes in their sessions; an outcome that is not ordinary becomes a reply."""
         now_s = time.monotonic()
-        booked = list(outcomes)
+        recorded = list(outcomes)
         codes = {"ok": 0}
         for i, session in enumerate(sessions):
-            one, code = booked[i], "ok"
+            one, code = recorded[i], "ok"
             if type(one) is not StepResult:
-                one = booked[i] = self._reply(session, one)
+                one = recorded[i] = self._reply(session, one)
                 code = "ok" if one.fault is None else one.fault.code
             codes[code] = codes.get(code, 0) + 1
             session.end(one, now_s)
-            if session.is_unwanted:
-                self._table.close_unwanted(session)
+            if session.close_requested:
+                self._table.close_if_requested(session)
         for watcher in self._table.watchers:
             for code, count in codes.items():
                 watcher.called("step", code, now_s - began_s, count)
-        return booked
+        return recorded
 
     def _reply(self, session: ServedSession, outcome: Any) -> Reply:
         reply = Reply(id=session.last_number, session=session.id)
         if isinstance(outcome, BaseException):
-            reply.fault = self._table.told("step", outcome)
+            reply.fault = self._table.fault_for("step", outcome)
         else:
             reply.result = outcome
         return reply
@@ -254,11 +255,11 @@ class StepBatcher:
 
 @final
 class _Batch:
-    """Steps that go the short way.
+    """Steps that take the fast path.
 
     Attributes:
-        sessions: Whose they are.
-        numbers: Those of the calls, each in its session.
+        sessions: The session of each step.
+        numbers: The number of each call in its session.
     """
 
     def __init__(self) -> None:
@@ -268,9 +269,9 @@ class _Batch:
         self._actions: list[Any] = []
 
     def add(self, session: ServedSession, number: int, connection: object, action: Any) -> bool:
-        """Begin a step, if it is a session's next call and its thread is known; else say so."""
+        """Begin a step if it is the next call and the thread is known; return whether it was."""
         runner = session.runner
-        if type(runner) is not ThreadedRunner or runner.lane is None:
+        if type(runner) is not ThreadedRunner or runner.thread is None:
             return False
         if not session.begin_step(number, connection):
             return False
@@ -280,42 +281,42 @@ class _Batch:
         self._actions.append(action)
         return True
 
-    def go(self, tell: Tell) -> None:
-        """Visit the threads: once for all that are quick and share one, else for each."""
+    def submit(self, deliver: Deliver) -> None:
+        """Submit the steps: one job for quick steps that share a thread, else one per step."""
         if not self.sessions:
             return
-        lanes = [runner.pin.lane for runner in self._runners]
-        count, is_quick = len(lanes), self._runners[0].lanes.is_quick
-        if count == 1 or (is_quick and lanes.count(lanes[0]) == count):
-            self._visit(range(count), tell)
+        threads = [runner.affinity.thread for runner in self._runners]
+        count, is_quick = len(threads), self._runners[0].pool.is_quick
+        if count == 1 or (is_quick and threads.count(threads[0]) == count):
+            self._submit(range(count), deliver)
             return
         groups: dict[Any, list[int]] = {}
-        for i, lane in enumerate(lanes):
-            groups.setdefault(lane if is_quick else i, []).append(i)
-        for places in groups.values():
-            self._visit(places, tell)
+        for i, thread in enumerate(threads):
+            groups.setdefault(thread if is_quick else i, []).append(i)
+        for indices in groups.values():
+            self._submit(indices, deliver)
 
-    def _visit(self, places: Sequence[int], tell: Tell) -> None:
-        def told(some: Sequence[int], outcomes: Sequence[Any]) -> None:
-            tell([places[i] for i in some], outcomes)
+    def _submit(self, indices: Sequence[int], deliver: Deliver) -> None:
+        def deliver_batch(some: Sequence[int], outcomes: Sequence[Any]) -> None:
+            deliver([indices[i] for i in some], outcomes)
 
-        runners, actions, is_all = self._runners, self._actions, len(places) == len(self._runners)
+        runners, actions, is_all = self._runners, self._actions, len(indices) == len(self._runners)
         if not is_all:
-            runners, actions = [runners[i] for i in places], [actions[i] for i in places]
+            runners, actions = [runners[i] for i in indices], [actions[i] for i in indices]
         try:
-            StepBatchJob(runners, actions, tell if is_all else told).start()
+            StepBatchJob(runners, actions, deliver if is_all else deliver_batch).start()
         except (PoolClosedError, ClosedError):
-            tell(places, [ConnectionLostError("The server is stopping.")] * len(places))
+            deliver(indices, [ConnectionLostError("The server is stopping.")] * len(indices))
 
 
-def _columns(taken: _Batch, outcomes: Sequence[Any], rest: list[Reply]) -> Stepped:
-    """Return the answer to a frame: ordinary steps by column, and the replies to the others."""
-    names = [session.id for session in taken.sessions]
-    numbers, results = taken.numbers, outcomes
+def _columns(batch: _Batch, outcomes: Sequence[Any], rest: list[Reply]) -> Stepped:
+    """Return the answer to a frame: ordinary steps as columns, and replies to the others."""
+    names = [session.id for session in batch.sessions]
+    numbers, results = batch.numbers, outcomes
     if list(map(type, outcomes)).count(StepResult) < len(outcomes):
-        places = [i for i, one in enumerate(outcomes) if type(one) is StepResult]
-        names, numbers = [names[i] for i in places], [numbers[i] for i in places]
-        results = [outcomes[i] for i in places]
+        indices = [i for i, one in enumerate(outcomes) if type(one) is StepResult]
+        names, numbers = [names[i] for i in indices], [numbers[i] for i in indices]
+        results = [outcomes[i] for i in indices]
         rest = [*rest, *(one for one in outcomes if type(one) is not StepResult)]
     rewards = [result.reward for result in results]
     infos = [result.info for result in results]

@@ -1,14 +1,14 @@
-"""Threads for the plain functions of many environments, and none of their time on the loop.
+"""A thread pool that pins each environment to a thread, so that none blocks the event loop.
 
-A `WorkerThread` is one thread with the calls that wait for it. An environment has a
-`ThreadAffinity`, which names
-its lane: sqlite, CUDA and event loops care where they are called. It stays there, but for two
-cases. A neighbour whose call takes long keeps the lane to itself: who waits behind it, or comes
-later, goes to another one. And environments that turn out to be slow after they were packed
-together go apart, each at its next `reset`. What is bound to a thread is best opened there.
+A `WorkerThread` is one thread with its queue of calls. An environment has a `ThreadAffinity`, which
+names its thread: sqlite, CUDA and event loops depend on the calling thread. An environment stays on
+its thread, with two exceptions. If a neighbor's call takes long, that call keeps the thread, and
+calls behind it move to another one. And environments that turn out to be slow after they were
+packed onto one thread are spread, each at its next `reset`. An environment should open what is
+bound to a thread in `reset`.
 
-A call past its deadline cannot be stopped. Its lane is given up: nobody else is sent there, the
-call counts as stuck until it comes back, and then the thread ends.
+A call past its deadline cannot be stopped. Its thread is abandoned: it gets no more calls, the call
+counts as stuck until it returns, and then the thread ends.
 """
 
 from __future__ import annotations
@@ -26,129 +26,130 @@ from typing import Any, final
 logger = logging.getLogger("envweave.server")
 
 LONG_S = 0.05
-"""With a call that takes longer than this, a lane is no place for others."""
+"""A call that takes longer than this blocks its thread, and other environments move away."""
 
 
 class CallTimeoutError(Exception):
-    """A call took longer than it may, and still runs. Never leaves the server's own modules."""
+    """A call exceeded its deadline and still runs. Never leaves the server's own modules."""
 
 
 class PoolClosedError(Exception):
-    """No more calls are taken. Never leaves the server's own modules."""
+    """The pool is closed. Never leaves the server's own modules."""
 
 
 @final
 class ThreadAffinity:
-    """Names the lane of one environment; it has none before its first call."""
+    """The thread of one environment; `None` before its first call."""
 
-    __slots__ = ("lane",)
+    __slots__ = ("thread",)
 
     def __init__(self) -> None:
-        self.lane: WorkerThread | None = None
+        self.thread: WorkerThread | None = None
 
 
 @final
 class Callback:
-    """Stands in a future's place where somebody is told at once what came of a call.
+    """Has the interface of a future, and calls a function with the outcome at once.
 
     Args:
-        tell: Given what the call returned, or raised, on the loop.
+        callback: Called on the loop with what the call returned or raised.
     """
 
-    __slots__ = ("_is_done", "_tell")
+    __slots__ = ("_callback", "_is_done")
 
-    def __init__(self, tell: Callable[[Any], None]) -> None:
-        self._tell = tell
+    def __init__(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
         self._is_done = False
 
     def done(self) -> bool:
-        """Whether somebody was told."""
+        """Whether the outcome was delivered."""
         return self._is_done
 
     def set_result(self, outcome: Any) -> None:
-        """Tell what it returned."""
+        """Deliver what the call returned."""
         self._is_done = True
         try:
-            self._tell(outcome)
+            self._callback(outcome)
         except Exception:
-            logger.exception("what came of a call could not be told")
+            logger.exception("the outcome of a call could not be delivered")
 
     def set_exception(self, error: BaseException) -> None:
-        """Tell what it raised."""
+        """Deliver what the call raised."""
         self.set_result(error)
 
 
 @final
 class ThreadJob:
-    """One call on its way to a lane and back.
+    """One call on its way to a thread and back.
 
     Attributes:
-        pin: Whose call it is.
-        mates: Whose calls it is besides, if it is a visit for several.
-        run: What to do, in the thread.
-        future: Who waits for it, on the loop.
-        left: Told what came of it if nobody waits any more.
-        since: When its thread began with it; 0.0 before.
-        is_late: Whether it was given up.
-        steps: How many steps it is, which tells how quick these environments are.
-        split: Called if it takes long: lets what has not begun go elsewhere.
+        affinity: The environment that it calls.
+        batch_members: The other environments that it calls, if it is a batch.
+        run: The function to run in the thread.
+        future: Receives the outcome, on the loop.
+        on_abandoned: Receives the outcome if the future was done before.
+        since: When the thread began with it; 0.0 before.
+        is_late: Whether it exceeded its deadline and was abandoned.
+        steps: Number of steps in it, from which the speed of these environments is estimated.
+        split: Called if it takes long: moves the steps that have not begun to other threads.
     """
 
     __slots__ = (
-        "future", "is_late", "left", "mates", "pin", "run", "since", "split", "steps", "timer",
+        "affinity", "batch_members", "future", "is_late", "on_abandoned", "run", "since", "split",
+        "steps", "timer",
     )  # fmt: skip
 
     def __init__(
         self,
-        pin: ThreadAffinity,
+        affinity: ThreadAffinity,
         run: Callable[[], Any],
         future: asyncio.Future[Any] | Callback,
-        left: Callable[[Any, bool], None] | None,
+        on_abandoned: Callable[[Any, bool], None] | None,
         *,
         steps: int,
-        mates: frozenset[ThreadAffinity] = frozenset(),
+        batch_members: frozenset[ThreadAffinity] = frozenset(),
         split: Callable[[ThreadJob], None] | None = None,
     ) -> None:
         self.split = split
-        self.pin = pin
+        self.affinity = affinity
         self.run = run
         self.future = future
-        self.left = left
+        self.on_abandoned = on_abandoned
         self.since = 0.0
         self.is_late = False
         self.steps = steps
-        self.mates = mates
+        self.batch_members = batch_members
         self.timer: asyncio.TimerHandle | None = None
 
-    def is_of(self, pin: ThreadAffinity) -> bool:
-        """Whether it runs the code of this environment."""
-        return pin is self.pin or pin in self.mates
+    def is_of(self, affinity: ThreadAffinity) -> bool:
+        """Whether it calls this environment."""
+        return affinity is self.affinity or affinity in self.batch_members
 
 
 @final
 class WorkerThread:
-    """One thread, and the calls that wait for it.
+    """One thread and its queue of calls.
 
     Attributes:
-        jobs: What waits; `None` ends the thread.
-        job: What runs.
-        tenants: How many environments belong here.
-        is_open: Whether calls may be sent here.
+        jobs: The queue; `None` ends the thread.
+        job: The call that runs now.
+        assigned: Number of environments that are pinned to it.
+        is_open: Whether it accepts calls.
     """
 
-    def __init__(self, number: int, hand_in: Callable[..., bool]) -> None:
+    def __init__(self, number: int, post_result: Callable[..., bool]) -> None:
         self.jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()
         self.job: ThreadJob | None = None
-        self.tenants = 0
+        self.assigned = 0
         self.is_open = True
-        self._hand_in = hand_in
-        self.thread = threading.Thread(
+        self._post_result = post_result
+        self.system_thread = threading.Thread(
             target=self._work, name=f"envweave-server-{number}", daemon=True
         )
-        self.thread.start()
+        self.system_thread.start()
 
     def _work(self) -> None:
-        jobs, hand_in = self.jobs, self._hand_in
+        jobs, post_result = self.jobs, self._post_result
         goes_on = True
         while goes_on and (job := jobs.get()) is not None:
             outcome: Any = None
@@ -158,58 +159,58 @@ class WorkerThread:
             try:
                 if not job.is_late:
                     outcome = job.run()
-            except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - delivered to the waiting task
                 error = raised
             self.job = None
-            goes_on = hand_in(self, job, outcome, error, monotonic() - began)
-            del job, outcome, error  # while a thread waits it holds on to nothing
+            goes_on = post_result(self, job, outcome, error, monotonic() - began)
+            del job, outcome, error  # an idle thread must not keep objects alive
 
-    def is_held_up(self, now: float) -> bool:
-        """Whether a call here has taken so long that nobody should wait behind it."""
+    def is_blocked(self, now: float) -> bool:
+        """Whether its current call has taken so long that others should not wait behind it."""
         job = self.job
         return job is not None and now - job.since > LONG_S
 
     def retire(self) -> None:
-        """Let the thread end when it is done with what waits."""
+        """End the thread once its queue is empty."""
         self.is_open = False
         self.jobs.put(None)
 
 
 QUICK_S = 0.001
-"""Environments whose steps take less than this, on average, share a lane."""
+"""Environments whose steps take less than this, on average, share a thread."""
 
 SLOW_S = 0.005
-"""Environments whose steps take more than this, on average, go apart if they shared lanes."""
+"""Environments whose steps take more than this, on average, are spread over threads."""
 
 QUICKLY_MADE_S = 0.002
-"""While no step was taken yet, environments that are made within this are held for quick."""
+"""Before the first step, environments that are made within this time count as quick."""
 
 JOIN_S = 1.0
-"""How long to wait for a thread that has nothing left to do."""
+"""How long to wait for an idle thread to end."""
 
 
 @final
 class PinnedThreadPool:
-    """A bounded number of lanes, for the environments of one kind.
+    """A bounded number of threads for the environments of one kind.
 
     Args:
-        bound: How many lanes there may be, besides those that were given up.
+        bound: Maximum number of threads, not counting abandoned ones.
 
     Attributes:
-        changed: Called when a call is given up, or comes back after that.
+        changed: Called when a call becomes stuck, or returns after that.
     """
 
     def __init__(self, bound: int) -> None:
         self._bound = max(bound, 1)
-        self._lanes: list[WorkerThread] = []
-        self._retired: list[WorkerThread] = []  # those whose threads are about to end
+        self._threads: list[WorkerThread] = []
+        self._retired: list[WorkerThread] = []  # about to end
         self._stuck: set[ThreadJob] = set()  # calls past their deadline that still run
         self._done: deque[tuple[WorkerThread, ThreadJob, Any, BaseException | None, float]] = (
             deque()
         )
-        self._is_rung = False
-        self._owed = 0  # calls that were sent and have not come back
-        self._ticker: asyncio.TimerHandle | None = None
+        self._wakeup_pending = False
+        self._outstanding = 0  # calls that were submitted and have not returned
+        self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mean_s: float | None = None  # of steps
         self._made_s: float | None = None
@@ -219,225 +220,248 @@ class PinnedThreadPool:
 
     @property
     def stuck(self) -> int:
-        """How many calls past their deadline still run."""
+        """Number of calls past their deadline that still run."""
         return len(self._stuck)
 
     @property
     def threads(self) -> int:
-        """How many lanes there are, without those that were given up."""
-        return len(self._lanes)
+        """Number of threads, without abandoned ones."""
+        return len(self._threads)
 
     @property
     def is_quick(self) -> bool:
-        """Whether these environments are quick, as far as is known."""
+        """Whether steps of these environments are quick, as far as is known."""
         if self._mean_s is None:
             return self._made_s is not None and self._made_s < QUICKLY_MADE_S
         return self._mean_s < QUICK_S
 
-    def made_in(self, taken_s: float) -> None:
-        """Take note of how long it took to make one; the quickest counts."""
+    def record_make_time(self, taken_s: float) -> None:
+        """Record how long making an environment took; the shortest time counts."""
         self._made_s = min(taken_s, taken_s if self._made_s is None else self._made_s)
 
     def run(
         self,
-        pin: ThreadAffinity,
+        affinity: ThreadAffinity,
         call: Callable[[], Any],
         timeout_s: float | None = None,
-        left: Callable[[Any, bool], None] | None = None,
+        on_abandoned: Callable[[Any, bool], None] | None = None,
         *,
         steps: int = 0,
         from_now: bool = False,
     ) -> asyncio.Future[Any]:
-        """Run a call in the lane of its environment, after what waits there.
+        """Run a call in the thread of its environment, after those in its queue.
 
         Args:
-            pin: Whose call it is.
-            call: What to do, in the thread.
-            timeout_s: How long it may take, from when its thread begins with it.
-            left: Told, on the loop, what came of a call that nobody waits for any more (`None`
-                if it raised), and whether that is because it was late.
-            steps: How many steps it is, which tells how quick these environments are.
-            from_now: Whether the time that it waits counts too.
+            affinity: The environment that is called.
+            call: The function to run in the thread.
+            timeout_s: Time limit, from when the thread begins with the call.
+            on_abandoned: Called on the loop with the outcome of a call whose future was done before
+                (`None` if it raised), and whether that is because it was late.
+            steps: Number of steps in it, from which the speed of the environments is estimated.
+            from_now: Whether the time in the queue counts too.
 
         Returns:
-            What it returns or raises. A `CallTimeoutError` says that it took too long and still
-            runs.
+            A future of what the call returns or raises. It raises `CallTimeoutError` if the call
+            took too long; the call still runs then.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         future = loop.create_future()
-        job = ThreadJob(pin, call, future, left, steps=steps)
+        job = ThreadJob(affinity, call, future, on_abandoned, steps=steps)
         if timeout_s is not None and not self._is_closed:
             began = loop.time() if from_now else None
-            job.timer = loop.call_later(timeout_s, self._look, job, timeout_s, began)
+            job.timer = loop.call_later(timeout_s, self._check_deadline, job, timeout_s, began)
         self._send(job, loop)
         return future
 
     def start(
         self,
-        pin: ThreadAffinity,
+        affinity: ThreadAffinity,
         call: Callable[[], Any],
-        tell: Callable[[Any], None],
-        left: Callable[[Any, bool], None] | None = None,
+        callback: Callable[[Any], None],
+        on_abandoned: Callable[[Any, bool], None] | None = None,
         *,
         steps: int = 0,
-        mates: frozenset[ThreadAffinity] = frozenset(),
+        batch_members: frozenset[ThreadAffinity] = frozenset(),
         split: Callable[[ThreadJob], None] | None = None,
     ) -> None:
-        """Run a call as `run` does, and tell what it returns or raises, on the loop.
+        """Run a call as `run` does, and pass its outcome to a callback, on the loop.
 
-        It may be a visit for others besides, who are its `mates`. If it takes long, `split` is
-        called, which lets go elsewhere what has not begun.
+        A batch calls further environments, its `batch_members`. If it takes long, `split` is
+        called, which moves the steps that have not begun to other threads.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        job = ThreadJob(pin, call, Callback(tell), left, steps=steps, mates=mates, split=split)
+        job = ThreadJob(
+            affinity,
+            call,
+            Callback(callback),
+            on_abandoned,
+            steps=steps,
+            batch_members=batch_members,
+            split=split,
+        )
         self._send(job, loop)
 
     def _send(self, job: ThreadJob, loop: asyncio.AbstractEventLoop) -> None:
-        """Send a call to the lane of its environment.
+        """Submit a call to the thread of its environment.
 
         Raises:
-            LanesClosedError: No more calls are taken.
+            PoolClosedError: The pool is closed.
         """
         if self._is_closed:
             raise PoolClosedError
-        pin = job.pin
-        lane = pin.lane
-        if lane is None or not lane.is_open:
-            lane = self._assign(pin)
-        elif lane.job is not None and not lane.job.is_of(pin) and lane.is_held_up(monotonic()):
-            lane = self._move(pin)
-        lane.jobs.put(job)
-        self._owed += 1
-        if self._ticker is None:
-            self._ticker = loop.call_later(LONG_S, self._tick)
+        affinity = job.affinity
+        thread = affinity.thread
+        if thread is None or not thread.is_open:
+            thread = self._assign(affinity)
+        elif (
+            thread.job is not None
+            and not thread.job.is_of(affinity)
+            and thread.is_blocked(monotonic())
+        ):
+            thread = self._move(affinity)
+        thread.jobs.put(job)
+        self._outstanding += 1
+        if self._timer is None:
+            self._timer = loop.call_later(LONG_S, self._check_threads)
 
-    def spread(self, pin: ThreadAffinity) -> None:
-        """Give an environment a lane of its own, if it is slow, has neighbours, and one is left."""
-        lane = pin.lane
+    def spread(self, affinity: ThreadAffinity) -> None:
+        """Give a slow environment its own thread, if it shares one and the bound allows it."""
+        thread = affinity.thread
         is_slow = self._mean_s is not None and self._mean_s > SLOW_S
-        if lane is None or lane.tenants < 2 or not is_slow or len(self._lanes) >= self._bound:
+        if (
+            thread is None
+            or thread.assigned < 2
+            or not is_slow
+            or len(self._threads) >= self._bound
+        ):
             return
-        self.leave(pin)
-        self._take(pin, self._new())
+        self.release(affinity)
+        self._attach(affinity, self._new())
 
-    def leave(self, pin: ThreadAffinity) -> None:
-        """An environment is gone; a lane without any ends, if there are enough."""
-        lane, pin.lane = pin.lane, None
-        if lane is None:
+    def release(self, affinity: ThreadAffinity) -> None:
+        """Unpin a closed environment; a thread without environments ends, but for the last one."""
+        thread, affinity.thread = affinity.thread, None
+        if thread is None:
             return
-        lane.tenants -= 1
-        if lane.tenants == 0 and lane.is_open and len(self._lanes) > 1:
-            self._lanes.remove(lane)
-            lane.retire()
-            self._retired = [one for one in self._retired if one.thread.is_alive()]
-            self._retired.append(lane)
+        thread.assigned -= 1
+        if thread.assigned == 0 and thread.is_open and len(self._threads) > 1:
+            self._threads.remove(thread)
+            thread.retire()
+            self._retired = [one for one in self._retired if one.system_thread.is_alive()]
+            self._retired.append(thread)
 
     async def close(self) -> None:
-        """Take no more calls, and end every thread that can be. May be called twice."""
+        """Refuse further calls, and end every idle thread. May be called twice."""
         self._is_closed = True
-        lanes, self._lanes = self._lanes, []
-        for lane in lanes:
-            lane.retire()
-        for lane in (*lanes, *self._retired):
-            if lane.job is None:
-                lane.thread.join(JOIN_S)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.retire()
+        for thread in (*threads, *self._retired):
+            if thread.job is None:
+                thread.system_thread.join(JOIN_S)
         self._deliver()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            self._ticker = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    # Where calls go
+    # Assigning threads
 
-    def _assign(self, pin: ThreadAffinity) -> WorkerThread:
-        """Give an environment its lane: its own if it may be slow, else one that it shares."""
-        self.leave(pin)
+    def _assign(self, affinity: ThreadAffinity) -> WorkerThread:
+        """Pin an environment: to its own thread if it may be slow, else to a shared one."""
+        self.release(affinity)
         now = monotonic()
-        free = [lane for lane in self._lanes if not lane.is_held_up(now)]
+        free = [thread for thread in self._threads if not thread.is_blocked(now)]
         if self.is_quick:
-            # All in one: a thread costs more to wake up than a quick step takes, and of two
-            # threads in Python only one computes.
-            shared = max(free, key=lambda lane: lane.tenants, default=None)
+            # All on one: waking a thread costs more than a quick step takes, and of two Python
+            # threads only one computes.
+            shared = max(free, key=lambda thread: thread.assigned, default=None)
             if shared is not None:
-                return self._take(pin, shared)
-        idle = [lane for lane in free if lane.tenants == 0]
+                return self._attach(affinity, shared)
+        idle = [thread for thread in free if thread.assigned == 0]
         if idle:
-            return self._take(pin, idle[0])
-        if len(self._lanes) < self._bound:
+            return self._attach(affinity, idle[0])
+        if len(self._threads) < self._bound:
             try:
-                return self._take(pin, self._new())
-            except RuntimeError:  # the system gives no more threads
-                if not self._lanes:
+                return self._attach(affinity, self._new())
+            except RuntimeError:  # the system limit on threads
+                if not self._threads:
                     raise
-        return self._take(pin, min(free or self._lanes, key=lambda lane: lane.tenants))
+        return self._attach(
+            affinity, min(free or self._threads, key=lambda thread: thread.assigned)
+        )
 
-    def _move(self, pin: ThreadAffinity) -> WorkerThread:
-        """Take an environment out of a lane that is held up, if there is another."""
-        before = pin.lane
-        lane = self._assign(pin)
-        if lane is not before:
-            logger.debug("an environment goes on in another thread; a neighbour takes long")
-        return lane
+    def _move(self, affinity: ThreadAffinity) -> WorkerThread:
+        """Move an environment away from a blocked thread, if there is another."""
+        before = affinity.thread
+        thread = self._assign(affinity)
+        if thread is not before:
+            logger.debug("moved an environment to another thread: a neighbor takes long")
+        return thread
 
-    def _take(self, pin: ThreadAffinity, lane: WorkerThread) -> WorkerThread:
-        pin.lane = lane
-        lane.tenants += 1
-        return lane
+    def _attach(self, affinity: ThreadAffinity, thread: WorkerThread) -> WorkerThread:
+        affinity.thread = thread
+        thread.assigned += 1
+        return thread
 
     def _new(self) -> WorkerThread:
         self._number += 1
-        lane = WorkerThread(self._number, self._hand_in)
-        self._lanes.append(lane)
-        return lane
+        thread = WorkerThread(self._number, self._post_result)
+        self._threads.append(thread)
+        return thread
 
-    def _tick(self) -> None:
-        """Look after lanes that are held up; there is a tick as long as a call is out."""
-        self._ticker = None
+    def _check_threads(self) -> None:
+        """Reroute calls behind blocked threads; runs periodically while calls are outstanding."""
+        self._timer = None
         self._deliver()
         now = monotonic()
-        for lane in [lane for lane in self._lanes if lane.is_held_up(now)]:
-            self._clear(lane)
-        if self._owed > len(self._stuck) and self._loop is not None and not self._is_closed:
-            self._ticker = self._loop.call_later(LONG_S, self._tick)
+        for thread in [thread for thread in self._threads if thread.is_blocked(now)]:
+            self._reroute(thread)
+        if self._outstanding > len(self._stuck) and self._loop is not None and not self._is_closed:
+            self._timer = self._loop.call_later(LONG_S, self._check_threads)
 
-    def _clear(self, lane: WorkerThread) -> None:
-        """Send what waits in a lane elsewhere, but for calls of the environment that runs."""
+    def _reroute(self, thread: WorkerThread) -> None:
+        """Move the queue of a thread elsewhere, except calls of the environment that runs."""
         waiting = []
         with contextlib.suppress(Empty):
             while True:
-                waiting.append(lane.jobs.get_nowait())
-        running = lane.job
+                waiting.append(thread.jobs.get_nowait())
+        running = thread.job
         if running is not None and running.split is not None:
             running.split(running)
         for job in waiting:
-            if job is None or (running is not None and running.is_of(job.pin) and lane.is_open):
-                lane.jobs.put(job)
-            elif job.pin.lane is lane:
-                self._move(job.pin).jobs.put(job)
-            else:  # its environment has moved already, or is gone
-                (job.pin.lane or self._assign(job.pin)).jobs.put(job)
+            if job is None or (
+                running is not None and running.is_of(job.affinity) and thread.is_open
+            ):
+                thread.jobs.put(job)
+            elif job.affinity.thread is thread:
+                self._move(job.affinity).jobs.put(job)
+            else:  # its environment was moved or closed
+                (job.affinity.thread or self._assign(job.affinity)).jobs.put(job)
 
-    # What comes back
+    # Outcomes
 
-    def _hand_in(
+    def _post_result(
         self,
-        lane: WorkerThread,
+        thread: WorkerThread,
         job: ThreadJob,
         outcome: Any,
         error: BaseException | None,
         taken_s: float,
     ) -> bool:
-        """In the lane's thread: put what came of a call where the loop finds it.
+        """Queue an outcome for the loop. Runs in the worker thread.
 
-        The loop is woken once for several quick calls; `_tick` finds what it was not told of.
-        Returns whether there still is a loop.
+        The loop is woken once for several quick calls; `_check_threads` delivers the rest.
+        Returns False if the loop is closed.
         """
-        self._done.append((lane, job, outcome, error, taken_s))
-        if not self._is_rung and (taken_s > QUICK_S or lane.jobs.empty() or not lane.is_open):
-            self._is_rung = True
+        self._done.append((thread, job, outcome, error, taken_s))
+        if not self._wakeup_pending and (
+            taken_s > QUICK_S or thread.jobs.empty() or not thread.is_open
+        ):
+            self._wakeup_pending = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]
             except RuntimeError:
@@ -445,82 +469,83 @@ class PinnedThreadPool:
         return True
 
     def _deliver(self) -> None:
-        self._is_rung = False
+        self._wakeup_pending = False
         done = self._done
         while done:
-            lane, job, outcome, error, taken_s = done.popleft()
-            self._owed -= 1
+            thread, job, outcome, error, taken_s = done.popleft()
+            self._outstanding -= 1
             if job.timer is not None:
                 job.timer.cancel()
             if job.steps and not job.is_late:
-                self._learn(min(taken_s / job.steps, LONG_S))
+                self._update_mean(min(taken_s / job.steps, LONG_S))
             if job.is_late:
-                self._came_back(lane, job, outcome)
+                self._finish_late(thread, job, outcome)
             elif job.future.done():
-                _tell_left(job, outcome, is_late=False)
+                _notify_abandoned(job, outcome, is_late=False)
             elif error is None:
                 job.future.set_result(outcome)
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 job.future.set_exception(error)
-            else:  # what would end a loop, or a coroutine, has no place there
+            else:  # it would end the loop or a coroutine
                 job.future.set_exception(RuntimeError(f"it raised {error!r}"))
 
-    def _learn(self, taken_s: float) -> None:
+    def _update_mean(self, taken_s: float) -> None:
         mean_s = self._mean_s
         self._mean_s = taken_s if mean_s is None else mean_s + (taken_s - mean_s) / 16
 
-    # What is late
+    # Deadlines
 
-    def _look(self, job: ThreadJob, timeout_s: float, began: float | None) -> None:
-        """Give a call up when its time is over."""
+    def _check_deadline(self, job: ThreadJob, timeout_s: float, began: float | None) -> None:
+        """Abandon a call whose deadline has passed."""
         loop = self._loop
         assert loop is not None  # a timer was set on it
         if began is None and not job.since:
-            job.timer = loop.call_later(timeout_s, self._look, job, timeout_s, began)
+            job.timer = loop.call_later(timeout_s, self._check_deadline, job, timeout_s, began)
             return
-        left_s = 0.0 if began is not None else job.since + timeout_s - monotonic()
-        if left_s > 0:
-            job.timer = loop.call_later(left_s, self._look, job, timeout_s, began)
+        remaining_s = 0.0 if began is not None else job.since + timeout_s - monotonic()
+        if remaining_s > 0:
+            job.timer = loop.call_later(remaining_s, self._check_deadline, job, timeout_s, began)
             return
         self._deliver()
         if job.future.done():
             return
-        self._give_up(job)
+        self._abandon(job)
 
-    def _give_up(self, job: ThreadJob) -> None:
+    def _abandon(self, job: ThreadJob) -> None:
         job.future.set_exception(CallTimeoutError())
-        lane = job.pin.lane
-        running = None if lane is None else lane.job
-        runs = running is not None and running.pin is job.pin
-        job.is_late = runs or bool(job.since)  # else it waits for others, and is run in its turn
-        if not runs or lane is None or running is None:
+        thread = job.affinity.thread
+        running = None if thread is None else thread.job
+        runs = running is not None and running.affinity is job.affinity
+        job.is_late = runs or bool(job.since)  # else it is still queued, and runs in its turn
+        if not runs or thread is None or running is None:
             return
-        if not running.is_late:  # a call before this one, which nobody has given up
+        if not running.is_late:  # an earlier call, which was not abandoned
             running.is_late = True
             if not running.future.done():
                 running.future.set_exception(CallTimeoutError())
         self._stuck.add(running)
         self.changed()
-        if lane.is_open:
-            lane.is_open = False
-            self._lanes.remove(lane)
-        self._clear(lane)
+        if thread.is_open:
+            thread.is_open = False
+            self._threads.remove(thread)
+        self._reroute(thread)
 
-    def _came_back(self, lane: WorkerThread, job: ThreadJob, outcome: Any) -> None:
+    def _finish_late(self, thread: WorkerThread, job: ThreadJob, outcome: Any) -> None:
         was_stuck = job in self._stuck
         self._stuck.discard(job)
-        lane.is_open, was_open = True, lane.is_open  # so that it can be closed where it ran
-        _tell_left(job, outcome, is_late=True)
-        lane.is_open = was_open
+        # Open for a moment, so that its environment can be closed in its own thread.
+        thread.is_open, was_open = True, thread.is_open
+        _notify_abandoned(job, outcome, is_late=True)
+        thread.is_open = was_open
         if was_stuck:
-            lane.jobs.put(None)
+            thread.jobs.put(None)
             self.changed()
 
 
-def _tell_left(job: ThreadJob, outcome: Any, *, is_late: bool) -> None:
-    if job.left is None:
+def _notify_abandoned(job: ThreadJob, outcome: Any, *, is_late: bool) -> None:
+    if job.on_abandoned is None:
         return
     try:
-        job.left(outcome, is_late)
+        job.on_abandoned(outcome, is_late)
     except Exception:
-        logger.exception("what came of a call that nobody waits for could not be put away")
+        logger.exception("the outcome of an abandoned call could not be handled")
