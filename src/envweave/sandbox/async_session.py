@@ -14,9 +14,9 @@ from typing import Any, final
 
 from envweave.errors import BranchError, BusyError, SandboxError
 from envweave.sandbox.limits import Limits
+from envweave.sandbox.processes.async_bridge import Outcome, awaited, called
 from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller, release_late, settle
 from envweave.sandbox.processes.process import SessionHandle
-from envweave.sandbox.processes.tool_loop import Outcome, awaited, called
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import LATE, ToolInvocation
 from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply

@@ -19,7 +19,8 @@ from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation, packag
 from envweave.sandbox.doctor.probe import Tier
 from envweave.sandbox.host.packages import AnyPackages, calling_module
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.factory import SessionFactory, make_aside
+from envweave.sandbox.processes.async_bridge import make_in_thread
+from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionHandle, SessionProcess
 from envweave.sandbox.processes.template import WallSetupError, refuse_elsewhere
 from envweave.sandbox.protocol.session_protocol import seed_of
@@ -296,7 +297,7 @@ class AsyncSandbox(AnySandbox):
     async def start(cls, **options: Any) -> AsyncSandbox:
         """Make one without blocking the event loop."""
         options.setdefault("private", calling_module())
-        return await make_aside(lambda: cls(**options), cls._end)
+        return await make_in_thread(lambda: cls(**options), cls._end)
 
     def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Pending:
         """Return a fresh session: `await` it, or use it in `async with`."""
@@ -315,7 +316,7 @@ class AsyncSandbox(AnySandbox):
         chosen = self._tools_for(tools)
         given = _seeds(count, seeds)
         make = partial(self._bodies, given, chosen, alone=False)
-        bodies = await make_aside(make, _release)
+        bodies = await make_in_thread(make, _release)
         return [self._session(chosen, one) for one in bodies]
 
     async def close(self) -> None:
@@ -375,7 +376,7 @@ class Pending:
             await self._session.close()
 
     async def _made(self) -> AsyncSession:
-        body = (await make_aside(self._make, _release))[0]
+        body = (await make_in_thread(self._make, _release))[0]
         return self._as_session(body)
 
 

@@ -21,7 +21,7 @@ from typing import Any, final
 import msgspec
 
 from envweave.errors import OptionError, suggest
-from envweave.sandbox.processes.tool_loop import ToolLoop
+from envweave.sandbox.processes.async_bridge import ToolLoop
 from envweave.sandbox.protocol.messages import ToolSignature
 
 _LEAVES = (bool, int, float, str, bytes, type(None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -11,8 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, final
+from collections.abc import Sequence
 
 from envweave.errors import (
     CallOrderError,
@@ -311,49 +309,3 @@ def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallSetupError]]) 
         "Nothing was run. With isolation='none' code runs as this user, with no walls at all."
     )
     return "\n".join(lines)
-
-
-MadeT = TypeVar("MadeT")
-
-
-async def make_aside(make: Callable[[], MadeT], let_go: Callable[[MadeT], None]) -> MadeT:
-    """Return what `make` returns, which runs on a thread of the loop's.
-
-    If the task is cancelled meanwhile, `let_go` is called with what comes of it, though the loop
-    may have ended by then.
-    """
-    handing = _Handing(make, let_go)
-    try:
-        return await asyncio.to_thread(handing)
-    except BaseException:
-        handing.give_up()
-        raise
-
-
-@final
-class _Handing(Generic[MadeT]):
-    """What is handed from the thread that makes it to the task that wants it, or to nobody."""
-
-    def __init__(self, make: Callable[[], MadeT], let_go: Callable[[MadeT], None]) -> None:
-        self._make = make
-        self._let_go = let_go
-        self._lock = threading.Lock()  # protects what follows
-        self._made: list[MadeT] = []
-        self._is_wanted = True
-
-    def __call__(self) -> MadeT:
-        made = self._make()
-        with self._lock:
-            if self._is_wanted:
-                self._made.append(made)
-                return made
-        self._let_go(made)
-        return made
-
-    def give_up(self) -> None:
-        """Let go of what was made, or is yet to be."""
-        with self._lock:
-            self._is_wanted = False
-            made, self._made = self._made, []
-        for one in made:
-            self._let_go(one)

@@ -1,4 +1,8 @@
-"""The thread on which `async` tools run when their caller has no event loop."""
+"""Bridges between blocking code and event loops.
+
+`ToolLoop` runs `async` tools for callers without an event loop; `make_in_thread` runs blocking
+constructors for callers on one. Not imported by the relay in a container, which needs no asyncio.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, final
+from typing import Any, Generic, TypeVar, final
 
 from envweave.errors import DeadlineError
 
 _CLOSE_S = 5.0
+MadeT = TypeVar("MadeT")
 
 
 @final
@@ -114,3 +119,46 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+async def make_in_thread(make: Callable[[], MadeT], release: Callable[[MadeT], None]) -> MadeT:
+    """Run `make` in a thread of the loop's executor and return its result.
+
+    If the task is cancelled meanwhile, `release` is called with the result as soon as there is
+    one, even if the loop has ended by then.
+    """
+    handover = _Handover(make, release)
+    try:
+        return await asyncio.to_thread(handover)
+    except BaseException:
+        handover.cancel()
+        raise
+
+
+@final
+class _Handover(Generic[MadeT]):
+    """Passes a result from the thread that makes it to the task, or releases it if cancelled."""
+
+    def __init__(self, make: Callable[[], MadeT], release: Callable[[MadeT], None]) -> None:
+        self._make = make
+        self._release = release
+        self._lock = threading.Lock()  # protects the two below
+        self._made: list[MadeT] = []
+        self._is_cancelled = False
+
+    def __call__(self) -> MadeT:
+        made = self._make()
+        with self._lock:
+            if not self._is_cancelled:
+                self._made.append(made)
+                return made
+        self._release(made)
+        return made
+
+    def cancel(self) -> None:
+        """Release the result, now or as soon as it is made."""
+        with self._lock:
+            self._is_cancelled = True
+            made, self._made = self._made, []
+        for one in made:
+            self._release(one)
