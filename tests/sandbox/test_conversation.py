@@ -123,7 +123,7 @@ def test_what_cannot_be_read_ends_the_session(talk, payload):
         talk.receive(len(payload).to_bytes(4, "little") + payload)
     result = talk.end(caught.value.ending)
 
-    assert (result.exception_type, result.session_ended) == ("ProtocolViolationError", True)
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
     with pytest.raises(SandboxError, match="the session is gone"):
         talk.start_run("1", None)
 

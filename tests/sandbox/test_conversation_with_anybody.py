@@ -260,7 +260,7 @@ def fuzz(count: int, seed: int) -> int:
                 move = talk.next()
         except TerminationError as over:
             violation = talk.end(over.ending)
-            assert violation.exception_type == "ProtocolViolationError"
+            assert violation.exception_type == "ProtocolViolation"
             killed += 1
             talk = talk_of(Clock(), limits)
             told(talk.start_run("1", None))

@@ -105,7 +105,7 @@ def test_a_session_that_sends_what_cannot_be_read_is_killed_at_once(payload):
 
     result, body = run(play, PATIENT)
 
-    assert (result.exception_type, result.session_ended) == ("ProtocolViolationError", True)
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
     assert body.kills
 
 

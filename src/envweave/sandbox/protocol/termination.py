@@ -117,7 +117,7 @@ def of_excess(limit: Literal["disk", "memory"], limits: Limits) -> Termination:
 
 def of_violation(what: str) -> Termination:
     """Return the ending of a session that sent what no session of ours sends."""
-    return Termination("ProtocolViolationError", f"It sent the host {what}, and was killed.")
+    return Termination("ProtocolViolation", f"It sent the host {what}, and was killed.")
 
 
 ABANDONED = Termination(
