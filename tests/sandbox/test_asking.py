@@ -103,10 +103,10 @@ def test_a_session_that_does_not_answer_is_killed_but_has_longer_than_code(clock
     left_s = talk.deadline_s - clock.now_s
 
     clock.now_s = talk.deadline_s
-    talk.due()
+    talk.on_deadline()
     with pytest.raises(TerminationError) as caught:
-        talk.due()
+        talk.on_deadline()
 
     assert left_s == 2.0
     with pytest.raises(SessionEndedError, match=r"get\('x'\).* did not answer within 2.5 s"):
-        talk.end(caught.value.ending)
+        talk.end(caught.value.termination)

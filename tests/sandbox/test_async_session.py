@@ -253,7 +253,7 @@ def test_code_that_ends_its_session_is_told_how(runner):
 def test_a_limit_that_only_the_host_watches_ends_the_session(runner):
     async def main():
         async with fresh() as session:
-            session._body.beyond = "memory"
+            session._handle.beyond = "memory"
             return await session.run("while True: pass")
 
     result = runner.run(main())

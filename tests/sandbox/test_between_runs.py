@@ -63,7 +63,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def pid_of(session: Session | AsyncSession) -> int:
-    return session._body.pid  # type: ignore[attr-defined]
+    return session._handle.pid  # type: ignore[attr-defined]
 
 
 def is_stopped(pid: int) -> bool:
@@ -127,7 +127,7 @@ def test_programs_that_work_on_are_stopped_with_their_session(tier: str) -> None
             "for _ in range(2)]"
         )
         assert started.success, started
-        pids = session._body._programs()  # type: ignore[attr-defined]
+        pids = session._handle._programs()  # type: ignore[attr-defined]
 
         until(lambda: all(map(is_stopped, [*pids, pid_of(session)])))
 
@@ -151,7 +151,7 @@ program.stdout.readline()
 def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
     with Sandbox(profile="shell") as box, box.session() as session, box.session() as other:
         assert session.run(NAMELESS).success
-        (pid,) = session._body._programs()  # type: ignore[attr-defined]
+        (pid,) = session._handle._programs()  # type: ignore[attr-defined]
         assert b"(\xff\xfe)" in Path(f"/proc/{pid}/stat").read_bytes()
 
         until(lambda: is_stopped(pid_of(session)))
@@ -167,8 +167,8 @@ def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
 ) -> None:
     with Sandbox() as box, box.session() as session, box.session() as other:
         session.run("x = 1")
-        monkeypatch.setattr(session._body, "stop", lambda _in_use: 1 / 0)
-        until(session._body.is_gone)  # type: ignore[attr-defined]
+        monkeypatch.setattr(session._handle, "stop", lambda _in_use: 1 / 0)
+        until(session._handle.is_gone)  # type: ignore[attr-defined]
 
         other.run("x = 1")
         until(lambda: is_stopped(pid_of(other)))

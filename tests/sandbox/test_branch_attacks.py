@@ -124,7 +124,7 @@ def test_a_copy_that_hangs_is_ended_at_the_deadline(box, evil, when):
 
     refused(session)
 
-    assert soon(lambda: len(family(session._body.pid)) <= 1)
+    assert soon(lambda: len(family(session._handle.pid)) <= 1)
     with box.session() as fresh:
         assert fresh.run("6 * 7", timeout_s=5.0).return_value == 42
 
@@ -150,7 +150,7 @@ def test_a_fork_that_a_session_denies_is_found_and_ended(evil):
         assert "no luck" in refused(session)
 
     assert session.run("forks").return_value == [1, 1, 1]
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
 
 
 def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
@@ -161,7 +161,7 @@ def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
     refused(branch)
     branch.close()
 
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
     assert session.run("1 + 1").return_value == 2
 
 
@@ -217,7 +217,7 @@ def evil(self, message, there):
 
     refused(session)
 
-    assert soon(lambda: len(family(session._body.pid)) <= 1)
+    assert soon(lambda: len(family(session._handle.pid)) <= 1)
 
 
 def test_inodes_that_are_made_up_lead_to_no_file(evil):
@@ -286,7 +286,7 @@ def evil(self, message, there):
     refused(session)
 
     assert session.read_file("kept.txt") == b"kept"
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
 
 
 RACES = {

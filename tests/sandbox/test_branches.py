@@ -187,7 +187,7 @@ def test_a_session_that_forks_for_itself_in_the_hosts_moment_gets_nothing_more(b
         )
         with contextlib.suppress(SandboxError):
             session.branch().close()
-        forked = len(_children(session._body.pid))
+        forked = len(_children(session._handle.pid))
 
     assert forked <= 1
 

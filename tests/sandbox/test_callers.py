@@ -82,7 +82,7 @@ def test_a_template_ends_by_itself_though_a_forked_copy_of_the_host_lives():
 import os, signal, time
 from envweave.sandbox import Sandbox
 box = Sandbox()
-template = box._nursery._shards[0].template
+template = box._factory._shards[0].template
 copy = os.fork()
 if copy == 0:
     time.sleep(600)
@@ -150,7 +150,7 @@ def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(ra
                 with box.session() as session:
                     result = session.run("while True: pass", timeout_s=0.1)
                     assert (result.exception_type, result.session_ended) == ("TimeLimit", False)
-                    assert not session._body.is_gone()
+                    assert not session._handle.is_gone()
             assert neighbour.run("x").return_value == 1
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -198,7 +198,7 @@ def test_a_cancelled_task_leaves_no_session(count):
             os.kill(template, signal.SIGSTOP)
 
             task = asyncio.create_task(_ask_for(box, count))
-            while not box._nursery._shards[0].template._lock.locked():
+            while not box._factory._shards[0].template._lock.locked():
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -271,7 +271,7 @@ def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
     """The kernel would end them with it, but not at once: a branch may answer a dying moment."""
     with Sandbox() as box:
         session = box.session()
-        pid = session._body.pid
+        pid = session._handle.pid
         branch = session.branch()
 
         session.close()
@@ -312,7 +312,7 @@ def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypat
 def test_a_call_that_is_cancelled_in_the_middle_of_a_message_loses_the_session():
     async def main():
         async with await AsyncSandbox.start() as box, box.session() as session:
-            os.kill(session._body.pid, signal.SIGSTOP)  # it reads no more
+            os.kill(session._handle.pid, signal.SIGSTOP)  # it reads no more
 
             put = asyncio.create_task(session.put("x", bytes(8 << 20)))
             while not session._is_half_sent:

@@ -121,7 +121,7 @@ def test_what_cannot_be_read_ends_the_session(talk, payload):
 
     with pytest.raises(TerminationError) as caught:
         talk.receive(len(payload).to_bytes(4, "little") + payload)
-    result = talk.end(caught.value.ending)
+    result = talk.end(caught.value.termination)
 
     assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
     with pytest.raises(SandboxError, match="the session is gone"):
@@ -201,7 +201,7 @@ def test_a_tool_that_returns_too_much_is_an_error(talk):
 
     answer = told(talk.answer(wanted, b"0" * LIMITS.message_bytes))
 
-    assert answer == ToolAnswer(1, False, "ValueError: odd() returned more than fits one message.")
+    assert answer == ToolAnswer(1, False, "ValueError: odd() returned more than one message holds.")
 
 
 def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
@@ -214,7 +214,7 @@ def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
     result = talk.receive(encode(finished(number)))
 
     assert [answer.ok for answer in answers] == [True, True, True, False, False]
-    assert "may call 3 tools" in answers[-1].value
+    assert "at most 3 tool calls" in answers[-1].value
     assert len(result.tool_calls) == 3
     assert result.limits_hit == ("tool_calls",)
 
@@ -248,12 +248,12 @@ def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
     first = talk.deadline_s - clock.now_s
 
     clock.now_s += 1.0
-    talk.due()
+    talk.on_deadline()
     second = talk.deadline_s - clock.now_s
     clock.now_s += 0.5
     with pytest.raises(TerminationError) as caught:
-        talk.due()
-    result = talk.end(caught.value.ending)
+        talk.on_deadline()
+    result = talk.end(caught.value.termination)
 
     assert (first, second) == (1.0, 0.5)
     assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
@@ -263,7 +263,7 @@ def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
 def test_code_that_ends_once_interrupted_is_late_and_the_session_lives(talk, clock):
     number = start(talk)
     clock.now_s += 1.0
-    talk.due()
+    talk.on_deadline()
     failure = Failure("TimeLimit", "too long", "Traceback")
 
     result = talk.receive(encode(finished(number, failure=failure, interrupted=True)))
@@ -276,7 +276,7 @@ def test_code_that_ends_once_interrupted_is_late_and_the_session_lives(talk, clo
 
 def test_code_that_its_caller_interrupted_says_so(talk):
     number = start(talk)
-    talk.hurry()
+    talk.request_interrupt()
     failure = Failure("TimeLimit", "too long", "Traceback")
 
     result = talk.receive(encode(finished(number, failure=failure, interrupted=True)))
@@ -286,13 +286,13 @@ def test_code_that_its_caller_interrupted_says_so(talk):
 
 def test_code_that_its_caller_interrupted_in_vain_is_killed_after_the_grace_period(talk, clock):
     start(talk)
-    talk.hurry()
+    talk.request_interrupt()
     assert talk.deadline_s == clock.now_s + 0.5
 
     with pytest.raises(TerminationError) as caught:
-        talk.due()
+        talk.on_deadline()
 
-    assert talk.end(caught.value.ending).exception_type == "Interrupted"
+    assert talk.end(caught.value.termination).exception_type == "Interrupted"
 
 
 @pytest.mark.parametrize(

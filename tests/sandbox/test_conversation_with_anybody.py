@@ -81,8 +81,8 @@ class Talking(RuleBasedStateMachine):
                 else:
                     assert type(told(move)) is ToolAnswer
                 move = self.talk.next()
-        except TerminationError as over:
-            self.end(over.ending)
+        except TerminationError as error:
+            self.end(error.termination)
 
     def finish(self) -> None:
         self.results += 1
@@ -169,14 +169,14 @@ class Talking(RuleBasedStateMachine):
     def let_time_pass(self) -> None:
         self.clock.now_s = self.talk.deadline_s
         try:
-            self.talk.due()
-        except TerminationError as over:
-            self.end(over.ending)
+            self.talk.on_deadline()
+        except TerminationError as error:
+            self.end(error.termination)
 
     @precondition(lambda self: self.is_open)
     @rule()
     def interrupt(self) -> None:
-        self.talk.hurry()
+        self.talk.request_interrupt()
 
     @precondition(lambda self: not self.is_over)
     @rule(
@@ -258,8 +258,8 @@ def fuzz(count: int, seed: int) -> int:
                     move = talk.answer(move, None)
                 assert type(move) is bytes, "a forged message was taken for an honest one"
                 move = talk.next()
-        except TerminationError as over:
-            violation = talk.end(over.ending)
+        except TerminationError as error:
+            violation = talk.end(error.termination)
             assert violation.exception_type == "ProtocolViolation"
             killed += 1
             talk = talk_of(Clock(), limits)

@@ -55,7 +55,7 @@ def test_folders_deeper_than_a_path_can_name_are_removed(tmp_path):
 
 def test_a_user_id_is_given_back_when_the_folder_of_its_session_is_gone(folder):
     class Taking:
-        def take_back(self, _cgroup, user):
+        def release(self, _cgroup, user):
             self.taken = (user, folder.path.exists())
 
     supplies = Taking()

@@ -26,7 +26,7 @@ sessions = box.sessions({count})
 import threading
 for one in sessions:
     threading.Thread(target=one.run, args=("while True: pass",), daemon=True).start()
-pids = [one._body.pid for one in sessions] + box.template_pids()
+pids = [one._handle.pid for one in sessions] + box.template_pids()
 print(*pids, flush=True)
 {then}
 """
@@ -143,13 +143,13 @@ def test_a_thread_that_made_a_sandbox_may_end():
 def test_a_killed_template_loses_its_sessions_and_the_sandbox_goes_on(isolation):
     with Sandbox(isolation=isolation) as box:
         sessions = box.sessions(5)
-        pids = [one._body.pid for one in sessions]
+        pids = [one._handle.pid for one in sessions]
 
         os.kill(box.template_pids()[0], signal.SIGKILL)
 
         _wait_until_gone(pids)
         for session in sessions:
-            with pytest.raises(SessionLostError, match="not by its own doing"):
+            with pytest.raises(SessionLostError, match="its code did not cause"):
                 session.run("1")
         with box.session() as session:
             assert session.run("1 + 1").return_value == 2
@@ -187,8 +187,8 @@ def test_processes_that_shell_code_started_end_with_the_session():
                 "subprocess.Popen('sleep 1000 & sleep 1000 & (nohup setsid sleep 1000 &) ; wait', "
                 "shell=True)\nos.getpid()"
             )
-            pids = _in_session(os.getsid(session._body.pid)) if isolation == "landlock" else []
-            pids.append(session._body.pid)
+            pids = _in_session(os.getsid(session._handle.pid)) if isolation == "landlock" else []
+            pids.append(session._handle.pid)
 
             assert started.success
             session.close()
@@ -213,7 +213,7 @@ from envweave.sandbox import Sandbox
 box = Sandbox(isolation="landlock", profile="shell")
 session = box.session()
 code = "import subprocess; [subprocess.Popen(['sleep', '600'], start_new_session=False).pid]"
-print(*session.run(code).return_value, *box.template_pids(), session._body.pid, flush=True)
+print(*session.run(code).return_value, *box.template_pids(), session._handle.pid, flush=True)
 time.sleep(600)
 """
 

@@ -159,12 +159,12 @@ def test_a_session_is_the_same_with_the_extension_and_without(tier: str, profile
 def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
     nobody = 10**7  # beyond every map of user ids
     with Sandbox(isolation="namespace", native=native) as box:
-        nursery = box._nursery
-        template = nursery._template(nursery._shards[0])
+        factory = box._factory
+        template = factory._template(factory._shards[0])
         birth = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
         born = template.spawn([birth])[0]
-        held = SessionResources(None, None, None, nursery._supplies)
-        body = SessionProcess(template, born, held, ProcessGroup(), nursery._watcher)
+        held = SessionResources(None, None, None, factory._resources)
+        body = SessionProcess(template, born, held, ProcessGroup(), factory._watcher)
 
         with pytest.raises(WallSetupError) as refusal:
             body.await_ready(time.monotonic() + 20)

@@ -20,7 +20,7 @@ from envweave.sandbox import Sandbox
 with Sandbox(isolation=sys.argv[1]) as box, box.session() as one, box.session() as other:
     one.write_file("a/b", b"x")
     seen = one.run("import os, tempfile; [os.getuid(), tempfile.mkstemp()[1] != '']")
-    told = any("keep this user's id" in sentence for sentence in box.tier.missing)
+    told = any("run as this user" in sentence for sentence in box.tier.missing)
     users = [seen.return_value[0], other.run("import os; os.getuid()").return_value]
     print(json.dumps({"users": users, "files": one.list_files("a"), "told": told}))
 """

@@ -168,8 +168,8 @@ def test_what_a_subclass_overrides_is_never_asked(value):
         ({len: 1}, "value (a key): a builtin_function_or_method is not"),
         ([{len}], "value[0]{…}: a builtin_function_or_method is not"),
         (((1, 1j),), "value[0][1]: a complex is not plain data"),
-        ("\ud800", "value: text with half of a surrogate pair"),
-        ({"\ud800": 1}, "value: text with half of a surrogate pair"),
+        ("\ud800", "value: text with a lone surrogate"),
+        ({"\ud800": 1}, "value: text with a lone surrogate"),
         ([np.array([object()])], "value[0]: an array of object is not plain data"),
         (np.zeros(2, "M8[s]"), "value: an array of datetime64[s] is not plain data"),
         (np.datetime64(0, "s"), "value: a datetime64 is not plain data"),
@@ -189,7 +189,7 @@ def test_a_value_within_itself_is_refused():
     value: list[Any] = []
     value += [value, value]
 
-    with pytest.raises(PlainDataError, match="nested more than 64 deep, or within itself"):
+    with pytest.raises(PlainDataError, match="nested more than 64 levels deep, or contains itself"):
         pack(value)
 
 

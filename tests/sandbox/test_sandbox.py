@@ -230,7 +230,7 @@ def test_closing_leaves_no_process_thread_descriptor_or_folder(tmp_path, monkeyp
     sessions = box.sessions(5)
     sessions.append(sessions[0].branch())
     sessions[0].run("wait(0)")
-    pids = [one._body.pid for one in sessions] + box.template_pids()
+    pids = [one._handle.pid for one in sessions] + box.template_pids()
 
     box.close()
 

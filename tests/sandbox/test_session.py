@@ -188,7 +188,7 @@ def test_code_that_goes_on_after_it_was_interrupted_ends_its_session():
         assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
         assert (result.success, result.session_ended) == (False, True)
         assert not session.alive
-        with pytest.raises(SessionEndedError, match="Take a new session"):
+        with pytest.raises(SessionEndedError, match="Open a new session"):
             session.run("1")
         with pytest.raises(SessionEndedError, match=r"get\('x'\)"):
             session.get("x")
@@ -213,8 +213,8 @@ def test_code_that_ends_its_session_is_told_how(code, message):
 
 def test_a_session_that_ended_between_two_runs_is_not_alive():
     with fresh() as session:
-        session._body.process.kill()
-        session._body.process.wait()
+        session._handle.process.kill()
+        session._handle.process.wait()
 
         assert not session.alive
         assert "SIGKILL" in session.run("1").exception_message
@@ -222,7 +222,7 @@ def test_a_session_that_ended_between_two_runs_is_not_alive():
 
 def test_a_limit_that_only_the_host_watches_ends_the_session():
     with fresh() as session:
-        session._body.beyond = "disk"
+        session._handle.beyond = "disk"
 
         result = session.run("while True: pass")
 
@@ -290,7 +290,7 @@ def test_a_caller_who_is_interrupted_while_code_runs_gets_the_interrupt():
 def test_closing_twice_ends_the_process_once():
     closed = []
     session = fresh(on_close=lambda: closed.append(True))
-    process = session._body.process
+    process = session._handle.process
 
     session.close()
     session.close()

@@ -9,7 +9,7 @@ import pytest
 
 from envweave.errors import DeadlineError, OptionError
 from envweave.sandbox.protocol.messages import ToolSignature
-from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, described
+from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, describe_error
 
 
 def lookup(query: str, limit: int = 10, *, exact: bool = False) -> list[str]:
@@ -49,7 +49,7 @@ def bound(hint: Any, value: Any) -> Any:
 def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
     tools = SandboxTools({"lookup": lookup})
 
-    faces = tools.faces()
+    faces = tools.signatures()
 
     assert faces == [
         ToolSignature(
@@ -65,7 +65,7 @@ def test_a_function_without_a_signature_takes_anything():
 
     args, kwargs = tool.bind([1, 2], {})
 
-    assert tool.face.signature == "(*args, **kwargs)"
+    assert tool.signature.signature == "(*args, **kwargs)"
     assert tool.function(*args, **kwargs) == 2
 
 
@@ -229,10 +229,10 @@ def test_an_error_is_described_without_a_traceback_and_within_bounds():
         def __str__(self):
             raise RuntimeError
 
-    assert described(ValueError("no such thing")) == "ValueError: no such thing"
-    assert described(KeyError()) == "KeyError"
-    assert described(Mute()) == "Mute: its message cannot be shown"
-    assert len(described(ValueError("a" * 100_000))) < 5000
+    assert describe_error(ValueError("no such thing")) == "ValueError: no such thing"
+    assert describe_error(KeyError()) == "KeyError"
+    assert describe_error(Mute()) == "Mute: its message cannot be shown"
+    assert len(describe_error(ValueError("a" * 100_000))) < 5000
 
 
 def test_async_tools_run_on_one_thread_that_close_ends():

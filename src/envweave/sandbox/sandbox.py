@@ -22,7 +22,7 @@ from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.async_bridge import make_in_thread
 from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionHandle, SessionProcess
-from envweave.sandbox.processes.template import WallSetupError, refuse_elsewhere
+from envweave.sandbox.processes.template import WallSetupError, require_linux
 from envweave.sandbox.protocol.session_protocol import seed_of
 from envweave.sandbox.session import Session
 from envweave.sandbox.tools import SandboxTools
@@ -33,7 +33,7 @@ SessionT = TypeVar("SessionT")
 
 
 class AnySandbox:
-    """What both sandboxes are: a nursery, tools, and an end."""
+    """What both sandboxes are: a factory, tools, and an end."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AnySandbox:
         cgroups: UseCgroups = "auto",
         native: bool = True,
     ) -> None:
-        refuse_elsewhere()
+        require_linux()
         options = read_options(
             limits=limits,
             preload=preload,
@@ -70,12 +70,12 @@ class AnySandbox:
         self._limits = options.limits
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         try:
-            self._nursery = SessionFactory(options)
+            self._factory = SessionFactory(options)
         except OSError as error:
             raise _refused("sandbox", error) from error
         self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
         self._is_closed = False
-        self._unclosed = weakref.finalize(self, _dropped, self._nursery)
+        self._unclosed = weakref.finalize(self, _dropped, self._factory)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else str(self.tier)
@@ -84,7 +84,7 @@ class AnySandbox:
     @property
     def tier(self) -> Tier:
         """The walls that stand here, and what they lack."""
-        return self._nursery.tier
+        return self._factory.tier
 
     @property
     def limits(self) -> Limits:
@@ -93,7 +93,7 @@ class AnySandbox:
 
     def template_pids(self) -> list[int]:
         """Return the process ids of the templates, for whoever watches over processes."""
-        return self._nursery.template_pids()
+        return self._factory.template_pids()
 
     def _tools_for(self, tools: ToolFunctions | None) -> SandboxTools:
         if tools is None:
@@ -107,8 +107,8 @@ class AnySandbox:
     ) -> list[SessionProcess]:
         try:
             if alone:
-                return [self._nursery.body(seeds[0], tools.faces())]
-            return self._nursery.bodies(seeds, tools.faces())
+                return [self._factory.make(seeds[0], tools.signatures())]
+            return self._factory.make_many(seeds, tools.signatures())
         except WallSetupError as error:
             raise SandboxError(f"A session could not be made: {error.text}.") from None
         except OSError as error:
@@ -120,7 +120,7 @@ class AnySandbox:
         """Say why a session could not import a module; `None` if that is nobody's wish."""
         if self.tier.name == "none":
             return None
-        return packages_of(self._nursery.options).explain(module)
+        return packages_of(self._factory.options).explain(module)
 
     def _work(self, body: SessionHandle) -> str:
         return body.work or WORK
@@ -155,16 +155,16 @@ class AnySandbox:
 
     def _end(self) -> None:
         """End what is left, when the sessions are closed."""
-        self._nursery.close()
+        self._factory.close()
         for tools in (self._tools, *self._own_tools):
             tools.close()
         self._unclosed.detach()
 
 
-def _dropped(nursery: SessionFactory) -> None:
-    if not nursery.is_own:
+def _dropped(factory: SessionFactory) -> None:
+    if not factory.is_own:
         return
-    nursery.close()
+    factory.close()
     warnings.warn(
         "A Sandbox was dropped without close(). Use it in a `with` block, or close it.",
         ResourceWarning,

@@ -155,21 +155,23 @@ class SandboxTool:
         name: What the code calls it.
         function: What runs on the host.
         is_async: Whether it must be awaited.
-        face: How the code sees it.
+        signature: How the code sees it.
     """
 
-    __slots__ = ("_least", "_readers", "_signature", "face", "function", "is_async", "name")
+    __slots__ = ("_least", "_parameters", "_readers", "function", "is_async", "name", "signature")
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.function = function
         self.is_async = _is_async(function)
-        self._signature = _signature(function)
-        self.face = ToolSignature(name, _shown(self._signature), inspect.getdoc(function) or "")
+        self._parameters = _signature(function)
+        self.signature = ToolSignature(
+            name, _shown(self._parameters), inspect.getdoc(function) or ""
+        )
         self._readers: tuple[tuple[str, Callable[[Any], Any] | None], ...] | None = None
         self._least = 0
-        if self._signature is not None:
-            self._prepare(self._signature, _hints(function))
+        if self._parameters is not None:
+            self._prepare(self._parameters, _hints(function))
 
     def _prepare(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
         """Keep what each positional parameter takes, for calls that have no others."""
@@ -177,7 +179,7 @@ class SandboxTool:
         readers = {
             each.name: reader_of(hints[each.name]) for each in parameters if each.name in hints
         }
-        self._signature = signature.replace(
+        self._parameters = signature.replace(
             parameters=[each.replace(annotation=readers.get(each.name)) for each in parameters],
         )
         plain = [each for each in parameters if each.kind in _POSITIONAL]
@@ -203,13 +205,13 @@ class SandboxTool:
                 value if reader is None else self._read(name, reader, value)
                 for value, (name, reader) in zip(args, readers, strict=False)
             ], kwargs
-        if self._signature is None:
+        if self._parameters is None:
             return args, kwargs
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = self._parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentsError(f"TypeError: {self.name}() {_reason(error)}") from None
-        parameters = self._signature.parameters
+        parameters = self._parameters.parameters
         for name, value in bound.arguments.items():
             parameter = parameters[name]
             reader = parameter.annotation
@@ -232,7 +234,7 @@ class SandboxTool:
             where = f"{parameter}{path.rstrip('`')}"
             raise ArgumentsError(f"TypeError: {self.name}() argument {where}: {reason}") from None
         except Exception as error:  # noqa: BLE001 - a dataclass may raise as it is made
-            text = described(error)
+            text = describe_error(error)
             raise ArgumentsError(f"{text} (in argument {parameter} of {self.name}())") from None
 
 
@@ -266,9 +268,9 @@ class SandboxTools:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def faces(self) -> list[ToolSignature]:
+    def signatures(self) -> list[ToolSignature]:
         """Return how the code sees each tool."""
-        return [tool.face for tool in self._tools.values()]
+        return [tool.signature for tool in self._tools.values()]
 
     def find(self, name: str) -> SandboxTool | None:
         """Return the tool of this name, or `None`."""
@@ -293,7 +295,7 @@ class SandboxTools:
         self._loop.close()
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception as the code is told of it: its class and what it says, no traceback."""
     name = type(error).__name__
     try:

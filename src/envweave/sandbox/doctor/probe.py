@@ -48,7 +48,7 @@ def _try(name: Isolation) -> TierReport:
     from envweave.sandbox.processes.template import WallSetupError
 
     try:
-        nursery = SessionFactory(SandboxConfig(isolation=name))
+        factory = SessionFactory(SandboxConfig(isolation=name))
     except IsolationError as error:
         down = error.__cause__
         assert isinstance(down, WallSetupError)
@@ -57,9 +57,9 @@ def _try(name: Isolation) -> TierReport:
     except SandboxError as error:
         return TierReport(name, available=False, reason=str(error))
     try:
-        return TierReport(name, available=True, missing=nursery.tier.missing)
+        return TierReport(name, available=True, missing=factory.tier.missing)
     finally:
-        nursery.close()
+        factory.close()
 
 
 _WITHOUT_NAMESPACES = (

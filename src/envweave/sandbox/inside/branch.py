@@ -28,7 +28,7 @@ from envweave.sandbox.protocol.messages import (
     Replied,
     ToolAnswer,
 )
-from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, Down
+from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, OrderFailed
 from envweave.sandbox.walls import capabilities, kernel, mounts
 
 if TYPE_CHECKING:
@@ -155,9 +155,9 @@ def copy_and_exit(
 ) -> NoReturn:
     """Copy, tell through `telling` what came of it, and end this process."""
     try:
-        report: Copied | Down = Copied(_copy_for(order, branch, parent, walls))
+        report: Copied | OrderFailed = Copied(_copy_for(order, branch, parent, walls))
     except OSError as error:
-        report = Down("branch", error.errno or 0, f"its files could not be copied: {error}")
+        report = OrderFailed("branch", error.errno or 0, f"its files could not be copied: {error}")
     data = msgspec.msgpack.encode(report)
     os.write(telling, data if len(data) <= MESSAGE_BYTES else b"")
     os.close(telling)  # before this process is taken apart, which takes longer than all the rest

@@ -98,14 +98,14 @@ class SessionRunner:
         on_branch: Called with each `Branch` message; it answers by itself.
     """
 
-    def __init__(self, birth: SpawnRequest) -> None:
+    def __init__(self, request: SpawnRequest) -> None:
         self._interrupts = Interrupts()
-        self._line = SessionChannel(birth.message_bytes, self._interrupts)
+        self._line = SessionChannel(request.message_bytes, self._interrupts)
         self._cells = Cells()
-        self._files = WorkFiles(birth.message_bytes)
+        self._files = WorkFiles(request.message_bytes)
         self._reserve = MemoryReserve()
-        self._stdout = Kept(1, birth.output_bytes)
-        self._stderr = Kept(2, birth.output_bytes)
+        self._stdout = Kept(1, request.output_bytes)
+        self._stderr = Kept(2, request.output_bytes)
         self._recursion_limit: int | None = None
         self.namespace = self._cells.namespace
         self.on_branch: Callable[[Branch], None] = self._refuse_branch
@@ -113,13 +113,13 @@ class SessionRunner:
         sys.stderr = sys.__stderr__ = TextStream(self._stderr, 2, "<stderr>")  # type: ignore[misc, assignment]
         self.namespace["ToolError"] = ToolError
 
-    def start(self, birth: SpawnRequest) -> None:
+    def start(self, request: SpawnRequest) -> None:
         """Be the session of this process. What came before may have been done in the template."""
-        self._files.start(birth.work)
-        self._stdout.start(birth.work)
-        self._stderr.start(birth.work)
+        self._files.start(request.work)
+        self._stdout.start(request.work)
+        self._stderr.start(request.work)
         os.register_at_fork(after_in_child=self._be_child)
-        reseed(birth.seed)
+        reseed(request.seed)
 
     def _begin(self, seed: int | None, tools: list[ToolSignature]) -> None:
         for face in tools:

@@ -1,4 +1,4 @@
-"""The birth of a session: a fork of the template that walls itself in before it reads a word.
+"""The request of a session: a fork of the template that walls itself in before it reads a word.
 
 The order matters. Mounting wants rights that the user namespace takes away; changing the user or
 the namespace clears the wish to die with the parent; Landlock and the limits want system calls
@@ -90,17 +90,17 @@ class Native(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What is prepared once in the template, so that a birth is quick.
+    """What is prepared once in the template, so that a request is quick.
 
     Attributes:
         filter: The assembled seccomp program, with `_ANY_PID` where it names the session.
         processes: The host's `/proc`, for maps of user ids; -1 without namespaces.
-        first: What every birth begins with, once the session's own socket is in its place.
-        last: What every birth ends with.
+        first: What every request begins with, once the session's own socket is in its place.
+        last: What every request ends with.
         native: The extension, where it is used.
         alone: Whether the template has but one thread.
         kept: What the calls point to, and what the template alone may hold.
-        held: What the last birth was made from.
+        held: What the last request was made from.
     """
 
     plan: TemplatePlan
@@ -159,7 +159,7 @@ def prepare(plan: TemplatePlan, processes: int, native: Native | None) -> Walls:
     life, template_end = os.pipe()
     processes = _moved_up(processes)
     kept = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
-    # So that no session's socket ever comes in where a birth puts something else first.
+    # So that no session's socket ever comes in where a request puts something else first.
     while os.open("/dev/null", os.O_RDONLY) < _FREE:
         pass
     counted_alone = namespace or plan.users > 0
@@ -202,19 +202,19 @@ def restrict_template(plan: TemplatePlan) -> None:
     os.close(rules)
 
 
-def spawn(walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
+def spawn(walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
     """Fork a session and wall it in. Returns twice: in the template, and in the session.
 
     Args:
         walls: What was prepared.
-        birth: What it is to be.
+        request: What it is to be.
         descriptor: Of its end of the socket.
         cgroup_files: What it writes to so that it is in its cgroup.
 
     Raises:
         OSError: The kernel makes no more processes or namespaces. In the template only.
     """
-    steps = _steps(walls, birth, descriptor, cgroup_files)
+    steps = _steps(walls, request, descriptor, cgroup_files)
     failed = -1
     if walls.native is not None:
         made = [one for _, one in steps]
@@ -233,7 +233,7 @@ def spawn(walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list
             wall, one = steps[failed]
             raise WallError(wall, calls.refusal(one, number))
         if walls.plan.isolation != "namespace":
-            os.environ.update(HOME=birth.work, TMPDIR=f"{birth.work}/tmp")  # noqa: S108
+            os.environ.update(HOME=request.work, TMPDIR=f"{request.work}/tmp")  # noqa: S108
         if walls.plan.isolation == "landlock":
             _finish(walls)
     except WallError as error:
@@ -250,9 +250,9 @@ def take_user(user: int) -> None:
 
 
 def _steps(
-    walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]
+    walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: list[int]
 ) -> list[Step]:
-    """Return every call of a birth, in order."""
+    """Return every call of a request, in order."""
     plan = walls.plan
     namespace = plan.isolation == "namespace"
     # First, so that the session can say why a later step failed. No file of a cgroup is lost by
@@ -262,13 +262,13 @@ def _steps(
     steps += _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
     steps += walls.first
     if namespace:
-        owner = namespaces.USER if birth.user is None else birth.user
+        owner = namespaces.USER if request.user is None else request.user
         options = mounts.work_options(walls.limits.disk_bytes, walls.limits.files, owner)
         steps += _for("work folder", mounts.mounting_work(options, shell=plan.shell))
     else:
-        steps += _for("work folder", [call("chdir", os.fsencode(birth.work))])
-    if birth.user is not None:
-        user = (birth.user,) * 3
+        steps += _for("work folder", [call("chdir", os.fsencode(request.work))])
+    if request.user is not None:
+        user = (request.user,) * 3
         steps += _for("user", [call("setresgid", *user), call("setresuid", *user)])
         if namespace:
             # To the template, which mounts for its branches.
@@ -328,7 +328,7 @@ def _moved_up(descriptor: int) -> int:
 
 
 def _taking_descriptors(kept: dict[int, int]) -> list[Syscall]:
-    """Keep what is for a birth, empty streams for input and output, and nothing else.
+    """Keep what is for a request, empty streams for input and output, and nothing else.
 
     Output goes to files in memory: nobody has to read them while code writes.
     """

@@ -24,26 +24,25 @@ from typing import NoReturn
 
 import msgspec
 
-from envweave.sandbox.inside import branch as copying
 from envweave.sandbox.inside import spawn
-from envweave.sandbox.inside.branch import BranchServer
+from envweave.sandbox.inside.branch import BranchServer, copy_and_exit
 from envweave.sandbox.inside.listed_folders import use_listings
 from envweave.sandbox.inside.runner import SessionRunner, rehearse
 from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SetupFailed, SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
-    Ask,
     Copied,
     CopyFiles,
-    Down,
+    ExitStatus,
+    GetExitStatus,
     MapUsers,
     Order,
-    ProcessEnded,
+    OrderFailed,
     Report,
     Spawn,
     Spawned,
     TemplatePlan,
-    Up,
+    TemplateReady,
 )
 from envweave.sandbox.walls import (
     capabilities,
@@ -87,14 +86,14 @@ class TemplateServer:
         try:
             walls, gate, missing = self._stand_up()
         except spawn.WallError as error:
-            self._report(Down(error.wall, error.errno, str(error)))
+            self._report(OrderFailed(error.wall, error.errno, str(error)))
             os._exit(1)
         except BaseException as error:  # noqa: BLE001 - a module that cannot be preloaded
             text = f"{self._importing}: {type(error).__name__}: {error}"
-            self._report(Down("preload", 0, text))
+            self._report(OrderFailed("preload", 0, text))
             os._exit(1)
         native = walls.native is not None
-        self._report(Up(missing, native), [gate] if gate >= 0 else [])
+        self._report(TemplateReady(missing, native), [gate] if gate >= 0 else [])
         if gate >= 0:
             os.close(gate)
         self._serve(walls)
@@ -228,9 +227,9 @@ class TemplateServer:
             self._spawn(order, descriptors, walls)
             self._listen()
             self._reap()
-        elif isinstance(order, Ask):
+        elif isinstance(order, GetExitStatus):
             self._reap()
-            self._report(ProcessEnded(self._ended.pop(order.pid, None)))
+            self._report(ExitStatus(self._ended.pop(order.pid, None)))
         else:
             self._copy_files(order, descriptors, walls)
 
@@ -241,26 +240,26 @@ class TemplateServer:
 
     def _spawn(self, order: Spawn, descriptors: list[int], walls: spawn.Walls) -> None:
         each = 1 + order.cgroup_files
-        if len(descriptors) != len(order.births) * each:
+        if len(descriptors) != len(order.requests) * each:
             # The kernel drops what there is no room for.
             text = "The template has no descriptors left: raise the limit of open files (ulimit -n)"
-            self._report(Down("descriptors", errno.EMFILE, text))
+            self._report(OrderFailed("descriptors", errno.EMFILE, text))
             return
         pids: list[int] = []
         processes: list[int] = []
-        for at, birth in enumerate(order.births):
+        for at, request in enumerate(order.requests):
             descriptor, *cgroup_files = descriptors[at * each : (at + 1) * each]
-            runner = self._runner_for(birth)
+            runner = self._runner_for(request)
             try:
-                pid, process, fault = spawn.spawn(walls, birth, descriptor, cgroup_files)
+                pid, process, fault = spawn.spawn(walls, request, descriptor, cgroup_files)
             except OSError as error:
                 for one in processes:  # nobody will hear of these
                     _signal.pidfd_send_signal(one, _signal.SIGKILL)
                     os.close(one)
-                self._report(Down("namespaces", error.errno or 0, str(error)))
+                self._report(OrderFailed("namespaces", error.errno or 0, str(error)))
                 return
             if pid == 0:
-                _live(runner, birth, fault)
+                _live(runner, request, fault)
             self._ended.pop(pid, None)  # an earlier process of that number
             self._living.add(pid)
             pids.append(pid)
@@ -269,11 +268,11 @@ class TemplateServer:
         for process in processes:
             os.close(process)
 
-    def _runner_for(self, birth: SpawnRequest) -> SessionRunner:
+    def _runner_for(self, request: SpawnRequest) -> SessionRunner:
         """Return a runner for a session to start: made here, once for all that are alike."""
-        kind = (birth.output_bytes, birth.message_bytes)
+        kind = (request.output_bytes, request.message_bytes)
         if self._runner is None or self._kind != kind:
-            self._runner = SessionRunner(birth)
+            self._runner = SessionRunner(request)
             self._runner.on_branch = BranchServer(self._runner)
             self._kind = kind
             rehearse(self._runner)
@@ -287,15 +286,15 @@ class TemplateServer:
         pid, descriptor = kernel.clone(kernel.NEW_PIDS, alone=walls.alone)
         if pid == 0:
             branch, parent = descriptors
-            copying.copy_and_exit(order, branch, parent, walls, telling)
+            copy_and_exit(order, branch, parent, walls, telling)
         os.close(telling)
         os.close(descriptor)
         with open(told, "rb") as reading:
             data = reading.read(MESSAGE_BYTES)
         try:
-            report: Report = msgspec.msgpack.decode(data, type=Copied | Down)
+            report: Report = msgspec.msgpack.decode(data, type=Copied | OrderFailed)
         except msgspec.DecodeError:
-            report = Down("branch", 0, "The files could not be copied.")
+            report = OrderFailed("branch", 0, "The files could not be copied.")
         self._report(report)
 
     def _receive(self) -> tuple[Order, list[int]]:
@@ -373,12 +372,12 @@ def _wall(name: str) -> Iterator[None]:
         raise spawn.WallError(name, error) from None
 
 
-def _live(runner: SessionRunner, birth: SpawnRequest, fault: spawn.WallError | None) -> NoReturn:
+def _live(runner: SessionRunner, request: SpawnRequest, fault: spawn.WallError | None) -> NoReturn:
     """Be a session, from the first instruction behind its walls to the end.
 
     Args:
-        runner: Made for such a birth.
-        birth: What it is to be.
+        runner: Made for such a request.
+        request: What it is to be.
         fault: Why it cannot be.
     """
     try:
@@ -386,7 +385,7 @@ def _live(runner: SessionRunner, birth: SpawnRequest, fault: spawn.WallError | N
             _say(SetupFailed(fault.wall, fault.errno, str(fault)))
             os._exit(1)
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-        runner.start(birth)
+        runner.start(request)
         gc.enable()
         runner.send(Ready())
         runner.serve()

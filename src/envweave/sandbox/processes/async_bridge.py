@@ -26,13 +26,13 @@ class ToolLoop:
     """One event loop on one thread, made when it is first needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # protects the making and the ending of the thread
+        self._lock = threading.Lock()  # protects starting and stopping the thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._owner = 0
 
     def run(self, name: str, make: Callable[[], Awaitable[Any]], left_s: float) -> Any:
-        """Run what `make` returns, on the loop's thread; return its result.
+        """Run the awaitable that `make` returns on the loop's thread; return its result.
 
         Raises:
             DeadlineError: It took longer than `left_s`, and was cancelled.
@@ -43,7 +43,9 @@ class ToolLoop:
             outcome = future.result(max(0.0, ends_s - time.monotonic()))
         except TimeoutError:
             future.cancel()
-            raise DeadlineError(f"{name}() took longer than the run may.") from None
+            raise DeadlineError(
+                f"{name}() did not finish before the time limit of the run."
+            ) from None
         except BaseException:
             future.cancel()
             raise
@@ -63,7 +65,7 @@ class ToolLoop:
             return self._loop
 
     def close(self) -> None:
-        """Cancel what runs, and end the thread. Harmless twice."""
+        """Cancel running tools, and end the thread. Harmless twice."""
         with self._lock:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
@@ -77,7 +79,7 @@ class ToolLoop:
 
 @final
 class Outcome:
-    """What came of a tool. An exception is a value here: some would end the thread it ran on."""
+    """The outcome of a tool. An exception is a value here: some would end the thread it ran on."""
 
     __slots__ = ("error", "value")
 
@@ -87,15 +89,15 @@ class Outcome:
 
 
 def called(make: Callable[[], Any]) -> Outcome:
-    """Call a tool; return what came of it."""
+    """Call a tool; return its outcome."""
     try:
         return Outcome(make())
-    except BaseException as error:  # noqa: BLE001 - it is looked at, or raised again, elsewhere
+    except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
         return Outcome(error=error)
 
 
 async def awaited(make: Callable[[], Awaitable[Any]]) -> Outcome:
-    """Call and await a tool; return what came of it."""
+    """Call and await a tool; return its outcome."""
     try:
         return Outcome(await make())
     except asyncio.CancelledError as error:
@@ -103,7 +105,7 @@ async def awaited(make: Callable[[], Awaitable[Any]]) -> Outcome:
         if task is not None and task.cancelling():
             raise
         return Outcome(error=RuntimeError(f"the tool was cancelled: {error}"))
-    except BaseException as error:  # noqa: BLE001 - it is looked at, or raised again, elsewhere
+    except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
         return Outcome(error=error)
 
 

@@ -92,7 +92,7 @@ class DockerSessions(SessionSource):
         )
 
     def _body(self, seed: int | None, tools: SandboxTools) -> ContainerHandle:
-        faces = tools.faces()
+        faces = tools.signatures()
         with self._lock:
             box = self._ready_box()
             try:
