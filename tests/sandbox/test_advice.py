@@ -10,9 +10,9 @@ import pytest
 from envweave.sandbox.doctor.advice import advise
 from envweave.sandbox.doctor.machine import Facts, machine_facts
 
-UBUNTU = Facts(apparmor_restricts=1, most_user_namespaces=60_000, python="/opt/py/bin/python3.12")
-OLD_DEBIAN = Facts(userns_clone=0, most_user_namespaces=60_000, kernel=(5, 10))
-RED_HAT = Facts(most_user_namespaces=0)
+UBUNTU = Facts(apparmor_restricts=1, max_user_namespaces=60_000, python="/opt/py/bin/python3.12")
+OLD_DEBIAN = Facts(userns_clone=0, max_user_namespaces=60_000, kernel=(5, 10))
+RED_HAT = Facts(max_user_namespaces=0)
 DOCKER = Facts(container="docker", is_filtered=True)
 DOCKER_ROOT = Facts(container="docker", is_filtered=True, is_root=True)
 PODMAN = Facts(container="podman", is_filtered=True)
@@ -57,7 +57,7 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("seccomp", "ENOSYS", Facts(machine="riscv64"), "this is riscv64"),
         ("user", "EPERM", PLAIN, "CAP_SETUID and CAP_SETGID"),
         ("descriptors", "EMFILE", PLAIN, "ulimit -n"),
-        ("limits", "EPERM", PLAIN, "The kernel said EPERM"),
+        ("limits", "EPERM", PLAIN, "The kernel returned EPERM"),
         ("platform", "", Facts(system="darwin"), "limactl start"),
         ("platform", "", Facts(system="darwin"), "docker run"),
         ("platform", "", Facts(system="darwin"), "executor='docker'"),
@@ -115,7 +115,7 @@ def test_the_facts_are_read_from_the_machine(tmp_path: Path) -> None:
     found = machine_facts(tmp_path, {})
 
     assert (found.is_root, found.is_admin, found.is_filtered) == (True, False, True)
-    assert (found.userns_clone, found.most_user_namespaces) == (0, 96_343)
+    assert (found.userns_clone, found.max_user_namespaces) == (0, 96_343)
     assert (found.apparmor_restricts, found.modules) == (1, ("lockdown", "landlock"))
     assert found.container == "docker"
 

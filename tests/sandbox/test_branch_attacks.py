@@ -26,7 +26,7 @@ def box():
 
 @pytest.fixture(autouse=True)
 def _short_deadline(monkeypatch):
-    monkeypatch.setattr("envweave.sandbox.protocol.session_protocol._LEAST_BRANCH_S", 0.7)
+    monkeypatch.setattr("envweave.sandbox.protocol.session_protocol._MIN_BRANCH_S", 0.7)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def evil(self, message, there):
 
 @pytest.mark.parametrize("when", COPIES_THAT_HANG)
 def test_a_copy_that_hangs_is_ended_at_the_deadline(box, evil, when):
-    session = evil(COPIES_THAT_HANG[when], of="_settle")
+    session = evil(COPIES_THAT_HANG[when], of="_become_session")
 
     refused(session)
 
@@ -213,7 +213,7 @@ def test_a_copy_that_says_something_else_is_no_copy(evil, said):
 def evil(self, message, there):
     data = {said}
     os.write(there, struct.pack("<I", len(data)) + data); wait()
-""", of="_settle")  # fmt: skip
+""", of="_become_session")  # fmt: skip
 
     refused(session)
 
@@ -232,9 +232,9 @@ def evil(self, message, there):
             message = Replied(message.id, None, lies)
         send(message)
     self._runner.send = lying
-    settle(self, message, there)
+    become_session(self, message, there)
     self._runner.send = send
-""", of="_settle")  # fmt: skip
+""", of="_become_session")  # fmt: skip
     session.write_file("kept.txt", b"kept")
 
     with session.branch() as branch:
@@ -246,8 +246,8 @@ def test_a_copy_that_keeps_its_rights_can_do_nothing_with_them(evil):
 from envweave.sandbox.walls import capabilities
 def evil(self, message, there):
     capabilities.drop_effective = lambda: None
-    settle(self, message, there)
-""", of="_settle")  # fmt: skip
+    become_session(self, message, there)
+""", of="_become_session")  # fmt: skip
 
     with session.branch() as branch:
         seen = branch.run(
@@ -279,8 +279,8 @@ def test_a_copy_that_stays_in_its_parents_namespaces_is_refused(evil):
 def evil(self, message, there):
     branching.kernel.unshare = lambda flags: None
     branching.capabilities.drop_effective = lambda: None
-    settle(self, message, there)
-""", of="_settle")  # fmt: skip
+    become_session(self, message, there)
+""", of="_become_session")  # fmt: skip
     session.write_file("kept.txt", b"kept")
 
     refused(session)

@@ -21,9 +21,9 @@ from envweave.sandbox.host.cgroups import Cgroups, find_cgroups
 from envweave.sandbox.host.session_cgroups import (
     Cgroup,
     CgroupLimits,
-    NewCgroup,
-    OldCgroup,
-    find_places,
+    CgroupV1,
+    CgroupV2,
+    find_cgroup_paths,
 )
 
 FOUND = find_cgroups()
@@ -274,7 +274,7 @@ def test_what_a_killed_host_left_is_swept_and_what_a_live_one_has_is_not(
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 65])
 def test_a_name_that_is_no_name_is_refused(cgroups: Cgroups, name: str) -> None:
-    with pytest.raises(OptionError, match="A cgroup cannot be called"):
+    with pytest.raises(OptionError, match="Invalid cgroup name"):
         cgroups.create(name, LIMITS)
 
 
@@ -291,7 +291,7 @@ def test_limits_that_bound_nothing_are_refused(limits: dict[str, int], told: str
         CgroupLimits(**limits)
 
 
-UNIFIED = find_places().new
+UNIFIED = find_cgroup_paths().v2
 
 
 @pytest.mark.skipif(
@@ -302,7 +302,7 @@ def test_a_cgroup_of_version_2_is_killed_whole_even_where_it_limits_nothing(star
     assert UNIFIED is not None
     folder = UNIFIED / f"envweave-test-{os.getpid()}"
     folder.mkdir()
-    group = NewCgroup([folder])
+    group = CgroupV2([folder])
     process = start("import os, signal\nos.fork()\nprint('forked', flush=True)\nsignal.pause()")
     group.add(process.pid)
     go(process)
@@ -344,7 +344,7 @@ def test_all_processes_of_a_large_cgroup_are_read(
     # As the kernel answers: a page at a time, however much is asked for.
     monkeypatch.setattr(os, "read", lambda file, length: read(file, min(length, 4096)))
 
-    assert NewCgroup([tmp_path]).pids() == pids
+    assert CgroupV2([tmp_path]).pids() == pids
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_memory_is_hit_if_the_limit_was_met_and_a_process_was_killed(
     (tmp_path / "memory.failcnt").write_text(f"{failures}\n")
     (tmp_path / "memory.oom_control").write_text(f"{kills}\n")
 
-    told = OldCgroup({"memory": tmp_path, "pids": tmp_path}).memory_hit()
+    told = CgroupV1({"memory": tmp_path, "pids": tmp_path}).memory_hit()
 
     assert told is hit
 
@@ -391,8 +391,8 @@ def test_a_cgroup_is_as_new_if_it_is_empty_and_nothing_ever_happened_in_it(
     (tmp_path / "memory.events").write_text(f"max {failures}\noom {kills}\noom_kill {kills}\n")
 
     told = [
-        OldCgroup({"memory": tmp_path, "pids": tmp_path}).is_as_new(),
-        NewCgroup([tmp_path]).is_as_new(),
+        CgroupV1({"memory": tmp_path, "pids": tmp_path}).is_reusable(),
+        CgroupV2([tmp_path]).is_reusable(),
     ]
 
     assert told == [as_new, as_new]
@@ -401,7 +401,7 @@ def test_a_cgroup_is_as_new_if_it_is_empty_and_nothing_ever_happened_in_it(
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_cgroup_that_is_gone_is_not_as_new(tmp_path: Path, version: int) -> None:
     folder = tmp_path / "gone"
-    group = NewCgroup([folder]) if version == 2 else OldCgroup({"memory": folder, "pids": folder})
+    group = CgroupV2([folder]) if version == 2 else CgroupV1({"memory": folder, "pids": folder})
     assert group.try_remove()
 
-    assert group.is_as_new() is False
+    assert group.is_reusable() is False

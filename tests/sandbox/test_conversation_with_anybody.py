@@ -20,7 +20,7 @@ from envweave.sandbox.protocol.broker import ToolInvocation
 from envweave.sandbox.protocol.messages import Called, Failure, Ready, Replied, Run, ToolAnswer
 from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.protocol.session_protocol import SessionReply
-from envweave.sandbox.protocol.termination import TerminationError, of_death
+from envweave.sandbox.protocol.termination import TerminationError, of_exit
 from envweave.sandbox.results import ExecutionResult
 
 numbers = st.integers(0, (1 << 63) - 1)
@@ -185,7 +185,7 @@ class Talking(RuleBasedStateMachine):
         )
     )
     def die(self, death) -> None:
-        self.end(of_death(death))
+        self.end(of_exit(death))
 
     @precondition(lambda self: self.is_over)
     @rule()

@@ -103,7 +103,7 @@ def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path,
     tree = tmp_path / "tree"
     (tree / "a" / "b" / "c").mkdir(parents=True)
     (tree / "a" / "victim").mkdir()
-    enter, look = work_dirs._enter, work_dirs._folders_in
+    enter, look = work_dirs._enter, work_dirs._remove_files
 
     def enter_and_move(here, name):
         inner = enter(here, name)
@@ -113,7 +113,9 @@ def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path,
 
     monkeypatch.setattr(work_dirs, "_enter", enter_and_move)
     monkeypatch.setattr(
-        work_dirs, "_folders_in", lambda here: sorted(look(here), key=lambda name: name != "victim")
+        work_dirs,
+        "_remove_files",
+        lambda here: sorted(look(here), key=lambda name: name != "victim"),
     )
     remove_tree(tree)
 

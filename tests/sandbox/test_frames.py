@@ -45,7 +45,7 @@ def test_a_frame_as_long_as_the_limit_is_taken_and_a_longer_one_refused_by_its_h
 
     assert frames.next() == b"x" * 10
     for _ in range(2):
-        with pytest.raises(FrameError, match="announces 11 bytes, and 10 is the most"):
+        with pytest.raises(FrameError, match="announces 11 bytes, more than the limit of 10"):
             frames.next()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox import Sandbox
-from envweave.sandbox.host.cleanup import is_left, mark, new_folder, sweep_folders
+from envweave.sandbox.host.cleanup import is_stale, mark, new_folder, sweep_folders
 
 PATIENCE_S = 30.0
 HOST = """
@@ -72,20 +72,20 @@ def test_a_sandbox_that_is_closed_leaves_nothing(temporary: Path) -> None:
 
 
 def test_what_this_host_has_is_not_left() -> None:
-    assert not is_left(new_folder("sandbox").name)
+    assert not is_stale(new_folder("sandbox").name)
 
 
 def test_a_process_id_that_came_again_is_another_host() -> None:
     begin, _, start = mark().rpartition("-")
 
-    assert is_left(f"{begin}-{int(start) - 1}-sandbox-x")
+    assert is_stale(f"{begin}-{int(start) - 1}-sandbox-x")
 
 
 def test_what_a_host_in_another_namespace_has_is_left_alone() -> None:
     _, space, _, start = mark().split("-")
 
-    assert is_left(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
-    assert not is_left(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
+    assert is_stale(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
+    assert not is_stale(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
 
 
 def test_only_folders_of_ones_own_are_swept(temporary: Path) -> None:

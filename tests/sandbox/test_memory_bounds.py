@@ -61,7 +61,7 @@ def uncounted(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 def folders(session: Session) -> list[Path]:
-    cgroup = session._handle._held.cgroup  # type: ignore[attr-defined]
+    cgroup = session._handle._resources.cgroup  # type: ignore[attr-defined]
     return [] if cgroup is None else cgroup.folders
 
 

@@ -96,13 +96,13 @@ CASES = [
     ([], 0),
     ([call("umask", 0o077)], 0),
     ([call("chdir", b"/"), call("close", 900)], errno.EBADF),
-    ([call("close", 900, pardoned=errno.EBADF), call("chdir", b"/nowhere")], errno.ENOENT),
+    ([call("close", 900, ignored_errno=errno.EBADF), call("chdir", b"/nowhere")], errno.ENOENT),
     ([call("chdir", b"/nowhere"), call("close", 900)], errno.ENOENT),
     ([call("dup3", 0, 77, 0, result=77)], 0),
     ([call("dup3", 0, 77, 0, result=78)], errno.EPERM),
-    ([call("umask", 0, cleared=zeros)], 0),
-    ([call("umask", 0, cleared=ones)], errno.EPERM),
-    ([call("pread64", os.open("/dev/zero", os.O_RDONLY), ones, 8, 0, result=8, cleared=ones)], 0),
+    ([call("umask", 0, zeroed=zeros)], 0),
+    ([call("umask", 0, zeroed=ones)], errno.EPERM),
+    ([call("pread64", os.open("/dev/zero", os.O_RDONLY), ones, 8, 0, result=8, zeroed=ones)], 0),
     ([calls.control(-5)], errno.EINVAL),
 ]
 

@@ -198,7 +198,7 @@ def test_a_value_that_is_small_only_by_sharing_is_refused():
     for _ in range(40):
         value = [value, value]
 
-    with pytest.raises(PlainDataError, match="more than 250,000 parts"):
+    with pytest.raises(PlainDataError, match="more than 250,000 containers"):
         pack(value)
 
 
@@ -209,12 +209,14 @@ def test_64_levels_cross_and_one_more_is_refused(wrap):
         value = wrap(value)
 
     assert cross(value) == value
-    with pytest.raises(PlainDataError, match="nested more than 64 deep"):
+    with pytest.raises(PlainDataError, match="nested more than 64 levels deep"):
         pack(wrap(value))
 
 
 def test_the_caller_names_the_value_and_its_depth():
-    with pytest.raises(PlainDataError, match=r"^lookup\(\) argument 1: nested more than 2 deep"):
+    with pytest.raises(
+        PlainDataError, match=r"^lookup\(\) argument 1: nested more than 2 levels deep"
+    ):
         pack([[[]]], limit_depth=2, name="lookup() argument 1")
 
 

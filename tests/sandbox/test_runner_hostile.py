@@ -193,9 +193,9 @@ def test_files_are_written_read_and_listed(child: Child):
     ("make", "args", "kind", "message"),
     [
         (ReadFile, ("nowhere",), "FileNotFoundError", "No such file"),
-        (ReadFile, ("../up",), "ValueError", "is not inside the work folder"),
-        (ReadFile, ("/etc/passwd",), "ValueError", "is not inside the work folder"),
-        (ReadFile, ("a\0b",), "ValueError", "is not inside the work folder"),
+        (ReadFile, ("../up",), "ValueError", "is not in the work folder"),
+        (ReadFile, ("/etc/passwd",), "ValueError", "is not in the work folder"),
+        (ReadFile, ("a\0b",), "ValueError", "is not in the work folder"),
         (ReadFile, ("made",), "IsADirectoryError", "is a folder"),
         (ReadFile, ("made/pipe",), "ValueError", "neither a file nor a folder"),
         (ReadFile, ("made/large",), "ValueError", "holds 6291456 bytes"),

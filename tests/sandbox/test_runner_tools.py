@@ -194,7 +194,7 @@ def test_an_interrupted_cell_is_told_as_a_time_limit_with_its_line(child: Child)
 
     assert (finished.failure.type, finished.failure.message) == (
         "TimeLimit",
-        "The code ran for longer than it may.",
+        "The code exceeded its time limit.",
     )
     assert "<cell " in finished.failure.traceback
 

@@ -1,4 +1,4 @@
-"""`Sandbox` and `AsyncSandbox`: where a caller begins."""
+"""`Sandbox` and `AsyncSandbox`: the entry points of the sandbox."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SessionT = TypeVar("SessionT")
 
 
 class AnySandbox:
-    """What both sandboxes are: a factory, tools, and an end."""
+    """The base of both sandboxes: a session factory, tools, and closing."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class AnySandbox:
         try:
             self._factory = SessionFactory(options)
         except OSError as error:
-            raise _refused("sandbox", error) from error
+            raise _os_failure("sandbox", error) from error
         self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
         self._is_closed = False
-        self._unclosed = weakref.finalize(self, _dropped, self._factory)
+        self._drop_guard = weakref.finalize(self, _close_dropped, self._factory)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else str(self.tier)
@@ -83,7 +83,7 @@ class AnySandbox:
 
     @property
     def tier(self) -> Tier:
-        """The walls that stand here, and what they lack."""
+        """The isolation tier in use, and what it lacks."""
         return self._factory.tier
 
     @property
@@ -92,7 +92,7 @@ class AnySandbox:
         return self._limits
 
     def template_pids(self) -> list[int]:
-        """Return the process ids of the templates, for whoever watches over processes."""
+        """Return the process ids of the templates, for process monitors."""
         return self._factory.template_pids()
 
     def _tools_for(self, tools: ToolFunctions | None) -> SandboxTools:
@@ -102,7 +102,7 @@ class AnySandbox:
         self._own_tools.add(own)
         return own
 
-    def _bodies(
+    def _processes(
         self, seeds: Sequence[int | None], tools: SandboxTools, *, alone: bool
     ) -> list[SessionProcess]:
         try:
@@ -114,54 +114,54 @@ class AnySandbox:
         except OSError as error:
             if self._is_closed:
                 raise _closed() from None
-            raise _refused("session", error) from error
+            raise _os_failure("session", error) from error
 
     def _explain(self, module: str) -> str | None:
-        """Say why a session could not import a module; `None` if that is nobody's wish."""
+        """Return why a session could not import a module; `None` if there is nothing to explain."""
         if self.tier.name == "none":
             return None
         return packages_of(self._factory.options).explain(module)
 
-    def _work(self, body: SessionHandle) -> str:
-        return body.work or WORK
+    def _work(self, handle: SessionHandle) -> str:
+        return handle.work or WORK
 
-    def _keep(self, body: SessionHandle, as_session: Callable[[], SessionT]) -> SessionT:
-        """Return the session of a body, counted in so that closing ends it.
+    def _register(self, handle: SessionHandle, make: Callable[[], SessionT]) -> SessionT:
+        """Return the session of a process, registered so that closing the sandbox closes it.
 
         Raises:
-            ClosedError: The sandbox was closed meanwhile; the body is released.
+            ClosedError: The sandbox was closed meanwhile; the process is released.
         """
         with self._lock:
             if not self._is_closed:
-                session = as_session()
+                session = make()
                 self._sessions.add(session)
                 return session
-        body.release()
+        handle.release()
         raise _closed()
 
-    def _shut(self) -> list[Any]:
-        """Let no session come any more, and return those that are to be closed."""
+    def _stop_accepting(self) -> list[Any]:
+        """Refuse new sessions, and return those that must be closed."""
         with self._lock:
             self._is_closed = True
             return list(self._sessions)
 
     def end(self) -> None:
-        """End the sandbox and what runs in it at once, from any thread and without a loop.
+        """Kill the sandbox and everything in it, from any thread and without an event loop.
 
-        `close` is kinder to sessions that are in use. Harmless twice.
+        `close` is gentler to sessions that are in use. Harmless twice.
         """
-        self._shut()
+        self._stop_accepting()
         self._end()
 
     def _end(self) -> None:
-        """End what is left, when the sessions are closed."""
+        """Release everything, after the sessions are closed."""
         self._factory.close()
         for tools in (self._tools, *self._own_tools):
             tools.close()
-        self._unclosed.detach()
+        self._drop_guard.detach()
 
 
-def _dropped(factory: SessionFactory) -> None:
+def _close_dropped(factory: SessionFactory) -> None:
     if not factory.is_own:
         return
     factory.close()
@@ -176,74 +176,75 @@ def _closed() -> ClosedError:
     return ClosedError("This sandbox is closed. Make another one.")
 
 
-def _refused(what: str, error: OSError) -> Exception:
-    """Return what to tell of an error by which the kernel refused something."""
-    if isinstance(error, SandboxError) or error.errno is None:  # a signal handler's has none
+def _os_failure(what: str, error: OSError) -> Exception:
+    """Return the error for a refusal by the kernel, with advice where there is any."""
+    if isinstance(error, SandboxError) or error.errno is None:  # raised by a signal handler
         return error
-    way_out = ""
+    advice = ""
     if error.errno == errno.EMFILE:
-        way_out = (
-            " A session takes two descriptors of this process: close some, or raise `ulimit -n`."
+        advice = (
+            " A session uses two descriptors of this process: close some, or raise `ulimit -n`."
         )
     if error.errno == errno.ENOSPC:
-        way_out = " Free some space there, or name another folder by TMPDIR."
-    return SandboxError(f"A {what} could not be made: {error}.{way_out}")
+        advice = " Free some space there, or set TMPDIR to another folder."
+    return SandboxError(f"A {what} could not be made: {error}.{advice}")
 
 
 def _seeds(count: Any, seeds: Sequence[int | None] | None) -> list[int | None]:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise OptionError(f"sessions({count!r}): expected how many.")
-    given: list[int | None] = (
+        raise OptionError(f"sessions({count!r}): expected an integer of at least 0.")
+    checked: list[int | None] = (
         [None] * count if seeds is None else [seed_of(one, "sessions") for one in seeds]
     )
-    if len(given) != count:
-        raise OptionError(f"sessions({count}): {len(given)} seeds were given.")
-    return given
+    if len(checked) != count:
+        raise OptionError(f"sessions({count}): got {len(checked)} seeds.")
+    return checked
 
 
 class Sandbox(AnySandbox):
-    """Runs arbitrary Python behind kernel walls. Blocking; `AsyncSandbox` is its twin.
+    """Runs untrusted Python behind kernel-enforced walls. Blocking; see also `AsyncSandbox`.
 
-    Making one starts an interpreter and puts up the walls, in a fraction of a second; a session
-    then takes milliseconds. May be used by several threads; each session by one at a time.
+    Making one starts an interpreter and sets up the walls, in a fraction of a second; a session
+    then takes milliseconds. Thread-safe; each session can be used by one thread at a time.
 
     Args:
         limits: What each session may use.
         preload: Modules that every session finds imported, which makes their first use free.
         packages: The installed packages that sessions can import and read, besides the standard
-            library, numpy and what `preload` names: import names or names of distributions. What
-            they require is visible too, and nothing else. `"all"`: all that is installed.
-        private: What sessions never see, also with `"all"`, by the same names. By default the
-            distribution, or the module, whose code makes the sandbox. envweave is always among it.
-        tools: Functions of the host that code may call by these names. They run here, with this
-            process's rights: what they return is all that crosses.
-        profile: `"python"` runs Python alone; `"shell"` also programs, inside the same walls.
-        isolation: The walls. `"auto"` takes the strongest that this machine can put up, and
-            raises if it can put up none. `"none"` must be asked for by name.
+            library, numpy and what `preload` names: import names or distribution names. Their
+            requirements are visible too, and nothing else. `"all"`: everything installed.
+        private: Packages that sessions never see, even with `"all"`, by the same names. By default
+            the distribution or module that makes the sandbox. envweave is always private.
+        tools: Functions of the host that code may call by these names. They run in this process,
+            with its rights; only their return values cross the walls.
+        profile: `"python"` runs Python only; `"shell"` also programs, inside the same walls.
+        isolation: The tier. `"auto"` uses the strongest that this machine supports, and raises if
+            it supports none. `"none"` must be requested explicitly.
         visible: Files and folders of the host that code may read, and import from.
-        shards: How many templates to spread sessions over, each with its sessions on one core.
-            With one, the kernel spreads them over the cores that this process may use.
+        shards: How many templates to spread sessions over, each pinned to one core with its
+            sessions. With one, the kernel spreads them over the cores of this process.
         warm: How many sessions to keep ready.
-        cgroups: Whether to bound what a session uses as a whole by a control group: `"auto"` does
-            it wherever this process may make one, `"always"` raises where it may not.
+        cgroups: Whether to limit what a session uses as a whole by a control group: `"auto"` does
+            so where this process may make one, `"always"` raises where it may not.
         native: Whether to use the compiled extension, where it was built.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says why, and what to do.
-        OptionError: An option is not sound.
+        IsolationError: This machine does not support the isolation; the message says why, and what
+            to do.
+        OptionError: An option is not valid.
         SandboxError: A module could not be preloaded.
     """
 
     def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Session:
-        """Return a fresh session, which nobody used before.
+        """Return a fresh session.
 
         Args:
-            seed: Of `random` and numpy inside; without one they are seeded from the system.
-            tools: Instead of the sandbox's.
+            seed: Seeds `random` and numpy in the session; `None` seeds from the system.
+            tools: Replaces the sandbox's tools.
         """
         chosen = self._tools_for(tools)
-        body = self._bodies([seed_of(seed, "session")], chosen, alone=True)[0]
-        return self._session(chosen, body)
+        handle = self._processes([seed_of(seed, "session")], chosen, alone=True)[0]
+        return self._session(chosen, handle)
 
     def sessions(
         self,
@@ -252,25 +253,25 @@ class Sandbox(AnySandbox):
         seeds: Sequence[int | None] | None = None,
         tools: ToolFunctions | None = None,
     ) -> list[Session]:
-        """Return many fresh sessions, quicker than one after the other."""
+        """Return many fresh sessions, faster than one after the other."""
         chosen = self._tools_for(tools)
-        bodies = self._bodies(_seeds(count, seeds), chosen, alone=False)
-        return [self._session(chosen, one) for one in bodies]
+        handles = self._processes(_seeds(count, seeds), chosen, alone=False)
+        return [self._session(chosen, one) for one in handles]
 
     def close(self) -> None:
-        """End all sessions, and leave nothing behind. Harmless twice."""
-        for session in self._shut():
+        """Close all sessions, and leave nothing behind. Harmless twice."""
+        for session in self._stop_accepting():
             session.close()
         self._end()
 
-    def _session(self, tools: SandboxTools, body: SessionHandle) -> Session:
-        # A session holds on to its sandbox, which would end it when dropped.
+    def _session(self, tools: SandboxTools, handle: SessionHandle) -> Session:
+        # Keeps the sandbox alive, which would close the session when collected.
         adopt = partial(self._session, tools)
-        work = self._work(body)
-        return self._keep(
-            body,
+        work = self._work(handle)
+        return self._register(
+            handle,
             lambda: Session(
-                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
             ),
         )
 
@@ -287,10 +288,10 @@ class Sandbox(AnySandbox):
 
 
 class AsyncSandbox(AnySandbox):
-    """The async twin of `Sandbox`: the same options, the same sessions, awaited.
+    """The async twin of `Sandbox`: the same options and the same sessions, awaited.
 
-    Its constructor blocks for as long as a template takes to start, a fraction of a second; where
-    an event loop must not wait so long, use `async with await AsyncSandbox.start(…)`.
+    Its constructor blocks while a template starts, a fraction of a second; where an event loop
+    must not wait that long, use `async with await AsyncSandbox.start(…)`.
     """
 
     @classmethod
@@ -302,7 +303,7 @@ class AsyncSandbox(AnySandbox):
     def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Pending:
         """Return a fresh session: `await` it, or use it in `async with`."""
         chosen = self._tools_for(tools)
-        make = partial(self._bodies, [seed_of(seed, "session")], chosen, alone=True)
+        make = partial(self._processes, [seed_of(seed, "session")], chosen, alone=True)
         return Pending(make, partial(self._session, chosen))
 
     async def sessions(
@@ -312,26 +313,25 @@ class AsyncSandbox(AnySandbox):
         seeds: Sequence[int | None] | None = None,
         tools: ToolFunctions | None = None,
     ) -> list[AsyncSession]:
-        """Return many fresh sessions, quicker than one after the other."""
+        """Return many fresh sessions, faster than one after the other."""
         chosen = self._tools_for(tools)
-        given = _seeds(count, seeds)
-        make = partial(self._bodies, given, chosen, alone=False)
-        bodies = await make_in_thread(make, _release)
-        return [self._session(chosen, one) for one in bodies]
+        make = partial(self._processes, _seeds(count, seeds), chosen, alone=False)
+        handles = await make_in_thread(make, _release)
+        return [self._session(chosen, one) for one in handles]
 
     async def close(self) -> None:
-        """End all sessions, and leave nothing behind. Harmless twice."""
-        for session in self._shut():
+        """Close all sessions, and leave nothing behind. Harmless twice."""
+        for session in self._stop_accepting():
             await session.close()
         await asyncio.to_thread(self._end)
 
-    def _session(self, tools: SandboxTools, body: SessionHandle) -> AsyncSession:
+    def _session(self, tools: SandboxTools, handle: SessionHandle) -> AsyncSession:
         adopt = partial(self._session, tools)
-        work = self._work(body)
-        return self._keep(
-            body,
+        work = self._work(handle)
+        return self._register(
+            handle,
             lambda: AsyncSession(
-                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
             ),
         )
 
@@ -348,7 +348,7 @@ class AsyncSandbox(AnySandbox):
 
 
 class Pending:
-    """A session that is being made. Await it for the session, or enter it."""
+    """A session that is being made. Await it, or use it in `async with`."""
 
     def __init__(
         self,
@@ -376,10 +376,10 @@ class Pending:
             await self._session.close()
 
     async def _made(self) -> AsyncSession:
-        body = (await make_in_thread(self._make, _release))[0]
-        return self._as_session(body)
+        handle = (await make_in_thread(self._make, _release))[0]
+        return self._as_session(handle)
 
 
-def _release(bodies: list[SessionProcess]) -> None:
-    for body in bodies:
-        body.release()
+def _release(processes: list[SessionProcess]) -> None:
+    for process in processes:
+        process.release()

@@ -152,8 +152,8 @@ class SessionFactory:
         failures: list[tuple[Isolation, WallSetupError]] = []
         for self._isolation in tiers:
             try:
-                if obstacle := self._resources.why_unusable(self._isolation):
-                    raise WallSetupError("processes", 0, obstacle)
+                if reason := self._resources.why_unusable(self._isolation):
+                    raise WallSetupError("processes", 0, reason)
                 self._warm.extend(self._spawn([None], []))
             except WallSetupError as error:
                 if error.wall == "preload":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from envweave.errors import IsolationError, OptionError
 from envweave.sandbox.config import SandboxConfig, visible_files
-from envweave.sandbox.host.cgroups import CgroupStock, FoundCgroups, find_cgroups
+from envweave.sandbox.host.cgroups import CgroupPool, FoundCgroups, find_cgroups
 from envweave.sandbox.host.cleanup import new_folder, sweep_folders
 from envweave.sandbox.host.session_cgroups import Cgroup, CgroupLimits
-from envweave.sandbox.host.users import UserRange, find_users, may_read, obstacle
+from envweave.sandbox.host.users import UserRange, blocking_path, find_users, may_read
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.orders import Isolation
@@ -71,7 +71,7 @@ class ResourcePool:
         self._users: UserRange | None = None
         self._missing_users = ""
         self._others_may_read: bool | None = None
-        self.cgroups: CgroupStock | None = None
+        self.cgroups: CgroupPool | None = None
         self._missing_cgroups = ""
         sweep_folders()
         self._folder = new_folder("sandbox")
@@ -80,7 +80,7 @@ class ResourcePool:
             found = find_users()
             self._users, self._missing_users = found.range, found.reason
             if self._users is not None:
-                self._users.take()  # the template's own
+                self._users.acquire()  # the template's own
                 self._check_visible(self._users.first)
             self._find_cgroups()
         except BaseException:
@@ -102,7 +102,7 @@ class ResourcePool:
         user = user_inside = None
         users = self.users(isolation)
         if users is not None:
-            user = users.take()
+            user = users.acquire()
             user_inside = user - users.first if isolation == "namespace" else user
 
         resources = SessionResources(user_inside, None, None, self, user)
@@ -121,14 +121,14 @@ class ResourcePool:
         Raises:
             SandboxError: The kernel refused to make one.
         """
-        return None if self.cgroups is None else self.cgroups.take()
+        return None if self.cgroups is None else self.cgroups.acquire()
 
     def release(self, cgroup: Cgroup | None, user: int | None) -> None:
         """Take back what a session used, when every process of it was killed."""
         if cgroup is not None and self.cgroups is not None:
-            self.cgroups.give_back(cgroup)
+            self.cgroups.release(cgroup)
         if self._users is not None and user is not None:
-            self._users.give_back(user)
+            self._users.release(user)
 
     def users(self, isolation: Isolation) -> UserRange | None:
         """Return the user ids of a tier's sessions, one for each; `None` if they share one."""
@@ -190,10 +190,10 @@ class ResourcePool:
         if self._others_may_read is None:
             files = visible_files(self._options)
             paths = (*files.roots, *files.shown)
-            closed = obstacle(self._folder, other_user)
+            blocked_at = blocking_path(self._folder, other_user)
             # The parent of the work folders is not readable, but may be traversed.
-            passes = closed is None or closed.name == self._folder.name
-            readable = all(obstacle(path, other_user) is None for path in paths)
+            passes = blocked_at is None or blocked_at.name == self._folder.name
+            readable = all(blocking_path(path, other_user) is None for path in paths)
             self._others_may_read = passes and readable
         return self._others_may_read
 
@@ -218,7 +218,7 @@ class ResourcePool:
             found.cgroups.sweep()
             is_shell = self._options.profile == "shell"
             limits = _cgroup_limits(self._options.limits, is_shell=is_shell)
-            self.cgroups = CgroupStock(found.cgroups, limits, is_reused=not is_shell)
+            self.cgroups = CgroupPool(found.cgroups, limits, is_reused=not is_shell)
 
 
 def _cgroup_limits(limits: Limits, *, is_shell: bool) -> CgroupLimits:

@@ -19,7 +19,7 @@ import time
 import weakref
 from typing import Protocol
 
-from envweave.sandbox.host.cgroups import CgroupStock
+from envweave.sandbox.host.cgroups import CgroupPool
 
 _log = logging.getLogger(__name__)
 
@@ -92,12 +92,12 @@ class Watched:
 class ProcessWatcher:
     """Watches the sessions of one sandbox. Thread-safe."""
 
-    def __init__(self, cgroups: CgroupStock | None) -> None:
+    def __init__(self, cgroups: CgroupPool | None) -> None:
         # Single operations on these are atomic. A lock could deadlock with finalizers of sessions,
         # which may run at any point in this thread.
         self._watched: dict[int, Watched] = {}
         self._cgroups = cgroups
-        self._wake = threading.Event() if cgroups is None else cgroups.returned
+        self._wake = threading.Event() if cgroups is None else cgroups.released
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
         self._thread.start()
@@ -126,8 +126,8 @@ class ProcessWatcher:
             self._wake.clear()
             started_s = time.monotonic()
             pause_s = self._check_all(started_s)
-            is_tending = self._cgroups is not None and self._cgroups.tend()
-            if self._watched or is_tending or self._closed.is_set():
+            is_cleaning = self._cgroups is not None and self._cgroups.clean_up()
+            if self._watched or is_cleaning or self._closed.is_set():
                 self._wake.set()
             pause_s = max(pause_s, _REST * (time.monotonic() - started_s))
 
