@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox.doctor.advice import advise
-from envweave.sandbox.doctor.machine import Facts, machine_facts
+from envweave.sandbox.doctor.machine import MachineFacts, machine_facts
 
-UBUNTU = Facts(apparmor_restricts=1, max_user_namespaces=60_000, python="/opt/py/bin/python3.12")
-OLD_DEBIAN = Facts(userns_clone=0, max_user_namespaces=60_000, kernel=(5, 10))
-RED_HAT = Facts(max_user_namespaces=0)
-DOCKER = Facts(container="docker", is_filtered=True)
-DOCKER_ROOT = Facts(container="docker", is_filtered=True, is_root=True)
-PODMAN = Facts(container="podman", is_filtered=True)
-POD = Facts(container="kubernetes", is_filtered=True)
-SERVICE = Facts(is_filtered=True)
-PLAIN = Facts()
-NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
+UBUNTU = MachineFacts(
+    apparmor_restricts=1, max_user_namespaces=60_000, python="/opt/py/bin/python3.12"
+)
+OLD_DEBIAN = MachineFacts(userns_clone=0, max_user_namespaces=60_000, kernel=(5, 10))
+RED_HAT = MachineFacts(max_user_namespaces=0)
+DOCKER = MachineFacts(container="docker", is_filtered=True)
+DOCKER_ROOT = MachineFacts(container="docker", is_filtered=True, is_root=True)
+PODMAN = MachineFacts(container="podman", is_filtered=True)
+POD = MachineFacts(container="kubernetes", is_filtered=True)
+SERVICE = MachineFacts(is_filtered=True)
+PLAIN = MachineFacts()
+NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("namespaces", "EPERM", POD, "hostUsers: false"),
         ("namespaces", "EPERM", SERVICE, "RestrictNamespaces="),
         ("namespaces", "EPERM", PLAIN, "or this process is in a chroot"),
-        ("root folder", "ENOSYS", Facts(kernel=(5, 4)), "needs Linux 5.12 or newer"),
+        ("root folder", "ENOSYS", MachineFacts(kernel=(5, 4)), "needs Linux 5.12 or newer"),
         ("root folder", "EINVAL", PLAIN, "initial file system in memory"),
         (
             "landlock",
             "ENOSYS",
-            Facts(kernel=(5, 10)),
+            MachineFacts(kernel=(5, 10)),
             "needs Linux 5.13 or newer, and this is 5.10",
         ),
         ("landlock", "ENOSYS", PLAIN, "CONFIG_SECURITY_LANDLOCK=y"),
@@ -54,18 +56,18 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("landlock", "EPERM", DOCKER, "upgrade to Docker 20.10.24"),
         ("seccomp gate", "EBUSY", PLAIN, "there can be only one"),
         ("seccomp", "EINVAL", PLAIN, "CONFIG_SECCOMP_FILTER=y"),
-        ("seccomp", "ENOSYS", Facts(machine="riscv64"), "this is riscv64"),
+        ("seccomp", "ENOSYS", MachineFacts(machine="riscv64"), "this is riscv64"),
         ("user", "EPERM", PLAIN, "CAP_SETUID and CAP_SETGID"),
         ("descriptors", "EMFILE", PLAIN, "ulimit -n"),
         ("limits", "EPERM", PLAIN, "The kernel returned EPERM"),
-        ("platform", "", Facts(system="darwin"), "limactl start"),
-        ("platform", "", Facts(system="darwin"), "docker run"),
-        ("platform", "", Facts(system="darwin"), "executor='docker'"),
-        ("platform", "", Facts(system="win32"), "wsl --install"),
+        ("platform", "", MachineFacts(system="darwin"), "limactl start"),
+        ("platform", "", MachineFacts(system="darwin"), "docker run"),
+        ("platform", "", MachineFacts(system="darwin"), "executor='docker'"),
+        ("platform", "", MachineFacts(system="win32"), "wsl --install"),
     ],
 )
 def test_a_wall_that_does_not_stand_comes_with_a_way_out(
-    wall: str, number: str, facts: Facts, told: str
+    wall: str, number: str, facts: MachineFacts, told: str
 ) -> None:
     said = advise(wall, getattr(errno, number) if number else 0, facts)
 
@@ -77,17 +79,17 @@ def test_a_wall_that_does_not_stand_comes_with_a_way_out(
     [
         ("namespaces", errno.EPERM, PLAIN, "docker"),
         ("namespaces", errno.EPERM, DOCKER, "--cap-add"),
-        ("namespaces", errno.EPERM, Facts(container="docker", is_root=True), "seccomp"),
+        ("namespaces", errno.EPERM, MachineFacts(container="docker", is_root=True), "seccomp"),
         ("namespaces", errno.EPERM, UBUNTU, "chroot"),
-        ("namespaces", errno.EPERM, Facts(userns_clone=1), "unprivileged_userns_clone"),
-        ("namespaces", errno.EPERM, Facts(userns_clone=0, is_admin=True), "userns_clone"),
+        ("namespaces", errno.EPERM, MachineFacts(userns_clone=1), "unprivileged_userns_clone"),
+        ("namespaces", errno.EPERM, MachineFacts(userns_clone=0, is_admin=True), "userns_clone"),
         ("namespaces", errno.ENOSPC, UBUNTU, "turned off"),
-        ("landlock", errno.ENOSYS, Facts(kernel=(5, 10)), "CONFIG_SECURITY_LANDLOCK"),
+        ("landlock", errno.ENOSYS, MachineFacts(kernel=(5, 10)), "CONFIG_SECURITY_LANDLOCK"),
         ("landlock", errno.EOPNOTSUPP, NO_LANDLOCK, "upgrade"),
     ],
 )
 def test_what_does_not_apply_is_not_said(
-    wall: str, number: int, facts: Facts, not_told: str
+    wall: str, number: int, facts: MachineFacts, not_told: str
 ) -> None:
     said = advise(wall, number, facts)
 

@@ -32,7 +32,7 @@ ToolFunctions = Mapping[str, Callable[..., Any]]
 SessionT = TypeVar("SessionT")
 
 
-class AnySandbox:
+class SandboxBase:
     """The base of both sandboxes: a session factory, tools, and closing."""
 
     def __init__(
@@ -201,7 +201,7 @@ def _seeds(count: Any, seeds: Sequence[int | None] | None) -> list[int | None]:
     return checked
 
 
-class Sandbox(AnySandbox):
+class Sandbox(SandboxBase):
     """Runs untrusted Python behind kernel-enforced walls. Blocking; see also `AsyncSandbox`.
 
     Making one starts an interpreter and sets up the walls, in a fraction of a second; a session
@@ -287,7 +287,7 @@ class Sandbox(AnySandbox):
         self.close()
 
 
-class AsyncSandbox(AnySandbox):
+class AsyncSandbox(SandboxBase):
     """The async twin of `Sandbox`: the same options and the same sessions, awaited.
 
     Its constructor blocks while a template starts, a fraction of a second; where an event loop
@@ -300,11 +300,13 @@ class AsyncSandbox(AnySandbox):
         options.setdefault("private", calling_module())
         return await make_in_thread(lambda: cls(**options), cls._end)
 
-    def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Pending:
+    def session(
+        self, *, seed: int | None = None, tools: ToolFunctions | None = None
+    ) -> PendingSession:
         """Return a fresh session: `await` it, or use it in `async with`."""
         chosen = self._tools_for(tools)
         make = partial(self._processes, [seed_of(seed, "session")], chosen, alone=True)
-        return Pending(make, partial(self._session, chosen))
+        return PendingSession(make, partial(self._session, chosen))
 
     async def sessions(
         self,
@@ -347,7 +349,7 @@ class AsyncSandbox(AnySandbox):
         await self.close()
 
 
-class Pending:
+class PendingSession:
     """A session that is being made. Await it, or use it in `async with`."""
 
     def __init__(

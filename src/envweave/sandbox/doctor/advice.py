@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envweave.sandbox.doctor.machine import Facts
+from envweave.sandbox.doctor.machine import MachineFacts
 
 BY_DOCKER = (
     "With a Docker engine, the code of an environment runs in a container instead: "
@@ -37,11 +37,11 @@ class _Rule:
 
     walls: frozenset[str]
     errnos: frozenset[int]
-    applies: Callable[[Facts], bool]
-    text: Callable[[Facts], str]
+    applies: Callable[[MachineFacts], bool]
+    text: Callable[[MachineFacts], str]
 
 
-def advise(wall: str, number: int, facts: Facts) -> list[str]:
+def advise(wall: str, number: int, facts: MachineFacts) -> list[str]:
     """Return advice for a wall that cannot be set up.
 
     Args:
@@ -76,7 +76,7 @@ def advise(wall: str, number: int, facts: Facts) -> list[str]:
     return advice
 
 
-def advise_cgroups(facts: Facts) -> list[str]:
+def advise_cgroups(facts: MachineFacts) -> list[str]:
     """Return advice on how this process gets cgroups for its sessions."""
     if facts.system != "linux":
         return []
@@ -92,7 +92,7 @@ def advise_cgroups(facts: Facts) -> list[str]:
     return ["Start it with `systemd-run --user --scope -p Delegate=yes COMMAND`."]
 
 
-def _elsewhere(facts: Facts) -> list[str]:
+def _elsewhere(facts: MachineFacts) -> list[str]:
     machine = {"darwin": "macOS", "win32": "Windows"}.get(facts.system, facts.system)
     advice = [
         f"The sandbox needs the Linux kernel, and this is {machine}: run everything in a "
@@ -110,20 +110,20 @@ def _version(numbers: tuple[int, int]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _always(_: Facts) -> bool:
+def _always(_: MachineFacts) -> bool:
     return True
 
 
-def _profile(facts: Facts) -> str:
+def _profile(facts: MachineFacts) -> str:
     """Return an AppArmor profile's text that lets the interpreter make user namespaces."""
     return f"abi <abi/4.0>, profile envweave {facts.python} flags=(unconfined) {{ userns, }}"
 
 
-def _in(*containers: str) -> Callable[[Facts], bool]:
+def _in(*containers: str) -> Callable[[MachineFacts], bool]:
     return lambda facts: facts.container in containers
 
 
-def _text(text: str) -> Callable[[Facts], str]:
+def _text(text: str) -> Callable[[MachineFacts], str]:
     return lambda _: text
 
 

@@ -17,7 +17,7 @@ _CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MachineFacts:
     """Facts about a machine. A setting that it does not have is `None`.
 
     Attributes:
@@ -49,12 +49,14 @@ class Facts:
     python: str = "/usr/bin/python3"
 
 
-def machine_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Facts:
+def machine_facts(
+    root: Path = Path("/"), environment: Mapping[str, str] = os.environ
+) -> MachineFacts:
     """Return the facts about this machine. What cannot be read counts as missing."""
     status = _status(root / "proc/self/status")
     modules = _text(root / "sys/kernel/security/lsm")
     release = re.match(r"(\d+)\.(\d+)", platform.release())
-    return Facts(
+    return MachineFacts(
         system=sys.platform,
         machine=platform.machine(),
         kernel=(int(release[1]), int(release[2])) if release is not None else (0, 0),

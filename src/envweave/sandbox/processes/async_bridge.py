@@ -38,7 +38,9 @@ class ToolLoop:
             DeadlineError: It took longer than `left_s`, and was cancelled.
         """
         ends_s = time.monotonic() + left_s
-        future: Future[Outcome] = asyncio.run_coroutine_threadsafe(awaited(make), self._started())
+        future: Future[CallOutcome] = asyncio.run_coroutine_threadsafe(
+            awaited(make), self._started()
+        )
         try:
             outcome = future.result(max(0.0, ends_s - time.monotonic()))
         except TimeoutError:
@@ -78,7 +80,7 @@ class ToolLoop:
 
 
 @final
-class Outcome:
+class CallOutcome:
     """The outcome of a tool. An exception is a value here: some would end the thread it ran on."""
 
     __slots__ = ("error", "value")
@@ -88,25 +90,25 @@ class Outcome:
         self.error = error
 
 
-def called(make: Callable[[], Any]) -> Outcome:
+def called(make: Callable[[], Any]) -> CallOutcome:
     """Call a tool; return its outcome."""
     try:
-        return Outcome(make())
+        return CallOutcome(make())
     except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
-        return Outcome(error=error)
+        return CallOutcome(error=error)
 
 
-async def awaited(make: Callable[[], Awaitable[Any]]) -> Outcome:
+async def awaited(make: Callable[[], Awaitable[Any]]) -> CallOutcome:
     """Call and await a tool; return its outcome."""
     try:
-        return Outcome(await make())
+        return CallOutcome(await make())
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return Outcome(error=RuntimeError(f"the tool was cancelled: {error}"))
+        return CallOutcome(error=RuntimeError(f"the tool was cancelled: {error}"))
     except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
-        return Outcome(error=error)
+        return CallOutcome(error=error)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -47,7 +47,7 @@ class ProtocolViolationError(ValueError):
     """Bytes that no session of ours would send."""
 
 
-class Reader(Generic[MessageT]):
+class MessageReader(Generic[MessageT]):
     """Reads messages of one side."""
 
     def __init__(self, messages: Any) -> None:

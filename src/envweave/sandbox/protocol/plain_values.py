@@ -17,7 +17,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.protocol.decoding import Reader
+from envweave.sandbox.protocol.decoding import MessageReader
 from envweave.sandbox.protocol.encoding import (
     ARRAY_BYTES,
     DEPTH,
@@ -54,11 +54,11 @@ def encode(message: msgspec.Struct) -> bytes:
     return _header(len(data)) + data
 
 
-read_from_session: Reader[FromSession] = Reader(FromSession)
+read_from_session: MessageReader[FromSession] = MessageReader(FromSession)
 """Return the message that a session sent, its values unpacked. May raise any exception: the bytes
 are hostile, and the session must be killed then."""
 
-read_from_host: Reader[ToSession] = Reader(ToSession)
+read_from_host: MessageReader[ToSession] = MessageReader(ToSession)
 """Return the message that the host sent, its values unpacked."""
 
 
