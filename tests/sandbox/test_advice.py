@@ -66,7 +66,7 @@ NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
         ("platform", "", MachineFacts(system="win32"), "wsl --install"),
     ],
 )
-def test_a_wall_that_does_not_stand_comes_with_a_way_out(
+def test_a_failed_wall_comes_with_advice(
     wall: str, number: str, facts: MachineFacts, told: str
 ) -> None:
     said = advise(wall, getattr(errno, number) if number else 0, facts)
@@ -88,7 +88,7 @@ def test_a_wall_that_does_not_stand_comes_with_a_way_out(
         ("landlock", errno.EOPNOTSUPP, NO_LANDLOCK, "upgrade"),
     ],
 )
-def test_what_does_not_apply_is_not_said(
+def test_advice_that_does_not_apply_is_omitted(
     wall: str, number: int, facts: MachineFacts, not_told: str
 ) -> None:
     said = advise(wall, number, facts)
@@ -97,7 +97,7 @@ def test_what_does_not_apply_is_not_said(
     assert not any(not_told in one for one in said)
 
 
-def test_a_failure_that_is_not_the_kernels_gets_no_advice_about_it() -> None:
+def test_a_failure_outside_the_kernel_gets_no_kernel_advice() -> None:
     assert advise("preload", 0, PLAIN) == []
 
 
@@ -122,7 +122,7 @@ def test_the_facts_are_read_from_the_machine(tmp_path: Path) -> None:
     assert found.container == "docker"
 
 
-def test_a_machine_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_unreadable_facts_count_as_missing(tmp_path: Path) -> None:
     found = machine_facts(tmp_path, {})
 
     assert (found.is_root, found.is_admin, found.is_filtered) == (False, False, False)
@@ -137,7 +137,7 @@ def test_a_machine_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
         ({"container": "lxc"}, "nothing", "other"),
     ],
 )
-def test_a_container_is_known_by_its_signs(
+def test_a_container_is_recognized_by_its_files_and_variables(
     tmp_path: Path, variables: dict[str, str], file: str, told: str
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

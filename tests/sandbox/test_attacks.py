@@ -45,7 +45,7 @@ def by_family() -> list[Any]:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("attack", by_family())
-def test_an_attack_is_held(attack: Attack, tier: str, grounds: dict[str, Ground]) -> None:
+def test_an_attack_is_contained(attack: Attack, tier: str, grounds: dict[str, Ground]) -> None:
     verdict = try_attack(attack, grounds[tier])
 
     assert verdict.broken == {} or verdict.known

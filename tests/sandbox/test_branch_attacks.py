@@ -91,7 +91,7 @@ def evil(self, message):
 
 @pytest.mark.slow  # waits for the deadline
 @pytest.mark.parametrize("when", HANGS)
-def test_a_session_that_hangs_is_given_up_at_the_deadline(box, evil, when):
+def test_a_session_that_hangs_while_branching_is_killed_at_the_deadline(box, evil, when):
     session = evil(HANGS[when])
 
     refused(session)
@@ -119,7 +119,7 @@ def evil(self, message, there):
 
 
 @pytest.mark.parametrize("when", COPIES_THAT_HANG)
-def test_a_copy_that_hangs_is_ended_at_the_deadline(box, evil, when):
+def test_a_copy_that_hangs_is_killed_at_the_deadline(box, evil, when):
     session = evil(COPIES_THAT_HANG[when], of="_become_session")
 
     refused(session)
@@ -143,7 +143,7 @@ forks = []
 """
 
 
-def test_a_fork_that_a_session_denies_is_found_and_ended(evil):
+def test_a_fork_that_a_session_hides_is_found_and_killed(evil):
     session = evil(HIDDEN)
 
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_a_fork_that_a_session_denies_is_found_and_ended(evil):
     assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
 
 
-def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
+def test_a_fork_that_a_branch_hides_does_not_outlive_it(box, evil):
     session = evil(HIDDEN + "\nhidden, evil = evil, usual\n")
     branch = session.branch()
     branch.run("branching.BranchServer.__call__ = hidden")
@@ -165,7 +165,7 @@ def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
     assert session.run("1 + 1").return_value == 2
 
 
-def test_other_threads_do_not_get_the_fork_that_was_let_through(evil):
+def test_other_threads_cannot_use_the_allowed_fork(evil):
     session = evil("""
 libc, won = ctypes.CDLL(None, use_errno=True), []
 def grab(ends):
@@ -183,7 +183,7 @@ def evil(self, message):
     assert session.run("won").return_value == []
 
 
-def test_a_session_cannot_speak_for_a_copy_that_there_is_not(evil):
+def test_a_session_cannot_impersonate_a_copy(evil):
     session = evil("""
 def evil(self, message):
     there = begin(self, message)
@@ -208,7 +208,7 @@ def evil(self, message):
         "b''",
     ],
 )
-def test_a_copy_that_says_something_else_is_no_copy(evil, said):
+def test_a_copy_that_sends_an_unexpected_message_is_refused(evil, said):
     session = evil(f"""
 def evil(self, message, there):
     data = {said}
@@ -220,7 +220,7 @@ def evil(self, message, there):
     assert soon(lambda: len(family(session._handle.pid)) <= 1)
 
 
-def test_inodes_that_are_made_up_lead_to_no_file(evil):
+def test_forged_inodes_reveal_no_file(evil):
     session = evil("""
 import random
 lies = [-1, 0, 1, 2**63, 2**62, True, None, "1", 1.5, [1], *range(9000)]
@@ -241,7 +241,7 @@ def evil(self, message, there):
         assert branch.read_file("kept.txt") == b"kept"
 
 
-def test_a_copy_that_keeps_its_rights_can_do_nothing_with_them(evil):
+def test_a_copy_that_keeps_its_capabilities_gains_nothing(evil):
     session = evil("""
 from envweave.sandbox.walls import capabilities
 def evil(self, message, there):
@@ -306,7 +306,7 @@ RACES = {
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_files_that_change_while_they_are_copied_harm_nobody(box, race):
+def test_files_that_change_while_they_are_copied_do_no_harm(box, race):
     with box.session() as session:
         session.run(f"""
 import os, threading
@@ -331,7 +331,7 @@ for number in range(4): threading.Thread(target=spin, args=(number,), daemon=Tru
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_file_whose_name_is_no_text_may_be_open(box):
+def test_a_file_with_a_non_utf8_name_may_be_open(box):
     with box.session() as session:
         session.run("file = open(b'\\xff\\xfe', 'w+'); file.write('said'); file.flush()")
 

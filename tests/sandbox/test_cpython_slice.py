@@ -105,7 +105,7 @@ class Figures(NamedTuple):
 
 
 @pytest.mark.parametrize("isolation", ["namespace"])  # the other by hand: it takes as long again
-def test_what_fails_inside_is_refused_by_a_wall_or_fails_outside_too(isolation):
+def test_every_failure_inside_is_due_to_a_wall_or_occurs_outside_too(isolation):
     figures = measure(isolation)
 
     print(f"\n{isolation}\n{table(figures)}")

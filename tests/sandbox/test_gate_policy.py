@@ -80,13 +80,13 @@ def run(session: bool) -> list[str]:
     return done.stdout.split()
 
 
-def test_forks_and_the_namespaces_of_a_branch_wait_for_the_holder_of_the_listener():
+def test_forks_and_the_namespaces_of_a_branch_wait_for_the_listener():
     told = run(session=False)
 
     assert told == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "unshared"]
 
 
-def test_a_session_that_branches_is_told_of_and_refused_what_else_it_tries():
+def test_a_session_that_branches_is_reported_and_refused_anything_else():
     told = run(session=True)
 
     assert told == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "EPERM"]

@@ -48,7 +48,7 @@ def run_shut(code: str, work, **options):
     return run_walled(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
 
 
-def test_every_version_shuts_files_outside(tmp_path):
+def test_every_version_protects_files_outside(tmp_path):
     (tmp_path / "outside").write_text("secret")
     work = tmp_path / "work"
     work.mkdir()
@@ -74,7 +74,7 @@ tell(with_each_version(attempt))
     assert told == [each] * landlock.abi()
 
 
-def test_what_a_version_says_it_lacks_is_what_it_lacks(tmp_path):
+def test_missing_matches_what_a_version_lacks(tmp_path):
     (tmp_path / "outside").write_text("secret")
     work = tmp_path / "work"
     work.mkdir()
@@ -109,7 +109,7 @@ tell(with_each_version(attempt))
 
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="the kernel's Landlock has no scopes")
-def test_a_socket_without_a_path_outside_cannot_be_reached(tmp_path):
+def test_an_abstract_socket_outside_cannot_be_reached(tmp_path):
     told = run_shut(
         """
 import socket
@@ -126,7 +126,7 @@ tell(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
 
 
 @pytest.mark.parametrize("shell", [False, True])
-def test_programs_start_and_pipes_are_made_in_the_shell_alone(tmp_path, shell):
+def test_only_the_shell_profile_starts_programs_and_makes_named_pipes(tmp_path, shell):
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
@@ -150,7 +150,7 @@ tell([
     assert set(told[3:]) <= {"EACCES", "EPERM"}
 
 
-def test_a_single_file_can_be_shown(tmp_path):
+def test_a_single_file_can_be_granted(tmp_path):
     for name in ("shown", "hidden"):
         (tmp_path / name).write_text(name)
     work = tmp_path / "work"
@@ -167,7 +167,7 @@ tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../s
     assert told == [None, "EACCES", "EACCES"]
 
 
-def test_what_is_open_stays_open_and_what_was_opened_for_the_rules_is_closed(tmp_path):
+def test_open_files_stay_open_and_rule_descriptors_are_closed(tmp_path):
     (tmp_path / "open").write_text("content")
     work = tmp_path / "work"
     work.mkdir()
@@ -185,7 +185,7 @@ tell([file.read(), len(os.listdir("/proc/self/fd")) - before])
     assert told == ["content", 0]
 
 
-def test_without_landlock_there_are_no_rules_and_a_plain_word_why():
+def test_without_landlock_a_ruleset_is_refused_with_the_reason():
     with pytest.raises(OSError, match="landlock: not enabled in this kernel"):
         landlock.ruleset(read=[], write=[], devices=[], shell=False, version=0)
 

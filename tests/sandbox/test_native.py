@@ -156,7 +156,7 @@ def test_a_session_is_the_same_with_the_extension_and_without(tier: str, profile
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
+def test_a_failed_wall_is_reported_alike_with_and_without_the_extension(native: bool) -> None:
     nobody = 10**7  # beyond every map of user ids
     with Sandbox(isolation="namespace", native=native) as box:
         factory = box._factory
@@ -174,7 +174,7 @@ def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
     assert str(refusal.value) == "work folder: mount: Invalid argument"
 
 
-def test_calls_come_to_the_same_whoever_makes_them() -> None:
+def test_calls_have_the_same_outcome_with_and_without_the_extension() -> None:
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)
 
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -197,9 +197,7 @@ def test_calls_come_to_the_same_whoever_makes_them() -> None:
         ("0", []),
     ],
 )
-def test_what_is_no_list_of_calls_is_refused_before_anything_is_made(
-    flags: Any, calls: Any
-) -> None:
+def test_an_invalid_list_of_calls_is_refused_before_any_is_made(flags: Any, calls: Any) -> None:
     before = descendants()
 
     with pytest.raises(TypeError):
@@ -208,7 +206,7 @@ def test_what_is_no_list_of_calls_is_refused_before_anything_is_made(
     assert descendants() == before
 
 
-def test_a_fork_that_the_kernel_refuses_is_told() -> None:
+def test_a_fork_refused_by_the_kernel_is_reported() -> None:
     sharing_without_memory = 0x0001_0000  # CLONE_THREAD, which wants CLONE_SIGHAND
 
     with pytest.raises(OSError, match="Invalid argument"):
@@ -217,7 +215,7 @@ def test_a_fork_that_the_kernel_refuses_is_told() -> None:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("native", [True, False])
-def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
+def test_many_sessions_at_once_leave_nothing_behind(native: bool) -> None:
     with Sandbox(isolation="namespace", native=native) as box:
         template = box.template_pids()[0]
 
@@ -238,7 +236,7 @@ def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as others")
-def test_without_rights_a_session_is_the_same_too() -> None:
+def test_an_unprivileged_session_is_the_same_with_and_without_the_extension() -> None:
     script = (
         "import json, sys\nfrom envweave.sandbox import Sandbox\n"
         "for native in (True, False):\n"

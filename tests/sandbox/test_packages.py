@@ -258,7 +258,7 @@ def test_a_module_that_is_preloaded_cannot_import_what_is_hidden(isolation, fold
         Sandbox(isolation=isolation, preload=["acme_greedy"])
 
 
-def test_a_module_in_a_plain_folder_is_shown_without_its_neighbours(
+def test_a_module_in_a_plain_folder_is_visible_without_its_siblings(
     isolation, tmp_path, monkeypatch
 ):
     (tmp_path / "plain_helper.py").write_text("VALUE = 3")
@@ -312,7 +312,7 @@ def test_a_shell_reads_no_package_that_python_does_not(isolation, folder):
     assert result.return_value == (b"", "1\n")
 
 
-def test_what_is_named_as_visible_is_visible_even_among_the_packages(isolation, folder):
+def test_visible_paths_are_visible_even_in_site_packages(isolation, folder):
     shown = folder / "acme_env"
     with Sandbox(isolation=isolation, visible=[shown]) as box:
         result = run(box, f"open({str(shown / 'answers.json')!r}).read()")
@@ -335,7 +335,7 @@ def test_what_is_named_as_visible_is_visible_even_among_the_packages(isolation, 
         ({"preload": ["acme_env"], "private": ["acme-env"]}, "which sessions never see"),
     ],
 )
-def test_packages_that_cannot_be_shown_are_refused(folder, options, told):
+def test_packages_that_are_missing_or_private_are_refused(folder, options, told):
     with pytest.raises(OptionError, match=told):
         Sandbox(**options)
 
@@ -370,7 +370,9 @@ def test_no_part_of_the_package_that_defines_the_environment_can_be_named(projec
         project.sandbox(**{option: [f"acme_project{part}"]})
 
 
-def test_what_defines_the_environment_is_not_shown_as_a_requirement(project, tmp_path, monkeypatch):
+def test_the_package_of_the_environment_stays_hidden_as_a_requirement(
+    project, tmp_path, monkeypatch
+):
     site = tmp_path / "site-packages"
     install(site, "acme-other", {"acme_other.py": ""}, ["acme-project"])
     monkeypatch.syspath_prepend(site)
@@ -383,12 +385,12 @@ def test_what_defines_the_environment_is_not_shown_as_a_requirement(project, tmp
 
 
 @pytest.mark.parametrize("executor", ["inproc"])
-def test_packages_are_for_executors_with_walls(executor):
+def test_packages_need_an_executor_with_walls(executor):
     with pytest.raises(OptionError, match="packages="):
         create_codeact_env(executor=executor, packages="all")
 
 
-def test_requirements_of_extras_and_of_others_in_a_ring_are_followed(folder):
+def test_requirements_of_extras_and_circular_ones_are_followed(folder):
     install(folder, "acme-more", {"acme_more.py": ""}, ["acme-tools[more]"])
 
     view = resolve_packages((), ("acme-more",))

@@ -43,7 +43,7 @@ rlimits.apply(wanted)
     return json.loads(done.stdout)
 
 
-def test_each_limit_is_what_was_asked_for():
+def test_each_limit_has_the_requested_value():
     limits = Limits(
         memory_bytes=100 * MEGABYTE, disk_bytes=5 * MEGABYTE, open_files=20, processes=7
     )
@@ -69,7 +69,7 @@ def test_each_limit_is_what_was_asked_for():
     assert among_others[resource.RLIMIT_AS] == 101 * MEGABYTE
 
 
-def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
+def test_memory_files_and_descriptors_stop_at_their_limits(tmp_path):
     told = run_limited(
         """
         import errno, mmap
@@ -110,7 +110,7 @@ def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
     assert told == ["memory", True, 2 * MEGABYTE, True, True, True, 50]
 
 
-def test_a_lower_limit_that_stands_already_is_kept(tmp_path):
+def test_an_existing_lower_limit_is_kept(tmp_path):
     told = run_limited(
         "print(json.dumps([resource.getrlimit(kind) for kind in "
         "(resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_STACK)]))",
@@ -126,7 +126,7 @@ def test_a_lower_limit_that_stands_already_is_kept(tmp_path):
     assert told == [[24, 24], [MEGABYTE, MEGABYTE], [8 * MEGABYTE, 8 * MEGABYTE]]
 
 
-def test_whoever_has_no_rights_cannot_raise_a_limit_again(tmp_path):
+def test_an_unprivileged_process_cannot_raise_a_limit_again(tmp_path):
     told = run_limited(
         """
         from envweave.sandbox.walls import capabilities

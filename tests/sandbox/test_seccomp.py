@@ -116,7 +116,7 @@ def test_a_number_newer_than_the_table_does_not_exist(number):
     assert bpf.run(program, MACHINES["aarch64"].audit, number) == ENOSYS
 
 
-def test_jumps_further_than_an_instruction_reaches_arrive():
+def test_jumps_longer_than_one_instruction_allows_work():
     """Bodies of many values, with the tree before them: hundreds of instructions apart."""
     names = list(MACHINES["x86_64"].numbers)
     rules = {
@@ -137,7 +137,7 @@ def test_jumps_further_than_an_instruction_reaches_arrive():
             assert given == expected, (number, argument)
 
 
-def test_a_check_that_must_reach_far_arrives_at_both_its_ends():
+def test_a_check_with_far_targets_reaches_both():
     many = tuple(range(1000, 1600))
     rule = Rule(
         EPERM,
@@ -159,7 +159,7 @@ def test_a_check_that_must_reach_far_arrives_at_both_its_ends():
     ]
 
 
-def test_a_program_that_the_kernel_would_not_take_is_not_assembled():
+def test_a_program_that_is_too_long_is_not_assembled():
     rule = Rule(EPERM, (RuleCase((ArgumentCheck(0, tuple(range(5000))),), ALLOW),))
 
     with pytest.raises(ValueError, match="instructions, more than 4096"):
@@ -171,12 +171,12 @@ def test_a_check_whose_values_differ_in_their_upper_half_is_refused():
         ArgumentCheck(0, (1, 1 << 32))
 
 
-def test_a_check_of_bits_that_its_mask_leaves_out_is_refused():
+def test_a_check_of_bits_outside_its_mask_is_refused():
     with pytest.raises(ValueError, match="mask leaves out"):
         ArgumentCheck(0, (3,), 1)
 
 
-def test_a_check_looks_at_all_64_bits():
+def test_a_check_compares_all_64_bits():
     value = 5 << 32 | 7
     rule = Rule(EPERM, (RuleCase((ArgumentCheck(2, (value,), ALL_ONES & ~(1 << 40)),), ALLOW),))
     program = assemble(SeccompPolicy({"getpid": rule}, default=EPERM, unknown=ENOSYS), "aarch64")

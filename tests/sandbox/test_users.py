@@ -81,7 +81,7 @@ def test_ids_are_far_from_accounts_containers_and_subordinate_ids(
 
 
 @pytest.mark.parametrize("users", ["0 100000 65536\n", "0 1000 1\n1 100000 65535\n"])
-def test_a_container_with_ids_of_its_own_gives_away_only_what_it_has(
+def test_a_container_assigns_only_ids_of_its_user_namespace(
     find: Find, tmp_path: Path, users: str
 ) -> None:
     found = find(process(tmp_path, users), []).range
@@ -110,14 +110,14 @@ def test_ids_of_an_account_are_left_alone(find: Find, tmp_path: Path) -> None:
     assert found.first + found.count <= free.end
 
 
-def test_without_root_the_reason_is_told(find: Find, tmp_path: Path) -> None:
+def test_without_root_there_is_a_reason(find: Find, tmp_path: Path) -> None:
     found = find(process(tmp_path, effective=1 << 7), [])
 
     assert found.range is None
     assert "does not have both CAP_SETUID and CAP_SETGID" in found.reason
 
 
-def test_a_namespace_with_one_id_has_none_to_give_away(find: Find, tmp_path: Path) -> None:
+def test_a_namespace_with_one_id_has_none_to_assign(find: Find, tmp_path: Path) -> None:
     found = find(process(tmp_path, "0 1000 1\n"), [])
 
     assert found.range is None
@@ -146,7 +146,7 @@ def test_the_ids_of_a_host_that_closed_are_free_again(find: Find, tmp_path: Path
     assert second.first == first.first
 
 
-def test_every_id_is_lent_once() -> None:
+def test_every_id_is_assigned_once() -> None:
     ids = UserRange(Span(500, 3))
 
     lent = {ids.acquire(), ids.acquire(), ids.acquire()}
@@ -156,7 +156,7 @@ def test_every_id_is_lent_once() -> None:
         ids.acquire()
 
 
-def test_an_id_given_back_is_lent_again_after_the_others() -> None:
+def test_a_released_id_is_reused_last() -> None:
     ids = UserRange(Span(500, 3))
     first, second = ids.acquire(), ids.acquire()
     ids.release(second)
@@ -168,7 +168,7 @@ def test_an_id_given_back_is_lent_again_after_the_others() -> None:
 
 
 @pytest.mark.parametrize("user", [499, 500, 503])
-def test_an_id_that_is_not_lent_cannot_be_given_back(user: int) -> None:
+def test_an_unused_id_cannot_be_released(user: int) -> None:
     ids = UserRange(Span(500, 3))
     ids.release(ids.acquire())
 
@@ -209,14 +209,14 @@ def test_accounts_are_read_from_the_machine(tmp_path: Path) -> None:
     assert found == [Span(0, 1), Span(1000, 1), Span(50, 1), Span(100_000, 65_536)]
 
 
-def test_what_everybody_may_read_has_no_obstacle(public: Path) -> None:
+def test_a_world_readable_path_is_not_blocked(public: Path) -> None:
     (public / "file").write_text("x")
 
     assert blocking_path(public / "file", 70_000) is None
     assert blocking_path(public, 70_000) is None
 
 
-def test_a_closed_folder_on_the_way_is_named(public: Path) -> None:
+def test_a_closed_parent_folder_is_returned(public: Path) -> None:
     closed = public / "closed"
     (closed / "inner").mkdir(parents=True)
     closed.chmod(0o700)
@@ -224,7 +224,7 @@ def test_a_closed_folder_on_the_way_is_named(public: Path) -> None:
     assert blocking_path(closed / "inner", 70_000) == closed
 
 
-def test_a_link_leads_to_the_obstacle_behind_it(public: Path) -> None:
+def test_a_blocking_folder_behind_a_link_is_returned(public: Path) -> None:
     (public / "closed").mkdir(mode=0o700)
     (public / "way").mkdir()
     (public / "way/link").symlink_to("../closed")
@@ -234,14 +234,14 @@ def test_a_link_leads_to_the_obstacle_behind_it(public: Path) -> None:
     assert blocking_path(public / "loop", 70_000) == public / "loop"
 
 
-def test_what_is_not_there_is_its_own_obstacle(public: Path) -> None:
+def test_a_missing_path_blocks_itself(public: Path) -> None:
 
     assert blocking_path(public / "gone", 70_000) == public / "gone"
 
 
 @pytest.mark.skipif(not may_change_users(), reason="needs CAP_SETUID, to become another user")
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o744, 0o705, 0o700])
-def test_the_kernel_agrees_about_obstacles(public: Path, mode: int) -> None:
+def test_the_kernel_agrees_about_blocking_paths(public: Path, mode: int) -> None:
     (public / "folder").mkdir()
     (public / "folder/file").write_text("x")
     (public / "folder").chmod(mode)
@@ -265,7 +265,7 @@ def test_the_kernel_agrees_about_obstacles(public: Path, mode: int) -> None:
 
 
 @pytest.mark.skipif(not may_change_users(), reason="needs CAP_SETUID, to give ids away")
-def test_this_machine_has_ids_that_a_process_can_take() -> None:
+def test_a_process_can_switch_to_the_ids_of_this_machine() -> None:
     found = find_users()
     assert found.range is not None, found.reason
     user = found.range.acquire()

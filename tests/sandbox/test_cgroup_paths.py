@@ -76,7 +76,7 @@ def test_a_container_sees_its_own_part_of_the_tree(tmp_path: Path) -> None:
     assert find_cgroup_paths(proc).v1 == {"memory": own}
 
 
-def test_a_mount_that_shows_another_part_of_the_tree_is_passed_over(tmp_path: Path) -> None:
+def test_a_mount_of_another_part_of_the_tree_is_skipped(tmp_path: Path) -> None:
     made(tmp_path / "memory")
     proc = machine(
         tmp_path / "proc",
@@ -92,14 +92,14 @@ def test_a_mount_that_shows_another_part_of_the_tree_is_passed_over(tmp_path: Pa
     assert (found.old, found.new) == ({}, None)
 
 
-def test_a_folder_with_a_blank_in_its_name_is_found(tmp_path: Path) -> None:
+def test_a_folder_with_a_space_in_its_name_is_found(tmp_path: Path) -> None:
     top = made(tmp_path / "my cgroups")
     proc = machine(tmp_path / "proc", "0::/\n", [("/", top, "cgroup2 c rw")])
 
     assert find_cgroup_paths(proc).v2 == top
 
 
-def test_a_machine_without_any_has_no_place(tmp_path: Path) -> None:
+def test_a_machine_without_cgroups_has_no_paths(tmp_path: Path) -> None:
     assert find_cgroup_paths(tmp_path) == CgroupPaths({}, None, None)
 
 
@@ -108,14 +108,14 @@ def test_a_missing_controller_is_named(tmp_path: Path) -> None:
         find_v1(CgroupPaths({"memory": tmp_path}, None, None))
 
 
-def test_version_2_without_its_controllers_is_of_no_use(tmp_path: Path) -> None:
+def test_version_2_without_its_controllers_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
 
     with pytest.raises(CgroupsUnavailableError, match="has not the pids controller to pass on"):
         find_v2(CgroupPaths({}, tmp_path, tmp_path), "mark")
 
 
-def test_a_folder_that_looks_like_a_cgroup_and_is_none_is_found_out(tmp_path: Path) -> None:
+def test_a_plain_folder_is_not_taken_for_a_cgroup(tmp_path: Path) -> None:
     found = find_cgroups(CgroupPaths({"memory": tmp_path, "pids": tmp_path}, None, None))
 
     assert found.cgroups is None

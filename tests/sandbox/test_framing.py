@@ -23,7 +23,7 @@ def drain(frames: Frames) -> list[bytes]:
 @pytest.mark.slow  # starts several sandboxes
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.data())
-def test_frames_come_out_in_order_however_the_stream_is_cut(contents, data):
+def test_frames_come_out_in_order_however_the_stream_is_split(contents, data):
     stream = b"".join(map(framed, contents))
     frames = Frames(100)
     found: list[bytes] = []
@@ -38,7 +38,7 @@ def test_frames_come_out_in_order_however_the_stream_is_cut(contents, data):
     assert frames.is_empty
 
 
-def test_a_frame_as_long_as_the_limit_is_taken_and_a_longer_one_refused_by_its_header():
+def test_a_frame_at_the_limit_is_accepted_and_a_longer_one_refused_at_its_header():
     frames = Frames(10)
     frames.feed(framed(b"x" * 10))
     frames.feed((11).to_bytes(4, "little"))
@@ -49,7 +49,7 @@ def test_a_frame_as_long_as_the_limit_is_taken_and_a_longer_one_refused_by_its_h
             frames.next()
 
 
-def test_what_is_missing_is_told_as_far_as_it_is_known():
+def test_missing_reports_how_many_bytes_are_known_to_be_missing():
     frames = Frames(1000)
     told = [frames.missing]
 
@@ -60,7 +60,7 @@ def test_what_is_missing_is_told_as_far_as_it_is_known():
     assert told == [4, 2, 5, 3, 1]
 
 
-def test_many_small_frames_in_one_piece_are_not_copied_again_and_again():
+def test_many_small_frames_in_one_piece_are_not_copied_repeatedly():
     """Copied once a frame this would be 500 GB, and would not end in time."""
     contents = [b"x" * 50] * 140_000
     frames = Frames(100)
@@ -69,7 +69,7 @@ def test_many_small_frames_in_one_piece_are_not_copied_again_and_again():
     assert drain(frames) == contents
 
 
-def test_a_long_frame_fed_by_small_pieces_is_not_copied_again_and_again():
+def test_a_long_frame_fed_in_small_pieces_is_not_copied_repeatedly():
     """Copied once a piece this would be 2 TB, and would not end in time."""
     content = bytes(16 << 20)
     stream = framed(content)

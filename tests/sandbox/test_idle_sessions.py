@@ -70,7 +70,9 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_thread_that_works_on_is_stopped_and_the_next_result_tells(box: Sandbox) -> None:
+def test_a_thread_that_keeps_working_is_stopped_and_the_next_result_reports_it(
+    box: Sandbox,
+) -> None:
     with box.session() as session:
         session.run(WORK_ON)
         pid = pid_of(session)
@@ -85,7 +87,7 @@ def test_a_thread_that_works_on_is_stopped_and_the_next_result_tells(box: Sandbo
     assert (after.return_value, after.limits_hit) == (4, ())
 
 
-def test_a_session_that_waits_is_stopped_and_the_next_call_wakes_it(box: Sandbox) -> None:
+def test_an_idle_session_is_stopped_and_the_next_call_wakes_it(box: Sandbox) -> None:
     with box.session() as session:
         session.run("x = 1")
         pid = pid_of(session)
@@ -97,7 +99,7 @@ def test_a_session_that_waits_is_stopped_and_the_next_call_wakes_it(box: Sandbox
         assert session.run("x").limits_hit == ()
 
 
-def test_a_branch_of_a_session_that_is_stopped_has_its_variables() -> None:
+def test_a_branch_of_a_stopped_session_has_its_variables() -> None:
     with Sandbox(isolation="namespace") as box, box.session() as session:
         session.run("x = 1")
         until(lambda: is_stopped(pid_of(session)))
@@ -106,7 +108,7 @@ def test_a_branch_of_a_session_that_is_stopped_has_its_variables() -> None:
             assert branch.run("x").return_value == 1
 
 
-def test_an_async_session_that_works_on_is_stopped_and_wakes() -> None:
+def test_an_async_session_that_keeps_working_is_stopped_and_wakes() -> None:
     async def run_twice() -> ExecutionResult:
         async with AsyncSandbox() as box, box.session() as session:
             await session.run(WORK_ON)
@@ -119,7 +121,7 @@ def test_an_async_session_that_works_on_is_stopped_and_wakes() -> None:
 
 
 @pytest.mark.parametrize("tier", ["namespace", "landlock"])
-def test_programs_that_work_on_are_stopped_with_their_session(tier: str) -> None:
+def test_programs_that_keep_working_are_stopped_with_their_session(tier: str) -> None:
     with Sandbox(isolation=tier, profile="shell") as box, box.session() as session:
         started = session.run(
             "import subprocess, sys\n"
@@ -148,7 +150,7 @@ program.stdout.readline()
 """
 
 
-def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
+def test_a_program_with_a_non_utf8_name_does_not_break_the_watcher() -> None:
     with Sandbox(profile="shell") as box, box.session() as session, box.session() as other:
         assert session.run(NAMELESS).success
         (pid,) = session._handle._programs()  # type: ignore[attr-defined]
@@ -162,7 +164,7 @@ def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
     assert (told.return_value, told.limits_hit) == (None, ("idle",))
 
 
-def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
+def test_a_session_that_cannot_be_watched_is_killed_and_the_others_are_watched(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Sandbox() as box, box.session() as session, box.session() as other:
@@ -177,7 +179,7 @@ def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_code_cannot_wake_what_is_stopped(box: Sandbox) -> None:
+def test_code_cannot_wake_a_stopped_process(box: Sandbox) -> None:
     with box.session() as session:
         result = session.run(
             "import os, signal, threading\n"
@@ -192,7 +194,7 @@ def test_code_cannot_wake_what_is_stopped(box: Sandbox) -> None:
     assert result.return_value == 2
 
 
-def test_what_is_written_between_runs_is_bounded_and_told(on_disk: Sandbox) -> None:
+def test_writing_between_runs_is_limited_and_reported(on_disk: Sandbox) -> None:
     with on_disk.session() as session:
         session.run(WRITE_ON)
 
@@ -212,7 +214,9 @@ def test_what_is_written_between_runs_is_bounded_and_told(on_disk: Sandbox) -> N
         pytest.param("for n in range(80): open(str(n), 'wb').close()", id="files"),
     ],
 )
-def test_a_run_too_short_to_be_watched_is_told_of_by_the_next(on_disk: Sandbox, code: str) -> None:
+def test_an_excess_in_a_run_too_short_to_be_watched_is_reported_by_the_next(
+    on_disk: Sandbox, code: str
+) -> None:
     with on_disk.session() as session:
         result = session.run(code)
         if result.success:
@@ -222,7 +226,7 @@ def test_a_run_too_short_to_be_watched_is_told_of_by_the_next(on_disk: Sandbox, 
     assert (result.exception_type, result.limits_hit) == ("DiskLimit", ("disk",))
 
 
-def test_runs_that_follow_each_other_at_once_are_checked_too(on_disk: Sandbox) -> None:
+def test_back_to_back_runs_are_checked_too(on_disk: Sandbox) -> None:
     with on_disk.session() as session:
         result = session.run("n = 0")
         deadline = time.monotonic() + PATIENCE_S

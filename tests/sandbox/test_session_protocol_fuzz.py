@@ -272,7 +272,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_hostile_frames_raise_nothing_and_leave_nothing():
+def test_hostile_frames_raise_only_terminations_and_leave_no_state():
     fuzz(2000, seed=0)
     tracemalloc.start()
     fuzz(1000, seed=1)
@@ -290,7 +290,7 @@ def test_hostile_frames_raise_nothing_and_leave_nothing():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_very_many_hostile_frames_raise_nothing_and_leave_nothing():
+def test_very_many_hostile_frames_raise_only_terminations_and_leave_no_state():
     """A fifth of a million; set ENVWEAVE_FUZZ_FRAMES for more."""
     frames = int(os.environ.get("ENVWEAVE_FUZZ_FRAMES", "200_000"))
     fuzz(50_000, seed=3)
@@ -302,7 +302,7 @@ def test_very_many_hostile_frames_raise_nothing_and_leave_nothing():
     assert resident_bytes() - before < 8 << 20
 
 
-def test_a_session_that_floods_one_run_makes_the_host_hold_no_more():
+def test_a_flood_in_one_run_does_not_grow_the_memory_of_the_host():
     talk = talk_of(Clock(), LIMITS)
     number = told(talk.start_run("1", None)).id
     flood = b"".join(

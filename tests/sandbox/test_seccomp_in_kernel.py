@@ -34,7 +34,7 @@ def run(code: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_every_number_gets_the_answer_that_is_its_own():
+def test_every_number_gets_its_own_answer():
     """Each call that Python does not live by is refused with an errno made of its number."""
     done = run(
         """
@@ -64,7 +64,7 @@ print(json.dumps([len(expected), wrong]))
     assert wrong == {}
 
 
-def test_arguments_are_compared_whole():
+def test_arguments_are_compared_in_full():
     done = run(
         """
 values = (3, 70, 0x8000_0000)
@@ -92,7 +92,7 @@ print([
     assert done.stdout == str([1002, 1002, 1002, 1001, 1001, 1001, 1003, 1001, 1001]) + "\n"
 
 
-def test_a_program_that_is_no_program_is_refused():
+def test_an_invalid_program_is_refused():
     done = run(
         """
 capabilities.no_new_privileges()
@@ -107,7 +107,7 @@ except OSError as error:
 
 
 @pytest.mark.skipif("open" not in NUMBERS, reason="only x86_64 has a second convention here")
-def test_a_call_by_the_32_bit_convention_ends_the_process():
+def test_a_call_by_the_32_bit_convention_kills_the_process():
     """The corpus of attacks does it; here it shows which answer it gets."""
     done = run(
         """

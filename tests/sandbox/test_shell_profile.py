@@ -33,7 +33,7 @@ def run_bash(script: str, work, **options):
     )
 
 
-def test_the_tools_of_a_terminal_work(tmp_path):
+def test_common_terminal_programs_work(tmp_path):
     output, status = run_bash(
         """
         set -e
@@ -115,7 +115,7 @@ def test_python_starts_programs_and_pools(tmp_path):
     assert told == ["echoed", 0, 5]
 
 
-def test_what_a_shell_starts_has_the_same_walls(tmp_path):
+def test_programs_of_a_shell_have_the_same_walls(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     work = tmp_path / "work"
@@ -145,7 +145,7 @@ def test_what_a_shell_starts_has_the_same_walls(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_process_ids_of_its_own_nothing_leaves_the_process_group(tmp_path):
+def test_without_a_pid_namespace_no_process_leaves_the_process_group(tmp_path):
     told = run_walled(
         """
         import os, subprocess

@@ -16,7 +16,7 @@ needs_landlock = pytest.mark.skipif(
 )
 
 
-def test_what_reaches_beyond_the_process_is_refused(tmp_path):
+def test_calls_that_reach_beyond_the_process_are_refused(tmp_path):
     refusals = run_walled(
         """
         import ctypes, os, resource, signal, socket, subprocess
@@ -63,7 +63,7 @@ def test_what_reaches_beyond_the_process_is_refused(tmp_path):
 
 
 @needs_landlock
-def test_files_outside_the_work_folder_are_shut_and_inside_they_work(tmp_path):
+def test_files_outside_the_work_folder_are_protected_and_inside_they_work(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     work = tmp_path / "work"
@@ -176,7 +176,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_numpy_works_with_threads_of_its_own(tmp_path):
+def test_numpy_works_with_its_own_threads(tmp_path):
     pytest.importorskip("numpy")
 
     told = run_walled(
@@ -206,7 +206,7 @@ def test_numpy_works_with_threads_of_its_own(tmp_path):
     assert told == [[300] * 4, True]
 
 
-def test_where_the_user_id_is_shared_modes_and_times_of_files_stay(tmp_path):
+def test_modes_and_times_of_files_stay_where_the_user_id_is_shared(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("")
     outside.chmod(0o640)

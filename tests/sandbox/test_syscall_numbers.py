@@ -79,7 +79,7 @@ def test_no_two_names_share_a_number(table):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="system calls of Linux")
-def test_the_machine_that_runs_answers_to_the_numbers_of_its_table():
+def test_the_current_machine_agrees_with_its_table():
     asked = {name: kernel.call(name) for name in ("getpid", "getppid", "getuid", "gettid")}
 
     assert asked["getpid"] == os.getpid()

@@ -59,7 +59,7 @@ def test_a_host_that_is_killed_leaves_no_process(isolation):
     _wait_until_gone(pids)
 
 
-def test_a_host_that_is_killed_in_the_middle_of_births_leaves_no_process(tmp_path):
+def test_a_host_killed_while_spawning_leaves_no_process(tmp_path):
     code = (
         "from envweave.sandbox import Sandbox\n"
         "box = Sandbox()\n"
@@ -89,7 +89,7 @@ def _in_session(group):
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_host_that_is_told_to_stop_leaves_no_process(number):
+def test_a_host_that_is_terminated_leaves_no_process(number):
     host, pids = _start_host(4)
 
     host.send_signal(number)
@@ -140,7 +140,7 @@ def test_a_thread_that_made_a_sandbox_may_end():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_a_killed_template_loses_its_sessions_and_the_sandbox_goes_on(isolation):
+def test_killing_the_template_loses_its_sessions_and_the_sandbox_recovers(isolation):
     with Sandbox(isolation=isolation) as box:
         sessions = box.sessions(5)
         pids = [one._handle.pid for one in sessions]
@@ -155,7 +155,7 @@ def test_a_killed_template_loses_its_sessions_and_the_sandbox_goes_on(isolation)
             assert session.run("1 + 1").return_value == 2
 
 
-def test_a_template_killed_during_a_run_is_told_to_the_caller():
+def test_killing_the_template_during_a_run_raises_for_the_caller():
     with Sandbox() as box, box.session() as session:
         template = box.template_pids()[0]
         killer = threading.Timer(0.2, os.kill, (template, signal.SIGKILL))
@@ -169,7 +169,7 @@ def test_a_template_killed_during_a_run_is_told_to_the_caller():
 
 
 @pytest.mark.parametrize("isolation", ["landlock", "none"])
-def test_the_work_folder_of_a_session_goes_with_it(isolation):
+def test_the_work_folder_is_removed_with_its_session(isolation):
     with Sandbox(isolation=isolation) as box:
         with box.session() as session:
             made = session.run("import os; open('a', 'w').write('b'); os.getcwd()")
@@ -230,7 +230,7 @@ def test_a_host_that_is_killed_leaves_no_program_that_a_session_started():
     _wait_until_gone(pids)
 
 
-def test_what_a_session_started_ends_with_it_before_anybody_closes_it():
+def test_programs_of_a_session_that_died_are_killed_before_it_is_closed():
     code = "import os, subprocess; child = subprocess.Popen(['sleep', '600']).pid; child"
     with Sandbox(isolation="landlock", profile="shell") as box, box.session() as session:
         child = session.run(code).return_value

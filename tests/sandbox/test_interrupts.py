@@ -34,7 +34,7 @@ def box():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", LOOPS)
-def test_the_time_limit_ends_a_loop_and_not_its_session(box, what):
+def test_the_time_limit_ends_a_loop_but_not_its_session(box, what):
     with box.session() as session:
         session.run("import asyncio, unittest")
         for at in range(30):

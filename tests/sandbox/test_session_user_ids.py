@@ -52,7 +52,7 @@ def run(python: Path, isolation: str, temporary: str) -> dict[str, object]:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_each_session_has_a_user_id_of_its_own(python: Path, isolation: str) -> None:
+def test_each_session_has_a_separate_user_id(python: Path, isolation: str) -> None:
     seen = run(python, isolation, tempfile.gettempdir())
 
     users = seen.pop("users")
@@ -61,7 +61,7 @@ def test_each_session_has_a_user_id_of_its_own(python: Path, isolation: str) -> 
     assert seen == {"files": ["a/b"], "told": False}
 
 
-def test_where_other_users_cannot_pass_sessions_keep_the_hosts_id_and_their_files(
+def test_where_other_users_lack_access_sessions_keep_the_user_id_of_the_host(
     python: Path, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o700)

@@ -61,11 +61,11 @@ box.close()
 @pytest.mark.parametrize(
     "child", ["box.close(); os._exit(0)", "sys.exit()", "del box; os._exit(0)"]
 )
-def test_a_forked_copy_of_the_host_ends_no_session_of_its_parents(child):
+def test_a_forked_child_of_the_host_ends_no_session_of_its_parent(child):
     assert _said_by(_FORKING.format(child=child), "-W", "ignore") == ["2"]
 
 
-def test_a_forked_copy_of_the_host_is_told_to_make_a_sandbox_of_its_own():
+def test_a_forked_child_of_the_host_must_make_a_separate_sandbox():
     child = """
     try: box.session()
     except Exception as error: print(type(error).__name__, error, flush=True)
@@ -77,7 +77,7 @@ def test_a_forked_copy_of_the_host_is_told_to_make_a_sandbox_of_its_own():
     assert works == "2"
 
 
-def test_a_template_ends_by_itself_though_a_forked_copy_of_the_host_lives():
+def test_a_template_exits_with_its_host_though_a_forked_child_lives():
     code = """
 import os, signal, time
 from envweave.sandbox import Sandbox
@@ -95,7 +95,7 @@ print(template._process.returncode)
     assert _said_by(code) == ["0"]
 
 
-def test_a_sandbox_that_is_dropped_ends_though_warnings_are_errors():
+def test_a_dropped_sandbox_is_closed_even_if_warnings_are_errors():
     code = """
 import os
 from envweave.sandbox import Sandbox
@@ -109,7 +109,7 @@ print(os.path.exists(f"/proc/{template}"))
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_signal_handler_may_interrupt_a_session_that_is_ending():
+def test_a_signal_handler_may_interrupt_a_session_that_is_closing():
     code = """
 import os, signal
 from envweave.sandbox import Sandbox
@@ -128,7 +128,7 @@ with Sandbox() as box, box.session() as session:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
-def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(raised):
+def test_a_caller_interrupted_while_making_a_session_gets_the_next_one_intact(raised):
     """The interrupted order's report must not be taken for the next one's."""
 
     def interrupt(*_):
@@ -156,7 +156,7 @@ def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(ra
         signal.signal(signal.SIGALRM, before)
 
 
-def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
+def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothing():
     left = Leftovers()
     box = Sandbox(warm=1)
     told = []
@@ -235,7 +235,7 @@ def _spare_descriptors(count):
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 8, 9])
-def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
+def test_running_out_of_descriptors_raises_and_loses_no_session(spare):
     with Sandbox() as box, box.session() as session:
         left = Leftovers()
 
@@ -252,7 +252,7 @@ def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
             assert other.run("2").return_value == 2
 
 
-def test_tools_with_long_descriptions_are_no_burden_to_the_template():
+def test_tools_with_long_docstrings_do_not_overload_the_template():
     def tool(n: int) -> int:
         return n + 1
 
@@ -267,7 +267,7 @@ def test_tools_with_long_descriptions_are_no_burden_to_the_template():
             one.close()
 
 
-def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
+def test_a_closed_session_is_only_stopped_while_its_branches_live():
     """The kernel would end them with it, but not at once: a branch may answer a dying moment."""
     with Sandbox() as box:
         session = box.session()
@@ -284,7 +284,7 @@ def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("seed", [-1, 1 << 63, 1 << 70, True, "7"])
-def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
+def test_an_invalid_seed_is_refused_and_other_sessions_survive(seed):
     with Sandbox() as box, box.session() as session:
         with pytest.raises(OptionError, match=r"session\(seed=.*from 0 to"):
             box.session(seed=seed)
@@ -309,7 +309,7 @@ def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_that_is_cancelled_in_the_middle_of_a_message_loses_the_session():
+def test_cancelling_a_call_in_the_middle_of_a_message_loses_the_session():
     async def main():
         async with await AsyncSandbox.start() as box, box.session() as session:
             os.kill(session._handle.pid, signal.SIGSTOP)  # it reads no more

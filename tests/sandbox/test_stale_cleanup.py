@@ -42,7 +42,9 @@ def dead_pid() -> int:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_what_a_killed_host_left_is_removed_by_the_next(temporary: Path, isolation: str) -> None:
+def test_folders_of_a_killed_host_are_removed_by_the_next_host(
+    temporary: Path, isolation: str
+) -> None:
     host = subprocess.Popen(
         [sys.executable, "-c", HOST, isolation],
         stdin=subprocess.PIPE,
@@ -71,24 +73,24 @@ def test_a_sandbox_that_is_closed_leaves_nothing(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_what_this_host_has_is_not_left() -> None:
+def test_resources_of_this_host_are_not_stale() -> None:
     assert not is_stale(new_folder("sandbox").name)
 
 
-def test_a_process_id_that_came_again_is_another_host() -> None:
+def test_a_reused_process_id_is_another_host() -> None:
     begin, _, start = mark().rpartition("-")
 
     assert is_stale(f"{begin}-{int(start) - 1}-sandbox-x")
 
 
-def test_what_a_host_in_another_namespace_has_is_left_alone() -> None:
+def test_resources_of_a_host_in_another_namespace_are_left_alone() -> None:
     _, space, _, start = mark().split("-")
 
     assert is_stale(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
     assert not is_stale(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
 
 
-def test_only_folders_of_ones_own_are_swept(temporary: Path) -> None:
+def test_only_folders_of_the_same_user_are_swept(temporary: Path) -> None:
     _, space, _, start = mark().split("-")
     name = f"envweave-{space}-{dead_pid()}-{start}"
     (temporary / "outside").mkdir()

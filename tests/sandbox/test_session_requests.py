@@ -31,7 +31,7 @@ def talk(clock: Clock) -> SessionProtocol:
         (Failure("Odd", "text", ""), SandboxError, "get('x'): Odd: text"),
     ],
 )
-def test_what_the_session_cannot_give_is_told_by_a_fitting_error(talk, failure, error, text):
+def test_a_failed_request_raises_the_matching_error(talk, failure, error, text):
     number = told(talk.start_get("x")).id
 
     reply = talk.receive(encode(Replied(number, failure, None)))
@@ -55,7 +55,7 @@ def test_what_the_session_cannot_give_is_told_by_a_fitting_error(talk, failure, 
         (lambda talk: talk.start_list("."), [""]),
     ],
 )
-def test_a_reply_of_the_wrong_kind_ends_the_session(talk, start_call, value):
+def test_a_reply_of_the_wrong_type_ends_the_session(talk, start_call, value):
     number = told(start_call(talk)).id
 
     with pytest.raises(TerminationError, match="It sent the host"):
@@ -66,7 +66,7 @@ def test_a_reply_of_the_wrong_kind_ends_the_session(talk, start_call, value):
     "path",
     ["../a", "a/../../b", "/etc/passwd", "/home/agentx/a", "a\0b", "", ".", "a/", 3, "\ud800"],
 )
-def test_a_path_that_leads_out_of_the_work_folder_is_refused(clock, path):
+def test_a_path_outside_the_work_folder_is_refused(clock, path):
     talk = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
 
     with pytest.raises(OptionError, match="read_file"):
@@ -82,7 +82,7 @@ def test_a_path_is_sent_relative_to_the_work_folder(clock, path, sent):
     assert told(talk.start_read(path)).path == sent
 
 
-def test_what_cannot_go_in_is_refused_before_anything_is_sent(talk):
+def test_invalid_arguments_are_refused_before_anything_is_sent(talk):
     with pytest.raises(PlainDataError, match=r"value\['a'\]"):
         talk.start_put("x", {"a": object()})
     with pytest.raises(OptionError, match="message_bytes"):
@@ -97,7 +97,7 @@ def test_what_cannot_go_in_is_refused_before_anything_is_sent(talk):
     assert not talk.is_open
 
 
-def test_a_session_that_does_not_answer_is_killed_but_has_longer_than_code(clock):
+def test_a_session_that_does_not_answer_a_request_is_killed_later_than_code(clock):
     talk = talk_of(clock, Limits(timeout_s=0.01, grace_s=0.5))
     talk.start_get("x")
     left_s = talk.deadline_s - clock.now_s

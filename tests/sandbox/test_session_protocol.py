@@ -32,7 +32,7 @@ def talk(clock: Clock) -> SessionProtocol:
     return talk_of(clock)
 
 
-def test_a_run_is_sent_with_a_number_nobody_can_guess(talk):
+def test_a_run_is_sent_with_an_unpredictable_number(talk):
     first = told(talk.start_run("x", None))
     second = told(talk.start_run("x", None))
 
@@ -42,7 +42,7 @@ def test_a_run_is_sent_with_a_number_nobody_can_guess(talk):
     assert max(first.id, second.id) < 1 << 62
 
 
-def test_what_the_session_says_of_its_run_is_the_result(talk, clock):
+def test_the_finished_message_becomes_the_result(talk, clock):
     number = start(talk)
     clock.now_s += 0.25
     said = finished(number, stdout="a", stderr="b", value=(1, 2), shown="(1, 2)")
@@ -60,7 +60,7 @@ def test_what_the_session_says_of_its_run_is_the_result(talk, clock):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7])
-def test_it_does_not_matter_how_the_bytes_are_cut(talk, chunk):
+def test_messages_may_arrive_in_pieces_of_any_size(talk, chunk):
     frame = bytes(encode(finished(start(talk), stdout="abc")))
 
     moves = [talk.receive(frame[at : at + chunk]) for at in range(0, len(frame), chunk)]
@@ -90,7 +90,7 @@ def test_a_message_with_another_number_is_dropped(talk):
     assert talk.next() is None
 
 
-def test_a_reply_to_a_run_that_is_over_cannot_be_queued_for_the_next(talk):
+def test_a_reply_to_a_finished_run_is_not_taken_for_the_next(talk):
     number = start(talk)
     talk.receive(encode(finished(number)) + encode(finished(number, stdout="again")))
 
@@ -116,7 +116,7 @@ def test_a_reply_to_a_run_that_is_over_cannot_be_queued_for_the_next(talk):
         bytes(encode(SetupFailed("wall", 1, "text")))[4:],
     ],
 )
-def test_what_cannot_be_read_ends_the_session(talk, payload):
+def test_an_unreadable_message_ends_the_session(talk, payload):
     start(talk)
 
     with pytest.raises(TerminationError) as caught:
@@ -128,14 +128,14 @@ def test_what_cannot_be_read_ends_the_session(talk, payload):
         talk.start_run("1", None)
 
 
-def test_a_frame_longer_than_the_limit_ends_the_session_before_it_came(talk):
+def test_an_oversized_frame_ends_the_session_at_its_header(talk):
     start(talk)
 
     with pytest.raises(TerminationError):
         talk.receive((LIMITS.message_bytes + 1).to_bytes(4, "little"))
 
 
-def test_texts_longer_than_the_limit_are_cut_whoever_sent_them(clock):
+def test_texts_over_the_limit_are_truncated_by_the_host(clock):
     limits = Limits(output_bytes=256)
     talk = talk_of(clock, limits)
     long = "é" * 100_000
@@ -151,7 +151,7 @@ def test_texts_longer_than_the_limit_are_cut_whoever_sent_them(clock):
     assert result.limits_hit == ("output",)
 
 
-def test_a_call_of_a_tool_is_found_bound_and_answered(talk):
+def test_a_tool_call_is_looked_up_bound_and_answered(talk):
     number = start(talk)
 
     wanted = talk.receive(encode(Called(7, "double", [4], {})))
@@ -173,7 +173,7 @@ def test_a_call_of_a_tool_is_found_bound_and_answered(talk):
         (Called(1, "x" * 60_000, [1], {}), "There is no tool"),
     ],
 )
-def test_a_call_that_does_not_fit_is_answered_with_the_reason(talk, call, reason):
+def test_an_invalid_tool_call_is_answered_with_the_reason(talk, call, reason):
     number = start(talk)
 
     answer = told(talk.receive(encode(call)))
@@ -185,7 +185,7 @@ def test_a_call_that_does_not_fit_is_answered_with_the_reason(talk, call, reason
     assert [call.error for call in result.tool_calls] == [answer.value]
 
 
-def test_a_tool_that_returns_what_is_not_plain_is_an_error_by_its_path(talk):
+def test_a_non_plain_return_value_of_a_tool_is_an_error_with_its_path(talk):
     start(talk)
     wanted = talk.receive(encode(Called(1, "odd", [], {})))
 
@@ -195,7 +195,7 @@ def test_a_tool_that_returns_what_is_not_plain_is_an_error_by_its_path(talk):
     assert answer.value.startswith("TypeError: odd()['a'][1]: an object")
 
 
-def test_a_tool_that_returns_too_much_is_an_error(talk):
+def test_an_oversized_return_value_of_a_tool_is_an_error(talk):
     start(talk)
     wanted = talk.receive(encode(Called(1, "odd", [], {})))
 
@@ -204,7 +204,7 @@ def test_a_tool_that_returns_too_much_is_an_error(talk):
     assert answer == ToolAnswer(1, False, "ValueError: odd() returned more than one message holds.")
 
 
-def test_calls_beyond_the_limit_are_refused_and_told_in_the_result(talk):
+def test_tool_calls_over_the_limit_are_refused_and_reported(talk):
     number = start(talk)
     answers = []
     for call in range(5):
@@ -231,7 +231,7 @@ def test_a_tool_called_while_no_code_runs_is_refused(talk):
     ]
 
 
-def test_what_tools_were_given_is_kept_up_to_a_bound(clock):
+def test_tool_arguments_are_recorded_up_to_a_limit(clock):
     talk = talk_of(clock, Limits(tool_calls=10))
     number = start(talk)
     for call in range(4):
@@ -243,7 +243,7 @@ def test_what_tools_were_given_is_kept_up_to_a_bound(clock):
     assert [bool(call.arguments[1]) for call in result.tool_calls] == [True, True, False, False]
 
 
-def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
+def test_code_over_its_deadline_is_interrupted_then_killed(talk, clock):
     start(talk)
     first = talk.deadline_s - clock.now_s
 
@@ -260,7 +260,7 @@ def test_code_that_is_late_is_interrupted_then_killed(talk, clock):
     assert (result.success, result.session_ended, result.duration_s) == (False, True, 1.5)
 
 
-def test_code_that_ends_once_interrupted_is_late_and_the_session_lives(talk, clock):
+def test_code_that_ends_when_interrupted_hits_the_time_limit_and_the_session_lives(talk, clock):
     number = start(talk)
     clock.now_s += 1.0
     talk.on_deadline()
@@ -274,7 +274,7 @@ def test_code_that_ends_once_interrupted_is_late_and_the_session_lives(talk, clo
     assert talk.deadline_s == clock.now_s + 1.0
 
 
-def test_code_that_its_caller_interrupted_says_so(talk):
+def test_the_result_reports_an_interrupt_by_the_caller(talk):
     number = start(talk)
     talk.request_interrupt()
     failure = Failure("TimeLimit", "too long", "Traceback")
@@ -284,7 +284,7 @@ def test_code_that_its_caller_interrupted_says_so(talk):
     assert (result.exception_type, result.limits_hit) == ("Interrupted", ())
 
 
-def test_code_that_its_caller_interrupted_in_vain_is_killed_after_the_grace_period(talk, clock):
+def test_code_that_ignores_its_caller_is_killed_after_the_grace_period(talk, clock):
     start(talk)
     talk.request_interrupt()
     assert talk.deadline_s == clock.now_s + 0.5
@@ -304,7 +304,7 @@ def test_code_that_its_caller_interrupted_in_vain_is_killed_after_the_grace_peri
         (Failure("ValueError", "", ""), ()),
     ],
 )
-def test_an_exception_that_tells_of_a_limit_names_it(talk, failure, limits_hit):
+def test_an_exception_that_stands_for_a_limit_reports_it(talk, failure, limits_hit):
     number = start(talk)
 
     result = talk.receive(encode(finished(number, failure=failure)))
@@ -312,7 +312,7 @@ def test_an_exception_that_tells_of_a_limit_names_it(talk, failure, limits_hit):
     assert result.limits_hit == limits_hit
 
 
-def test_code_that_cannot_be_sent_is_a_result_and_harms_nothing(talk):
+def test_code_that_cannot_be_sent_gives_a_result_and_leaves_the_session_intact(talk):
     half = talk.start_run("'\ud800'", None)
     long = talk.start_run("0" * LIMITS.message_bytes, None)
 
@@ -322,6 +322,6 @@ def test_code_that_cannot_be_sent_is_a_result_and_harms_nothing(talk):
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 10**400, "1", True])
-def test_a_time_that_cannot_be_kept_is_refused(talk, timeout_s):
+def test_an_invalid_timeout_is_refused(talk, timeout_s):
     with pytest.raises(OptionError, match="timeout_s"):
         talk.start_run("1", timeout_s)
