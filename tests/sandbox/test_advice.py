@@ -1,4 +1,4 @@
-"""From a wall that does not stand to what somebody can type."""
+"""Advice for walls that cannot be set up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of attacks can say no: each promise, kept and broken."""
+"""The judge of attacks detects each broken promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EqualsEverything:
 
 
 def evidence(*steps: Seen, **known: Any) -> Evidence:
-    """An attack with every promise, of which every promise holds."""
+    """An attack with every promise, all of which hold."""
     attack = Attack(
         id="one",
         family="any",
@@ -56,7 +56,7 @@ def evidence(*steps: Seen, **known: Any) -> Evidence:
 
 
 def last(**changes: Any) -> Evidence:
-    """The same, with another last step."""
+    """The same with another last step."""
     refused = Seen(success=False, texts={"stdout": "n0nce\n"}, exception_type="OSError")
     return evidence(FINE, replace(refused, **changes))
 

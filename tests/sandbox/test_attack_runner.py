@@ -1,4 +1,4 @@
-"""The runner of attacks sees what a session leaves and reaches, however well it hides."""
+"""The attack runner detects what a session leaves behind and reaches, even if it hides."""
 
 from __future__ import annotations
 

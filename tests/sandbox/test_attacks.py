@@ -18,7 +18,7 @@ TIERS = ("namespace", "landlock")
 
 @pytest.fixture(scope="module")
 def grounds() -> Iterator[dict[str, Ground]]:
-    """A place for attacks on each tier: every attack has a session of its own there."""
+    """A sandbox for attacks on each tier: every attack has a separate session."""
     with contextlib.ExitStack() as stack:
         yield {
             tier: stack.enter_context(ground(functools.partial(Sandbox, isolation=tier)))
@@ -31,7 +31,7 @@ WAITING = {"both_streams_without_end", "child_that_keeps_its_parent_waiting"}
 
 
 def by_family() -> list[Any]:
-    """All attacks; in the fast tier, the first of each family that ends soon."""
+    """All attacks; in the fast tier, the first quick one of each family."""
     seen: set[str] = set()
     params = []
     for attack in load():

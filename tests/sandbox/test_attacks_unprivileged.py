@@ -1,4 +1,4 @@
-"""The attacks as a user without rights, and the control: without walls most get through."""
+"""The attacks as an unprivileged user, and the control: without walls most succeed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_CI = os.environ.get("CI") == "true"
 
 @pytest.fixture(scope="module")
 def nobody() -> Iterator[OtherUser]:
-    """A user without rights, with a copy of envweave."""
+    """An unprivileged user, with a copy of envweave."""
     if os.geteuid() != 0:
         pytest.skip("Only root can run programs as others; the other tests run without rights.")
     try:

@@ -1,6 +1,6 @@
-"""Sessions that misbehave at the one moment in which the walls let them fork.
+"""Sessions that misbehave at the moment in which the walls allow them to fork.
 
-What they do then replaces the code that answers a `Branch` message, as hostile code can.
+They replace the code that answers a `Branch` message, as hostile code can.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _short_deadline(monkeypatch):
 
 @pytest.fixture
 def evil(box):
-    """Return a maker of sessions that answer `Branch` with code of their own."""
+    """Return a function that makes sessions which answer `Branch` with the given code."""
     made = []
 
     def make(code: str, *, of: str = "__call__"):
@@ -47,7 +47,7 @@ def evil(box):
 
 
 def refused(session) -> str:
-    """Have a branch refused in time, and return why."""
+    """Branch, expect a timely refusal, and return the reason."""
     began_s = time.monotonic()
     with pytest.raises(BranchError) as refusal:
         session.branch()

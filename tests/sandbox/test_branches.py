@@ -1,4 +1,4 @@
-"""Live copies of sessions: the same variables and files, and from then on their own life."""
+"""Live copies of sessions: the same variables and files, independent afterwards."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_code_cannot_fork_before_during_or_after_a_branch(box):
 
 
 def test_a_session_that_uses_the_allowed_fork_itself_gains_nothing(box):
-    """The right to fork is used up by one fork, whoever makes it."""
+    """One fork uses up the permission, whichever code makes it."""
     with box.session() as session:
         session.run(
             "import os, threading, time\n"

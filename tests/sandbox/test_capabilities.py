@@ -1,4 +1,4 @@
-"""Capabilities: none is left, none comes back, and the process dies with its parent."""
+"""Capabilities: none is left, none can be regained, and the process dies with its parent."""
 
 from __future__ import annotations
 

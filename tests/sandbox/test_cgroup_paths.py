@@ -1,4 +1,4 @@
-"""Where this process sits among the cgroups, as the kernel's files tell it."""
+"""Finding the cgroups of this process in the kernel's files."""
 
 from __future__ import annotations
 

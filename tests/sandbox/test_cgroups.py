@@ -1,4 +1,4 @@
-"""Cgroups of sessions: real ones, with processes that try to use more than they may."""
+"""Real cgroups of sessions, with processes that try to exceed their limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cgroups() -> Cgroups:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts Python with code that begins when a line comes in."""
+    """Starts Python with code that begins when it reads a line."""
     started: list[subprocess.Popen[str]] = []
 
     def start_one(code: str) -> subprocess.Popen[str]:
@@ -339,7 +339,7 @@ def test_all_processes_of_a_large_cgroup_are_read(
     pids = list(range(1, 5000))
     (tmp_path / "cgroup.procs").write_text("".join(f"{one}\n" for one in pids))
     read = os.read
-    # As the kernel answers: a page at a time, however much is asked for.
+    # As the kernel does: a page at a time, whatever the buffer size.
     monkeypatch.setattr(os, "read", lambda file, length: read(file, min(length, 4096)))
 
     assert CgroupV2([tmp_path]).pids() == pids

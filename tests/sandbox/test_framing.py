@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the stream is cut."""
+"""Frames come out as they were sent, however the stream is split."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_missing_reports_how_many_bytes_are_known_to_be_missing():
 
 
 def test_many_small_frames_in_one_piece_are_not_copied_repeatedly():
-    """Copied once a frame this would be 500 GB, and would not end in time."""
+    """If copied once per frame, this would be 500 GB, and would not end in time."""
     contents = [b"x" * 50] * 140_000
     frames = Frames(100)
     frames.feed(b"".join(map(framed, contents)))
@@ -70,7 +70,7 @@ def test_many_small_frames_in_one_piece_are_not_copied_repeatedly():
 
 
 def test_a_long_frame_fed_in_small_pieces_is_not_copied_repeatedly():
-    """Copied once a piece this would be 2 TB, and would not end in time."""
+    """If copied once per piece, this would be 2 TB, and would not end in time."""
     content = bytes(16 << 20)
     stream = framed(content)
     frames = Frames(1 << 24)

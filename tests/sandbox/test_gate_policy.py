@@ -1,4 +1,4 @@
-"""The gate in the kernel: a fork waits for the word of whoever holds the listener."""
+"""The fork gate in the kernel: a fork waits for the answer of the listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that speak the protocol in bad faith: the host bounds them all, and stays well."""
+"""Sessions that abuse the protocol: the host limits them all, and is not affected."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ def finished(number: int, stdout: str = "") -> RunFinished:
 
 
 def run(play, limits: Limits = LIMITS, tools: dict | None = None, **options):
-    """Return what a run comes to in a session that plays this, and its body after that."""
+    """Return the result of a run in a session that plays this, and its handle."""
     body = PuppetBody(play, **options)
     with Session(body, limits, SandboxTools(tools)) as session:
         return session.run("1"), body
@@ -235,7 +235,7 @@ def test_failure_texts_are_truncated_in_errors():
 
 
 def test_closing_ends_a_run_of_a_stopped_process():
-    """A session that branches live on is stopped when it is closed, and its socket stays open."""
+    """A closed session with live branches is only stopped, and its socket stays open."""
 
     class StoppedBody(PuppetBody):
         def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""What a session does while no run is open: it is stopped, bounded, and the next result tells."""
+"""Sessions while no run is open: they are stopped and limited, and the next result reports it."""
 
 from __future__ import annotations
 

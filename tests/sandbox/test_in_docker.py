@@ -1,4 +1,4 @@
-"""The sandbox inside a container that `docker run` starts, with no option that opens anything."""
+"""The sandbox inside a container that `docker run` starts, with no option that weakens it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ print(json.dumps(seen))
 
 @dataclass(frozen=True)
 class Containers:
-    """Runs Python with envweave in containers, each of them new."""
+    """Runs Python with envweave in new containers."""
 
     image: str
     folder: Path
 
     def run(self, *arguments: str, user: str = "root") -> subprocess.CompletedProcess[str]:
         mounted = ("--volume", f"{self.folder}:{self.folder}:ro")
-        # The one option that is not a default: a wall that fails must not take the machine along.
+        # The only option that is not a default: a failing wall must not take down the machine.
         bounded = ("--pids-limit", "1000")
         command = ["docker", "run", "--rm", "--user", user, *bounded, *mounted, self.image]
         python = str(self.folder / "bin/python")

@@ -1,4 +1,4 @@
-"""The time limit gets through whatever runs the code of others, at whatever moment it comes."""
+"""The time limit interrupts event loops, test runners and the like at any moment."""
 
 from __future__ import annotations
 

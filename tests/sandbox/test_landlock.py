@@ -1,4 +1,4 @@
-"""Landlock: what a process may open, by each version of it that the kernel can play."""
+"""Landlock: what a process may open, for each version that the kernel can emulate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_each_version(attempt):
 
 
 def run_shut(code: str, work, **options):
-    """Run code that shuts itself in; nothing else stands."""
+    """Run code that restricts itself, without any other wall."""
     return run_walled(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
 
 

@@ -1,4 +1,4 @@
-"""Memory of every kind is bounded: by a cgroup where one can be made, by the filter elsewhere."""
+"""Memory of every kind is limited: by a cgroup where one can be made, by the filter elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ while held < 800:
 
 @pytest.fixture(scope="module", params=TIERS)
 def counted(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A sandbox whose sessions have cgroups, without having asked for them."""
+    """A sandbox whose sessions have cgroups by default."""
     if FOUND.cgroups is None:
         (pytest.fail if IN_CI else pytest.skip)(FOUND.reason)
     with Sandbox(isolation=request.param, limits=LIMITS) as box:

@@ -1,4 +1,4 @@
-"""The compiled extension: its sessions are the ones that are made without it."""
+"""The compiled extension makes the same sessions as the Python code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ mask = os.umask(0o22)
 }
 """
 
-# Each line is a list of calls, and the errno that making them comes to.
+# Each line is a list of calls, and the expected errno.
 CALLS = """
 import errno, json, os
 from envweave.sandbox import _spawn
@@ -207,7 +207,7 @@ def test_an_invalid_list_of_calls_is_refused_before_any_is_made(flags: Any, call
 
 
 def test_a_fork_refused_by_the_kernel_is_reported() -> None:
-    sharing_without_memory = 0x0001_0000  # CLONE_THREAD, which wants CLONE_SIGHAND
+    sharing_without_memory = 0x0001_0000  # CLONE_THREAD, which requires CLONE_SIGHAND
 
     with pytest.raises(OSError, match="Invalid argument"):
         _spawn.spawn(sharing_without_memory, [], 1)
@@ -224,12 +224,12 @@ def test_many_sessions_at_once_leave_nothing_behind(native: bool) -> None:
             return len(list(folders[0].iterdir())), len(list(folders[1].iterdir()))
 
         storm(box, 20)
-        assert until(lambda: len(descendants(template)) == 1)  # the one kept warm
+        assert until(lambda: len(descendants(template)) == 1)  # the warm one
         before, memory = held(), resident_bytes(template)
 
         storm(box, 80)
 
-        assert until(lambda: len(descendants(template)) == 1)  # the one kept warm
+        assert until(lambda: len(descendants(template)) == 1)  # the warm one
         assert until(lambda: held() == before), (before, held())
         assert resident_bytes(template) < memory + (2 << 20)
 

@@ -1,4 +1,4 @@
-"""Which installed packages a session sees, and that it sees no others, on both tiers."""
+"""Sessions see exactly the packages they should, on both tiers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def isolation(request):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder for packages, with an environment's distribution and some others."""
+    """A site folder with the distribution of an environment and some others."""
     folder = tmp_path / "lib" / "site-packages"
     install(
         folder,
@@ -401,7 +401,7 @@ def test_requirements_of_extras_and_circular_ones_are_followed(folder):
 @pytest.mark.slow  # two virtual environments are made
 @pytest.mark.parametrize("system", [False, True])
 def test_virtual_environments_hide_their_packages(tmp_path, isolation, system):
-    """Also the packages of the interpreter that a virtual environment is made from."""
+    """Including the packages of the interpreter that the virtual environment is based on."""
     import venv
 
     venv.create(tmp_path / "venv", system_site_packages=system, symlinks=True)

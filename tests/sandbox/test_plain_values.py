@@ -1,4 +1,4 @@
-"""Plain data crosses whole or not at all, and hostile bytes come to nothing but an exception."""
+"""Plain data crosses completely or not at all, and hostile bytes only raise an exception."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_instances_of_subclasses_are_sent_as_their_base_class():
 
 
 def lying_subclass(base: type) -> type:
-    """Return a subclass whose every method lies."""
+    """Return a subclass whose methods all return wrong values."""
 
     def lie(*_: Any) -> Any:
         raise AssertionError("it was asked")
@@ -263,7 +263,7 @@ def test_hostile_bytes_are_refused(what):
 
 
 def colliding_tuples(count: int) -> list[Any]:
-    """Return tuples that all have one hash, since -1 and -2 have."""
+    """Return tuples that all have the same hash, as -1 and -2 do."""
     bits = count.bit_length()
     return [tuple(-1 - (i >> bit & 1) for bit in range(bits)) for i in range(count)]
 
@@ -317,7 +317,7 @@ def test_mutated_frames_raise_or_give_a_message():
         try:
             read_from_session(bytes(body))
             read += 1
-        except Exception:  # noqa: BLE001 - any is right
+        except Exception:  # noqa: BLE001 - any exception is fine
             refused += 1
 
     assert min(read, refused) > 1000
@@ -329,5 +329,5 @@ def test_random_bytes_raise_or_give_a_message(data):
     for body in (data, b"\x94\x03\x01\xc0" + data):
         try:
             read_from_session(body)
-        except Exception:  # noqa: BLE001 - any is right
+        except Exception:  # noqa: BLE001 - any exception is fine
             continue

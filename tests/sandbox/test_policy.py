@@ -1,4 +1,4 @@
-"""What sessions may call and what not, read off the assembled programs of both machines."""
+"""Which calls sessions may make, according to the assembled programs of both machines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def action(session: str, machine: str, name: str, *arguments: int) -> int:
 
 
 def answers(session: str, name: str, *arguments: int) -> set[int]:
-    """What a call gets, on each machine that has it."""
+    """The action for a call, on each machine that has it."""
     found = {
         action(session, machine, name, *arguments)
         for machine, known in MACHINES.items()

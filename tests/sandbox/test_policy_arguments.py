@@ -1,4 +1,4 @@
-"""What sessions may pass to the calls that they have, on both machines."""
+"""Which arguments sessions may pass to allowed calls, on both machines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LENGTHS_NOT_KEPT = session(pid=PID, lengths_kept=False)
 
 
 def answer(programs, name, *arguments):
-    """What a call gets: the same on each machine that has it."""
+    """The action for a call, the same on each machine that has it."""
     given = tuple(argument & (1 << 64) - 1 for argument in arguments)
     found = {
         bpf.run(programs[machine], known.audit, known.numbers[name], given)
@@ -52,7 +52,7 @@ def answer(programs, name, *arguments):
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        # Opening: cutting short needs the right to write.
+        # Opening: truncating needs write access.
         ("openat", (-100, POINTER, os.O_RDONLY | os.O_CLOEXEC), ALLOW),
         ("openat", (-100, POINTER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), ALLOW),
         ("openat", (-100, POINTER, os.O_RDWR | os.O_TRUNC), ALLOW),
@@ -60,7 +60,7 @@ def answer(programs, name, *arguments):
         ("openat", (-100, POINTER, os.O_ACCMODE | os.O_TRUNC), EPERM),
         ("open", (POINTER, os.O_RDONLY | os.O_TRUNC), EPERM),
         ("open", (POINTER, os.O_WRONLY | os.O_TRUNC), ALLOW),
-        # Descriptors: no signals by the kernel's hand, no bigger pipes.
+        # Descriptors: no signals from the kernel, no bigger pipes.
         ("fcntl", (3, fcntl.F_DUPFD_CLOEXEC, 10), ALLOW),
         ("fcntl", (3, fcntl.F_SETFL, os.O_NONBLOCK), ALLOW),
         ("fcntl", (3, fcntl.F_SETLKW, POINTER), ALLOW),
@@ -132,7 +132,7 @@ def answer(programs, name, *arguments):
         ("sendto", (3, POINTER, 10, 0, POINTER, 16), EPERM),
         ("sendto", (3, POINTER, 10, 0, 1 << 32, 16), EPERM),
         ("sendto", (3, POINTER, 1, socket.MSG_OOB, NULL, 0), EPERM),
-        # Signals, with process ids of one's own.
+        # Signals, in a PID namespace.
         ("kill", (1, signal.SIGTERM), ALLOW),
         ("kill", (-1, signal.SIGTERM), ALLOW),
         ("chmod", (POINTER, 0o755), ALLOW),
@@ -206,20 +206,20 @@ SO_PEERPIDFD, RWF_DONTCACHE = 77, 0x80
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        # The page cache is everybody's: what is in it is not told, and nothing dropped from it.
+        # The page cache is shared: its content is not revealed, and nothing can be evicted.
         ("preadv2", (3, POINTER, 1, 0, 0, 0), ALLOW),
         ("preadv2", (3, POINTER, 1, 0, 0, os.RWF_NOWAIT), UNSUPPORTED),
         ("preadv2", (3, POINTER, 1, 0, 0, os.RWF_NOWAIT | 1 << 32), UNSUPPORTED),
         ("preadv2", (3, POINTER, 1, 0, 0, RWF_DONTCACHE), UNSUPPORTED),
         ("pwritev2", (3, POINTER, 1, 0, 0, os.RWF_DSYNC | os.RWF_SYNC | os.RWF_APPEND), ALLOW),
         ("pwritev2", (3, POINTER, 1, 0, 0, RWF_DONTCACHE), UNSUPPORTED),
-        # Room for a file only as far as its limit is looked at.
+        # Allocation only where the file size limit applies.
         ("fallocate", (3, 0, 0, 4096), ALLOW),
         ("fallocate", (3, PUNCH_HOLE | KEEP_SIZE, 0, 4096), ALLOW),
         ("fallocate", (3, KEEP_SIZE, 0, 1 << 40), UNSUPPORTED),
         ("fallocate", (3, KEEP_SIZE | 1 << 32, 0, 1 << 40), UNSUPPORTED),
         ("fallocate", (3, ZERO_RANGE | KEEP_SIZE, 0, 1 << 40), UNSUPPORTED),
-        # What a socket is, not who is at the other end.
+        # The type of a socket, not the process at the other end.
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_ERROR, POINTER, POINTER), ALLOW),
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_TYPE, POINTER, POINTER), ALLOW),
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_PEERCRED, POINTER, POINTER), NO_OPTION),

@@ -1,4 +1,4 @@
-"""Nothing is left: not after kill -9 of the host, not after Ctrl-C, not of a template that dies."""
+"""Nothing is left behind after kill -9 of the host, after Ctrl-C, or when a template dies."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_host_that_forgets_to_close_leaves_no_process():
 
 
 def test_a_host_that_was_forked_does_not_keep_sessions_alive():
-    """The copy holds the host's end of every socket; the host's own death is what counts."""
+    """The child holds the host's end of every socket; only the death of the host counts."""
     then = "import os, signal\nif os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
     host, pids = _start_host(2, then=then)
     listed = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text()
@@ -128,7 +128,7 @@ def test_a_host_that_was_forked_does_not_keep_sessions_alive():
 
 
 def test_a_thread_that_made_a_sandbox_may_end():
-    """The kernel's word for parent is the thread, and a sandbox must not die with it."""
+    """To the kernel the parent is a thread; a sandbox must not die with that thread."""
     made = []
     thread = threading.Thread(target=lambda: made.append(Sandbox()))
     thread.start()

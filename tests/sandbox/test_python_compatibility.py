@@ -1,4 +1,4 @@
-"""Programs do in a session what they do in a process of plain Python."""
+"""Programs behave in a session as in a plain Python process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits(timeout_s=60)
 
 
 class Outcome(NamedTuple):
-    """What a program wrote, with the traceback of its last exception after its errors."""
+    """The output of a program; stderr ends with the traceback of its last exception."""
 
     stdout: list[str]
     stderr: list[str]
@@ -81,7 +81,7 @@ def test_starting_a_process_is_refused_in_python_sessions_which_continue(box, st
     assert after.return_value == 1
 
 
-# What `multiprocessing` shares it keeps in /dev/shm, which without mounts is the host's.
+# `multiprocessing` shares through /dev/shm, which without mounts is the host's.
 SHARING = {
     "lock": "with multiprocessing.Lock(): shared = 7",
     "pool": "with multiprocessing.Pool(2) as pool: shared = sum(pool.map(abs, [-3, -4]))",
@@ -129,7 +129,7 @@ def test_sys_exit_is_reported_with_its_status(box, status):
 
 
 def run_inside(box: Sandbox, name: str) -> Outcome:
-    """Run a program cell by cell, each at the line where it stands in its file."""
+    """Run a program cell by cell, each with the line numbers of its file."""
     stdout = stderr = ""
     blank = 0
     with box.session() as session:
@@ -169,5 +169,5 @@ def run_plainly(name: str) -> Outcome:
 
 
 def _nameless(text: str) -> list[str]:
-    """Return the lines of a text, the program's own file or cell called the same in all of them."""
+    """Return the lines of a text, with the file name or cell name of the program normalized."""
     return re.sub(rf"{re.escape(str(FOLDER))}/\w+\.py|<cell \d+>", "<program>", text).splitlines()

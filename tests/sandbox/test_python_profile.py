@@ -1,4 +1,4 @@
-"""Python behind the walls of a real process: what it is refused, and what works as ever."""
+"""Python behind the walls of a real process: what is refused, and what works as usual."""
 
 from __future__ import annotations
 

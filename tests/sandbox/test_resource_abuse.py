@@ -1,4 +1,4 @@
-"""What a caller sees of code that uses up whatever it can, and what its neighbours notice."""
+"""Code that exhausts resources: what its caller sees, and that other sessions are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource limits: what a process of a session may use, and that it cannot have more again."""
+"""Resource limits: what a process of a session may use, and that it cannot raise them again."""
 
 from __future__ import annotations
 

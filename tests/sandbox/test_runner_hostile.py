@@ -1,4 +1,4 @@
-"""Nothing that code does to the interpreter around it takes the runner along."""
+"""Nothing that code does to its interpreter breaks the runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code writes comes back in order, up to the limit, whoever wrote it and how."""
+"""Output of code is returned in order and up to the limit, however it was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Sandbox` and `AsyncSandbox`: options, tiers, sessions, seeds, and their end."""
+"""`Sandbox` and `AsyncSandbox`: options, tiers, sessions, seeds, and closing."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_session_sees_only_visible_files(tmp_path, box):
     for folder in (shown, hidden):
         folder.mkdir()
         (folder / "module_of_mine.py").write_text("VALUE = 42\n")
-        folder.chmod(0o777)  # so that it is the walls that refuse
+        folder.chmod(0o777)  # so that only the walls refuse access
     with Sandbox(isolation=box.tier.name, visible=[shown]) as own, own.session() as session:
         read = session.run("import module_of_mine; module_of_mine.VALUE")
         written = session.run(f"open({str(shown / 'new')!r}, 'w')")

@@ -1,4 +1,4 @@
-"""What callers do at odd moments: fork, Ctrl-C, cancel, close meanwhile, run out of descriptors."""
+"""Callers that fork, are interrupted or cancelled, close concurrently, or run out of descriptors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _wait_until(holds):
 
 
 def _said_by(code, *options):
-    """Run a host of its own, since a fork copies all threads' locks; return what it prints."""
+    """Run a separate host, since a fork copies the locks of all threads; return its output."""
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.split("\n")[:-1] or [done.stderr]
@@ -169,7 +169,7 @@ def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothi
             while True:
                 with box.session() as session, session.branch() as branch:
                     branch.run("1")
-        except Exception as error:  # noqa: BLE001 - each is looked at
+        except Exception as error:  # noqa: BLE001 - each is checked
             told.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -191,7 +191,7 @@ def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothi
 def test_a_cancelled_task_leaves_no_session(count):
     async def main():
         async with await AsyncSandbox.start() as box:
-            async with box.session() as session:  # the first is kept ready
+            async with box.session() as session:  # the first is kept warm
                 await session.run("1")
             left = Leftovers()
             (template,) = box.template_pids()
@@ -216,7 +216,7 @@ async def _ask_for(box, count):
 
 @contextlib.contextmanager
 def _spare_descriptors(count):
-    """Leave this process with so many descriptors to open."""
+    """Leave this process only this many free descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.dup(0)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 32, hard))
@@ -268,7 +268,7 @@ def test_tools_with_long_docstrings_do_not_overload_the_template():
 
 
 def test_a_closed_session_is_only_stopped_while_its_branches_live():
-    """The kernel would end them with it, but not at once: a branch may answer a dying moment."""
+    """The kernel would kill them with it, but not at once: a branch might still answer."""
     with Sandbox() as box:
         session = box.session()
         pid = session._handle.pid
@@ -298,7 +298,7 @@ def test_an_invalid_seed_is_refused_and_other_sessions_survive(seed):
 @pytest.mark.parametrize("spare", range(7))
 def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Sandbox():  # whatever is made once for all
+    with Sandbox():  # whatever is made once per process
         pass
     left = Leftovers()
 

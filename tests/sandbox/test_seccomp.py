@@ -1,4 +1,4 @@
-"""Programs for the kernel's filter: they do what their policy says, on both machines."""
+"""Assembled seccomp programs match their policy on both machines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_program_agrees_with_its_policy_on_every_number(name, machine):
 
 
 def interesting_arguments(policy, machine, number, dice):
-    """Values that the rule of a call names, their neighbours, and what has more bits than they."""
+    """Values in the rule of a call, adjacent values, and values with more bits."""
     rule = policy.rules.get(bpf.names_of(machine).get(number, ""), Rule(ALLOW))
     checks = [check for case in rule.cases for check in case.checks]
     choices = []
@@ -117,7 +117,7 @@ def test_a_number_newer_than_the_table_does_not_exist(number):
 
 
 def test_jumps_longer_than_one_instruction_allows_work():
-    """Bodies of many values, with the tree before them: hundreds of instructions apart."""
+    """Rules with many values after the search tree: hundreds of instructions apart."""
     names = list(MACHINES["x86_64"].numbers)
     rules = {
         name: Rule(

@@ -1,4 +1,4 @@
-"""The kernel runs an assembled program as the tests' own interpreter of it does."""
+"""The kernel runs an assembled program like the interpreter in the tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 
 def test_every_number_gets_its_own_answer():
-    """Each call that Python does not live by is refused with an errno made of its number."""
+    """Each call that Python can do without is refused with an errno derived from its number."""
     done = run(
         """
 session = policy.session_policy(shell=False, pid=None, signals_scoped=True, branching=False)
@@ -108,7 +108,7 @@ except OSError as error:
 
 @pytest.mark.skipif("open" not in NUMBERS, reason="only x86_64 has a second convention here")
 def test_a_call_by_the_32_bit_convention_kills_the_process():
-    """The corpus of attacks does it; here it shows which answer it gets."""
+    """The corpus of attacks tries it too; this shows the answer."""
     done = run(
         """
 import mmap

@@ -56,7 +56,7 @@ def tools():
 
 @pytest.fixture(scope="module")
 def shared(tools):
-    """A session whose tests leave it as they found it."""
+    """A session whose tests leave it unchanged."""
     body = ProcessBody(LIMITS, tools)
     with Session(body, LIMITS, tools, work=body.folder.name) as session:
         yield session

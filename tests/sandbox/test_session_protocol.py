@@ -1,4 +1,4 @@
-"""The host's side of the conversation, with a session that says anything at all."""
+"""The host's side of the protocol, with a session that may send anything."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Honest and forged messages in any order: each run has one result, and the host stays well."""
+"""Honest and forged messages in any order: each run has one result, and the host is not affected."""
 
 import gc
 import os
@@ -46,13 +46,13 @@ failures = st.none() | st.builds(
 
 
 class Talking(RuleBasedStateMachine):
-    """A host that does what it is told, and a session that knows only what it is sent."""
+    """A host that follows the protocol, and a session that knows only what it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
         self.talk = talk_of(self.clock)
-        self.number = 0  # of the call under way, as the session heard it
+        self.number = 0  # of the call under way, as the session received it
         self.is_run = False
         self.stale: list[int] = []
         self.results = self.runs = 0
@@ -63,7 +63,7 @@ class Talking(RuleBasedStateMachine):
         return self.number > 0
 
     def hand_over(self, data: bytes) -> None:
-        """Feed bytes as a driver does, and do what comes of it."""
+        """Feed bytes as a driver does, and perform the returned moves."""
         try:
             move = self.talk.receive(data)
             while move is not None:
@@ -207,7 +207,7 @@ Talking.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestTalking = pytest.mark.slow(Talking.TestCase)  # many conversations
+TestTalking = pytest.mark.slow(Talking.TestCase)  # many sessions
 
 
 def hostile_frames(seed: int):
@@ -244,7 +244,7 @@ def hostile_frames(seed: int):
 
 
 def fuzz(count: int, seed: int) -> int:
-    """Have hostile frames read, a new session each time one was killed; return how many were."""
+    """Feed hostile frames, with a new session each time one is killed; return how many were."""
     limits = Limits(message_bytes=1 << 16, tool_calls=100)
     frames = hostile_frames(seed)
     killed = 0

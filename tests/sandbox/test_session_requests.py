@@ -1,4 +1,4 @@
-"""What goes in and out of a session besides code, checked on the host."""
+"""Requests besides `run`, checked on the host."""
 
 import pytest
 from talking import LIMITS, Clock, talk_of, told

@@ -1,4 +1,4 @@
-"""Sessions of a host that is root: whose id they have, and that they can reach their files."""
+"""Sessions of a root host: their user ids, and access to their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs behind the walls of a shell session: the tools of a terminal work, and stay inside."""
+"""Programs in a shell session: common terminal programs work, and stay confined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOMY = {"open_files": 256, "memory_bytes": 1 << 30}
 
 
 def run_bash(script: str, work, **options):
-    """Run a script and return its output, errors among it, and its status."""
+    """Run a script; return its output, including stderr, and its status."""
     return run_walled(
         f"""
         import os, subprocess

@@ -1,4 +1,4 @@
-"""What hosts leave that are killed, and who removes it."""
+"""Removal of what killed hosts left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with Sandbox(isolation=sys.argv[1]) as box, box.session() as session:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of temporary files of the test's own, for this process and those it starts."""
+    """A separate temporary folder for this process and those it starts."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     tmp_path.chmod(0o711)

@@ -1,4 +1,4 @@
-"""The tables of system calls: they say what the kernel's own headers say."""
+"""The syscall tables match the kernel headers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_table_of_aarch64_is_that_of_the_kernels_generic_header():
     defined["newfstatat"] = defined.pop("fstatat")
     for other in ("syscalls", "arch_specific_syscall", "sync_file_range2"):
         del defined[other]
-    # Times of 64 bits for machines of 32.
+    # 64-bit times for 32-bit machines.
     defined = {name: number for name, number in defined.items() if not 403 <= number <= 423}
 
     table = dict(syscall_numbers.AARCH64)

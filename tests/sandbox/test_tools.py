@@ -26,7 +26,7 @@ class Point:
 @dataclasses.dataclass
 class Line:
     ends: list[Point]
-    name: Optional[str] = None  # noqa: UP045 - the older spelling is understood too
+    name: Optional[str] = None  # noqa: UP045 - the older spelling is supported too
 
 
 class Options(TypedDict, total=False):

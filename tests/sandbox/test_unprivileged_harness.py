@@ -1,4 +1,4 @@
-"""The harness that runs programs as a user without rights does take the rights away."""
+"""The harness that runs programs as an unprivileged user does drop all privileges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User ids that sessions are lent: whose they are, who gets them, and what they can read."""
+"""User ids for sessions: choosing and assigning them, and what they can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Find = Callable[[Path, Iterable[Span]], FoundUsers]
 
 @pytest.fixture
 def find() -> Iterator[Find]:
-    """`find_users`, which lets go of what it found at the end."""
+    """`find_users`, whose result is released at the end."""
     found = []
 
     def find_and_note(proc: Path, accounts: Iterable[Span]) -> FoundUsers:

@@ -1,4 +1,4 @@
-"""The work folders of sessions without a file system of their own."""
+"""Work folders on the host's disk."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_folders_too_deep_to_be_counted_are_over_the_limit(tmp_path):
 
 
 def test_moving_a_folder_during_its_removal_affects_no_other_folder(tmp_path, monkeypatch):
-    """A killed process may still end the call that it was in."""
+    """A killed process may still finish its current system call."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "kept").write_text("kept")
     tree = tmp_path / "tree"
