@@ -1,4 +1,4 @@
-"""Callers that fork, are interrupted or cancelled, close concurrently, or run out of descriptors."""
+"""Callers that fork, are interrupted or cancelled, close concurrently, or lack descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Honest and forged messages in any order: each run has one result, and the host is not affected."""
+"""Honest and forged messages in any order: each run has one result, and the host is unharmed."""
 
 import gc
 import os
