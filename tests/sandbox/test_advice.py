@@ -33,7 +33,7 @@ NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
         ("root folder", "EACCES", UBUNTU, "apparmor_parser -r /etc/apparmor.d/envweave"),
         ("namespaces", "ENOSPC", RED_HAT, "sysctl -w user.max_user_namespaces=15000"),
         ("user namespace", "ENOSPC", UBUNTU, "All 60000 user namespaces of this user"),
-        ("user namespace", "EUSERS", UBUNTU, "nested 32 deep"),
+        ("user namespace", "EUSERS", UBUNTU, "nested 32 levels deep"),
         ("namespaces", "EINVAL", PLAIN, "CONFIG_USER_NS=y"),
         ("namespaces", "EPERM", DOCKER, "--security-opt seccomp=unconfined"),
         ("root folder", "EACCES", DOCKER, "--security-opt apparmor=unconfined"),

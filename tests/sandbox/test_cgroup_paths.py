@@ -89,7 +89,7 @@ def test_a_mount_of_another_part_of_the_tree_is_skipped(tmp_path: Path) -> None:
 
     found = find_cgroup_paths(proc)
 
-    assert (found.old, found.new) == ({}, None)
+    assert (found.v1, found.v2) == ({}, None)
 
 
 def test_a_folder_with_a_space_in_its_name_is_found(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_missing_controller_is_named(tmp_path: Path) -> None:
 def test_version_2_without_its_controllers_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
 
-    with pytest.raises(CgroupsUnavailableError, match="has not the pids controller to pass on"):
+    with pytest.raises(CgroupsUnavailableError, match="cannot delegate the pids controller"):
         find_v2(CgroupPaths({}, tmp_path, tmp_path), "mark")
 
 

@@ -330,7 +330,7 @@ def test_visible_paths_are_visible_even_in_site_packages(isolation, folder):
         ({"packages": ["envweave"]}, "defines the environment, which sessions never see"),
         (
             {"packages": ["acme_env"], "private": ["acme_env"]},
-            "named? by visible=|name that by vis",
+            "pass visible=",
         ),
         ({"preload": ["acme_env"], "private": ["acme-env"]}, "which sessions never see"),
     ],

@@ -198,7 +198,7 @@ def test_files_are_written_read_and_listed(child: Child):
         (ReadFile, ("a\0b",), "ValueError", "is not in the work folder"),
         (ReadFile, ("made",), "IsADirectoryError", "is a folder"),
         (ReadFile, ("made/pipe",), "ValueError", "neither a file nor a folder"),
-        (ReadFile, ("made/large",), "ValueError", "holds 6291456 bytes"),
+        (ReadFile, ("made/large",), "ValueError", "has 6291456 bytes"),
         (WriteFile, ("made", b""), "IsADirectoryError", "made"),
         (WriteFile, ("made/large/below", b""), "NotADirectoryError", "made"),
         (ListFiles, ("nowhere",), "FileNotFoundError", "No such file or directory"),

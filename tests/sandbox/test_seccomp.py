@@ -172,7 +172,7 @@ def test_a_check_whose_values_differ_in_their_upper_half_is_refused():
 
 
 def test_a_check_of_bits_outside_its_mask_is_refused():
-    with pytest.raises(ValueError, match="mask leaves out"):
+    with pytest.raises(ValueError, match="outside the mask"):
         ArgumentCheck(0, (3,), 1)
 
 

@@ -324,7 +324,7 @@ def test_closing_while_code_runs_ends_the_run(by_a_tool):
 def test_a_dropped_session_is_released_with_a_warning():
     closed = []
     dropped = [fresh(on_close=lambda: closed.append(True))]
-    process = dropped[0]._body.process
+    process = dropped[0]._handle.process
 
     with pytest.warns(ResourceWarning, match=r"without close\(\)"):
         dropped.clear()

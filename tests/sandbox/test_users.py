@@ -172,7 +172,7 @@ def test_an_unused_id_cannot_be_released(user: int) -> None:
     ids = UserRange(Span(500, 3))
     ids.release(ids.acquire())
 
-    with pytest.raises(ValueError, match=f"User id {user} was not lent"):
+    with pytest.raises(ValueError, match=f"User id {user} is not in use"):
         ids.release(user)
 
 
