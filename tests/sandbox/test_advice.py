@@ -25,7 +25,7 @@ NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
 
 
 @pytest.mark.parametrize(
-    ("wall", "number", "facts", "told"),
+    ("wall", "number", "facts", "expected"),
     [
         ("namespaces", "EPERM", OLD_DEBIAN, "sysctl -w kernel.unprivileged_userns_clone=1"),
         ("namespaces", "EPERM", UBUNTU, "kernel.apparmor_restrict_unprivileged_userns=0"),
@@ -67,15 +67,15 @@ NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
     ],
 )
 def test_a_failed_wall_comes_with_advice(
-    wall: str, number: str, facts: MachineFacts, told: str
+    wall: str, number: str, facts: MachineFacts, expected: str
 ) -> None:
-    said = advise(wall, getattr(errno, number) if number else 0, facts)
+    advice = advise(wall, getattr(errno, number) if number else 0, facts)
 
-    assert any(told in one for one in said), said
+    assert any(expected in one for one in advice), advice
 
 
 @pytest.mark.parametrize(
-    ("wall", "number", "facts", "not_told"),
+    ("wall", "number", "facts", "unexpected"),
     [
         ("namespaces", errno.EPERM, PLAIN, "docker"),
         ("namespaces", errno.EPERM, DOCKER, "--cap-add"),
@@ -89,12 +89,12 @@ def test_a_failed_wall_comes_with_advice(
     ],
 )
 def test_advice_that_does_not_apply_is_omitted(
-    wall: str, number: int, facts: MachineFacts, not_told: str
+    wall: str, number: int, facts: MachineFacts, unexpected: str
 ) -> None:
-    said = advise(wall, number, facts)
+    advice = advise(wall, number, facts)
 
-    assert said
-    assert not any(not_told in one for one in said)
+    assert advice
+    assert not any(unexpected in one for one in advice)
 
 
 def test_a_failure_outside_the_kernel_gets_no_kernel_advice() -> None:
@@ -130,7 +130,7 @@ def test_unreadable_facts_count_as_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "file", "told"),
+    ("variables", "file", "expected"),
     [
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ".dockerenv", "kubernetes"),
         ({}, "run/.containerenv", "podman"),
@@ -138,9 +138,9 @@ def test_unreadable_facts_count_as_missing(tmp_path: Path) -> None:
     ],
 )
 def test_a_container_is_recognized_by_its_files_and_variables(
-    tmp_path: Path, variables: dict[str, str], file: str, told: str
+    tmp_path: Path, variables: dict[str, str], file: str, expected: str
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).touch()
 
-    assert machine_facts(tmp_path, variables).container == told
+    assert machine_facts(tmp_path, variables).container == expected

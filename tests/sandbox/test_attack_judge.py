@@ -148,9 +148,9 @@ def test_a_traceback_that_quotes_the_code_is_not_an_escape() -> None:
 
 
 def test_each_promise_can_be_broken_in_this_file() -> None:
-    told = {promise for promise, _ in BREACHES} | {"status_not_ok"}
+    tested = {promise for promise, _ in BREACHES} | {"status_not_ok"}
 
-    assert told == set(PROMISES)
+    assert tested == set(PROMISES)
 
 
 def test_the_corpus_can_be_parsed() -> None:

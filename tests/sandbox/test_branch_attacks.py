@@ -358,7 +358,7 @@ def moves():
         assert branch.run("moves()").return_value is True
 
     seen = branch.run("""
-for _ in range(100):  # it stops when each of its threads is told, which may take a moment
+for _ in range(100):  # it stops when each of its threads is notified, which may take a moment
     if not moves(): break
 for pid in (1, 0, -1):
     try: os.kill(pid, 18)

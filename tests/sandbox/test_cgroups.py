@@ -277,15 +277,15 @@ def test_an_invalid_name_is_refused(cgroups: Cgroups, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "result"),
     [
         ({"memory_bytes": 0, "processes": 4}, "memory_bytes=0"),
         ({"memory_bytes": 1 << 30, "processes": True}, "processes=True"),
         ({"memory_bytes": 1 << 30, "processes": 4, "cpus": 0}, "cpus=0"),
     ],
 )
-def test_invalid_limits_are_refused(limits: dict[str, int], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_invalid_limits_are_refused(limits: dict[str, int], result: str) -> None:
+    with pytest.raises(OptionError, match=result):
         CgroupLimits(**limits)
 
 
@@ -363,13 +363,13 @@ def test_memory_hit_needs_a_reached_limit_and_a_killed_process(
     (tmp_path / "memory.failcnt").write_text(f"{failures}\n")
     (tmp_path / "memory.oom_control").write_text(f"{kills}\n")
 
-    told = CgroupV1({"memory": tmp_path, "pids": tmp_path}).memory_hit()
+    result = CgroupV1({"memory": tmp_path, "pids": tmp_path}).memory_hit()
 
-    assert told is hit
+    assert result is hit
 
 
 @pytest.mark.parametrize(
-    ("used", "failures", "kills", "members", "as_new"),
+    ("used", "failures", "kills", "members", "reusable"),
     [
         pytest.param(100_000, 0, 0, "", True, id="empty"),
         pytest.param(100_000, 0, 0, "7\n", False, id="a process is in it"),
@@ -379,7 +379,7 @@ def test_memory_hit_needs_a_reached_limit_and_a_killed_process(
     ],
 )
 def test_a_cgroup_is_reusable_if_it_is_empty_and_never_hit_a_limit(
-    tmp_path: Path, used: int, failures: int, kills: int, members: str, as_new: bool
+    tmp_path: Path, used: int, failures: int, kills: int, members: str, reusable: bool
 ) -> None:
     (tmp_path / "cgroup.procs").write_text(members)
     (tmp_path / "memory.usage_in_bytes").write_text(f"{used}\n")
@@ -388,12 +388,12 @@ def test_a_cgroup_is_reusable_if_it_is_empty_and_never_hit_a_limit(
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.events").write_text(f"max {failures}\noom {kills}\noom_kill {kills}\n")
 
-    told = [
+    result = [
         CgroupV1({"memory": tmp_path, "pids": tmp_path}).is_reusable(),
         CgroupV2([tmp_path]).is_reusable(),
     ]
 
-    assert told == [as_new, as_new]
+    assert result == [reusable, reusable]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -51,13 +51,13 @@ def test_a_frame_at_the_limit_is_accepted_and_a_longer_one_refused_at_its_header
 
 def test_missing_reports_how_many_bytes_are_known_to_be_missing():
     frames = Frames(1000)
-    told = [frames.missing]
+    missing = [frames.missing]
 
     for piece in (b"\x05\0", b"\0\0", b"ab", b"cde"):
         frames.feed(piece)
-        told.append(frames.missing)
+        missing.append(frames.missing)
 
-    assert told == [4, 2, 5, 3, 1]
+    assert missing == [4, 2, 5, 3, 1]
 
 
 def test_many_small_frames_in_one_piece_are_not_copied_repeatedly():

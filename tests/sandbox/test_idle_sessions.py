@@ -81,9 +81,9 @@ def test_a_thread_that_keeps_working_is_stopped_and_the_next_result_reports_it(
         until(lambda: is_stopped(pid))
 
         used_s = cpu_s(pid) - before_s
-        told, after = session.run("1 + 1"), session.run("2 + 2")
+        result, after = session.run("1 + 1"), session.run("2 + 2")
     assert used_s < 0.5  # 0.1 s on a quiet machine
-    assert (told.return_value, told.limits_hit, told.success) == (2, ("idle",), True)
+    assert (result.return_value, result.limits_hit, result.success) == (2, ("idle",), True)
     assert (after.return_value, after.limits_hit) == (4, ())
 
 
@@ -115,9 +115,9 @@ def test_an_async_session_that_keeps_working_is_stopped_and_wakes() -> None:
             until(lambda: is_stopped(pid_of(session)))
             return await session.run("1 + 1")
 
-    told = asyncio.run(run_twice())
+    result = asyncio.run(run_twice())
 
-    assert (told.return_value, told.limits_hit) == (2, ("idle",))
+    assert (result.return_value, result.limits_hit) == (2, ("idle",))
 
 
 @pytest.mark.parametrize("tier", ["namespace", "landlock"])
@@ -133,10 +133,10 @@ def test_programs_that_keep_working_are_stopped_with_their_session(tier: str) ->
 
         until(lambda: all(map(is_stopped, [*pids, pid_of(session)])))
 
-        told = session.run("[one.poll() for one in programs]")
+        result = session.run("[one.poll() for one in programs]")
         going = [is_stopped(pid) for pid in pids]
     assert len(pids) == 2
-    assert (told.return_value, told.limits_hit) == ([None, None], ("idle",))
+    assert (result.return_value, result.limits_hit) == ([None, None], ("idle",))
     assert going == [False, False]
 
 
@@ -160,8 +160,8 @@ def test_a_program_with_a_non_utf8_name_does_not_break_the_watcher() -> None:
         other.run("x = 1")
         until(lambda: is_stopped(pid_of(other)))
 
-        told = session.run("program.poll()")
-    assert (told.return_value, told.limits_hit) == (None, ("idle",))
+        result = session.run("program.poll()")
+    assert (result.return_value, result.limits_hit) == (None, ("idle",))
 
 
 def test_a_session_that_cannot_be_watched_is_killed_and_the_others_are_watched(

@@ -30,7 +30,7 @@ def shut(version=None, *, shell=False, read=PYTHON):
     os.close(rules)
 
 def with_each_version(attempt):
-    told = []
+    results = []
     for version in range(1, landlock.abi() + 1):
         reading, writing = os.pipe()
         if os.fork() == 0:
@@ -38,8 +38,8 @@ def with_each_version(attempt):
             os._exit(0)
         os.close(writing)
         with open(reading) as answer:
-            told.append(json.loads(answer.read()))
-    return told
+            results.append(json.loads(answer.read()))
+    return results
 """
 
 
@@ -53,7 +53,7 @@ def test_every_version_protects_files_outside(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 def attempt(version):
     shut(version)
@@ -71,7 +71,7 @@ tell(with_each_version(attempt))
     )
 
     each = ["EACCES", "EACCES", "EACCES", "EACCES", "EXDEV", [None] * 3, None, "EACCES"]
-    assert told == [each] * landlock.abi()
+    assert results == [each] * landlock.abi()
 
 
 def test_missing_matches_what_a_version_lacks(tmp_path):
@@ -80,7 +80,7 @@ def test_missing_matches_what_a_version_lacks(tmp_path):
     work.mkdir()
     (work / "folder").mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -100,7 +100,7 @@ tell(with_each_version(attempt))
         work,
     )
 
-    for version, (moved, cut, connected, signalled) in enumerate(told, 1):
+    for version, (moved, cut, connected, signalled) in enumerate(results, 1):
         assert moved == (None if version >= 2 else "EXDEV")
         assert cut == ("EACCES" if version >= 3 else None)
         assert connected == ("EACCES" if version >= 4 else None)
@@ -110,7 +110,7 @@ tell(with_each_version(attempt))
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="the kernel's Landlock has no scopes")
 def test_an_abstract_socket_outside_cannot_be_reached(tmp_path):
-    told = run_shut(
+    results = run_shut(
         """
 import socket
 outside = socket.socket(socket.AF_UNIX)
@@ -122,7 +122,7 @@ tell(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
         tmp_path,
     )
 
-    assert told == "EPERM"
+    assert results == "EPERM"
 
 
 @pytest.mark.parametrize("shell", [False, True])
@@ -131,7 +131,7 @@ def test_only_the_shell_profile_starts_programs_and_makes_named_pipes(tmp_path, 
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
 
-    told = run_shut(
+    results = run_shut(
         f"""
 import shutil, subprocess
 shut(shell={shell})
@@ -146,8 +146,8 @@ tell([
         tmp_path,
     )
 
-    assert told[:3] == ([None] * 3 if shell else ["EACCES"] * 3)
-    assert set(told[3:]) <= {"EACCES", "EPERM"}
+    assert results[:3] == ([None] * 3 if shell else ["EACCES"] * 3)
+    assert set(results[3:]) <= {"EACCES", "EPERM"}
 
 
 def test_a_single_file_can_be_granted(tmp_path):
@@ -156,7 +156,7 @@ def test_a_single_file_can_be_granted(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 shut(read=("../shown", "../absent"))
 tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../shown", "a")])
@@ -164,7 +164,7 @@ tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../s
         work,
     )
 
-    assert told == [None, "EACCES", "EACCES"]
+    assert results == [None, "EACCES", "EACCES"]
 
 
 def test_open_files_stay_open_and_rule_descriptors_are_closed(tmp_path):
@@ -172,7 +172,7 @@ def test_open_files_stay_open_and_rule_descriptors_are_closed(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 file = open("../open")
 before = len(os.listdir("/proc/self/fd"))
@@ -182,7 +182,7 @@ tell([file.read(), len(os.listdir("/proc/self/fd")) - before])
         work,
     )
 
-    assert told == ["content", 0]
+    assert results == ["content", 0]
 
 
 def test_without_landlock_a_ruleset_is_refused_with_the_reason():

@@ -123,8 +123,8 @@ def made_there(made, alone):
     os.close(process)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-for made, wanted in CASES:
-    print(json.dumps([wanted, made_here(made), made_there(made, 0), made_there(made, 1)]))
+for made, expected in CASES:
+    print(json.dumps([expected, made_here(made), made_there(made, 0), made_there(made, 1)]))
 """
 
 
@@ -161,8 +161,8 @@ def test_a_failed_wall_is_reported_alike_with_and_without_the_extension(native: 
     with Sandbox(isolation="namespace", native=native) as box:
         factory = box._factory
         template = factory._template(factory._shards[0])
-        birth = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
-        born = template.spawn([birth])[0]
+        request = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
+        born = template.spawn([request])[0]
         held = SessionResources(None, None, None, factory._resources)
         body = SessionProcess(template, born, held, ProcessGroup(), factory._watcher)
 

@@ -321,7 +321,7 @@ def test_visible_paths_are_visible_even_in_site_packages(isolation, folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"packages": ["nmupy"]}, "no package 'nmupy' is installed here. Did you mean 'numpy'?"),
         ({"packages": ["nothing-like-it"]}, "pip install nothing-like-it"),
@@ -335,8 +335,8 @@ def test_visible_paths_are_visible_even_in_site_packages(isolation, folder):
         ({"preload": ["acme_env"], "private": ["acme-env"]}, "which sessions never see"),
     ],
 )
-def test_packages_that_are_missing_or_private_are_refused(folder, options, told):
-    with pytest.raises(OptionError, match=told):
+def test_packages_that_are_missing_or_private_are_refused(folder, options, message):
+    with pytest.raises(OptionError, match=message):
         Sandbox(**options)
 
 
@@ -418,7 +418,7 @@ def test_virtual_environments_hide_their_packages(tmp_path, isolation, system):
     )
     environment = {"PATH": os.environ["PATH"], "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
 
-    told = subprocess.run(
+    message = subprocess.run(
         [tmp_path / "venv" / "bin" / "python", "-c", program],
         capture_output=True,
         text=True,
@@ -426,4 +426,4 @@ def test_virtual_environments_hide_their_packages(tmp_path, isolation, system):
         check=False,
     )
 
-    assert told.stdout == "[] True None\n", told.stderr
+    assert message.stdout == "[] True None\n", message.stderr

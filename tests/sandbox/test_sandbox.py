@@ -135,7 +135,7 @@ def test_a_session_sees_only_visible_files(tmp_path, box):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"profile": "bash"}, "profile='bash'.*'python', 'shell'"),
         ({"isolation": "docker"}, "isolation='docker'.*'namespace'"),
@@ -157,8 +157,8 @@ def test_a_session_sees_only_visible_files(tmp_path, box):
         ({"tools": {"not a name": len}}, "not a name"),
     ],
 )
-def test_an_invalid_option_is_refused(options, said):
-    with pytest.raises(OptionError, match=said):
+def test_an_invalid_option_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
         Sandbox(**options)
 
 

@@ -36,7 +36,7 @@ def _wait_until(holds):
         time.sleep(0.01)
 
 
-def _said_by(code, *options):
+def _output_of(code, *options):
     """Run a separate host, since a fork copies the locks of all threads; return its output."""
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -62,7 +62,7 @@ box.close()
     "child", ["box.close(); os._exit(0)", "sys.exit()", "del box; os._exit(0)"]
 )
 def test_a_forked_child_of_the_host_ends_no_session_of_its_parent(child):
-    assert _said_by(_FORKING.format(child=child), "-W", "ignore") == ["2"]
+    assert _output_of(_FORKING.format(child=child), "-W", "ignore") == ["2"]
 
 
 def test_a_forked_child_of_the_host_must_make_a_separate_sandbox():
@@ -71,9 +71,9 @@ def test_a_forked_child_of_the_host_must_make_a_separate_sandbox():
     except Exception as error: print(type(error).__name__, error, flush=True)
     os._exit(0)"""
 
-    said, works = _said_by(_FORKING.format(child=child))
+    output, works = _output_of(_FORKING.format(child=child))
 
-    assert said.startswith("CallOrderError session() on a sandbox that was made before")
+    assert output.startswith("CallOrderError session() on a sandbox that was made before")
     assert works == "2"
 
 
@@ -92,7 +92,7 @@ os.wait()
 print(template._process.returncode)
 """
 
-    assert _said_by(code) == ["0"]
+    assert _output_of(code) == ["0"]
 
 
 def test_a_dropped_sandbox_is_closed_even_if_warnings_are_errors():
@@ -105,7 +105,7 @@ del box
 print(os.path.exists(f"/proc/{template}"))
 """
 
-    assert _said_by(code, "-W", "error::ResourceWarning") == ["False"]
+    assert _output_of(code, "-W", "error::ResourceWarning") == ["False"]
 
 
 @pytest.mark.slow  # starts several sandboxes
@@ -124,7 +124,7 @@ with Sandbox() as box, box.session() as session:
     signal.setitimer(signal.ITIMER_REAL, 0)
 """
 
-    assert _said_by(code) == ["ended"] * 3
+    assert _output_of(code) == ["ended"] * 3
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
@@ -159,7 +159,7 @@ def test_a_caller_interrupted_while_making_a_session_gets_the_next_one_intact(ra
 def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothing():
     left = Leftovers()
     box = Sandbox(warm=1)
-    told = []
+    errors = []
     busy = threading.Barrier(5)
 
     def work():
@@ -170,7 +170,7 @@ def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothi
                 with box.session() as session, session.branch() as branch:
                     branch.run("1")
         except Exception as error:  # noqa: BLE001 - each is checked
-            told.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -180,8 +180,8 @@ def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothi
     for thread in threads:
         thread.join(_PATIENCE_S)
 
-    assert [type(one) for one in told if not isinstance(one, SandboxError | ClosedError)] == []
-    assert len(told) == 4
+    assert [type(one) for one in errors if not isinstance(one, SandboxError | ClosedError)] == []
+    assert len(errors) == 4
     assert box.template_pids() == []
     assert left.descriptors() == []
 

@@ -84,10 +84,10 @@ def interesting_arguments(policy, machine, number, dice):
 
 def arguments_for(case):
     """Return arguments for which a case holds."""
-    wanted = {}
+    values = {}
     for check in case.checks:
-        wanted[check.argument] = wanted.get(check.argument, 0) | check.values[0]
-    return tuple(wanted.get(argument, 0) for argument in range(6))
+        values[check.argument] = values.get(check.argument, 0) | check.values[0]
+    return tuple(values.get(argument, 0) for argument in range(6))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -44,9 +44,9 @@ kept = {
 }
 others = {name: number for name, number in NUMBERS.items() if name not in kept}
 rules = {name: seccomp.Rule(seccomp.refuse(1000 + number)) for name, number in others.items()}
-told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
+filtered = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
 capabilities.no_new_privileges()
-seccomp.install(seccomp.assemble(told, MACHINE))
+seccomp.install(seccomp.assemble(filtered, MACHINE))
 # The last two on x86_64 are calls of the kernel's own probes, which no filter sees, and which end
 # everybody else's process.
 known = {*NUMBERS.values(), 335, 336}
@@ -59,8 +59,8 @@ print(json.dumps([len(expected), wrong]))
     )
 
     assert done.returncode == 0, done.stderr
-    asked, wrong = json.loads(done.stdout)
-    assert asked > 300
+    tested, wrong = json.loads(done.stdout)
+    assert tested > 300
     assert wrong == {}
 
 
@@ -71,13 +71,16 @@ values = (3, 70, 0x8000_0000)
 wide = 5 << 32 | 9
 rules = {
     "getpriority": seccomp.Rule(seccomp.refuse(1001), (
-        seccomp.RuleCase((seccomp.ArgumentCheck(0, values), seccomp.ArgumentCheck(1, (8,), 12)), seccomp.refuse(1002)),
+        seccomp.RuleCase(
+            (seccomp.ArgumentCheck(0, values), seccomp.ArgumentCheck(1, (8,), 12)),
+            seccomp.refuse(1002),
+        ),
         seccomp.RuleCase((seccomp.ArgumentCheck(5, (wide,)),), seccomp.refuse(1003)),
     )),
 }
 capabilities.no_new_privileges()
-told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
-seccomp.install(seccomp.assemble(told, MACHINE))
+filtered = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
+seccomp.install(seccomp.assemble(filtered, MACHINE))
 number = NUMBERS["getpriority"]
 print([
     errno_of(number, *arguments)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from talking import LIMITS, Clock, finished, talk_of, told
+from talking import LIMITS, Clock, decoded, finished, make_protocol
 
 from envweave.errors import SandboxError
 from envweave.sandbox.limits import Limits
@@ -51,7 +51,7 @@ class Talking(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.talk = talk_of(self.clock)
+        self.protocol = make_protocol(self.clock)
         self.number = 0  # of the call under way, as the session received it
         self.is_run = False
         self.stale: list[int] = []
@@ -65,7 +65,7 @@ class Talking(RuleBasedStateMachine):
     def hand_over(self, data: bytes) -> None:
         """Feed bytes as a driver does, and perform the returned moves."""
         try:
-            move = self.talk.receive(data)
+            move = self.protocol.receive(data)
             while move is not None:
                 if isinstance(move, ExecutionResult):
                     assert self.is_open
@@ -77,10 +77,10 @@ class Talking(RuleBasedStateMachine):
                     self.finish()
                 elif isinstance(move, ToolInvocation):
                     assert self.is_run
-                    assert type(told(self.talk.answer(move, move()))) is ToolAnswer
+                    assert type(decoded(self.protocol.answer(move, move()))) is ToolAnswer
                 else:
-                    assert type(told(move)) is ToolAnswer
-                move = self.talk.next()
+                    assert type(decoded(move)) is ToolAnswer
+                move = self.protocol.next()
         except TerminationError as error:
             self.end(error.termination)
 
@@ -93,7 +93,7 @@ class Talking(RuleBasedStateMachine):
         self.is_over = True
         is_run, self.is_run = self.is_open and self.is_run, False
         try:
-            result = self.talk.end(ending)
+            result = self.protocol.end(ending)
         except SandboxError:
             assert not is_run
             self.results += self.is_open
@@ -106,7 +106,7 @@ class Talking(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_open and not self.is_over)
     @rule(timeout_s=st.none() | st.floats(0.01, 10))
     def run_code(self, timeout_s) -> None:
-        message = told(self.talk.start_run("1", timeout_s))
+        message = decoded(self.protocol.start_run("1", timeout_s))
         assert type(message) is Run
         assert message.id not in self.stale
         self.number, self.is_run = message.id, True
@@ -117,13 +117,13 @@ class Talking(RuleBasedStateMachine):
     @rule(kind=st.integers(0, 4))
     def ask(self, kind) -> None:
         starts = [
-            lambda: self.talk.start_get("x"),
-            lambda: self.talk.start_put("x", 1),
-            lambda: self.talk.start_read("x"),
-            lambda: self.talk.start_write("x", b"1"),
-            lambda: self.talk.start_list("."),
+            lambda: self.protocol.start_get("x"),
+            lambda: self.protocol.start_put("x", 1),
+            lambda: self.protocol.start_read("x"),
+            lambda: self.protocol.start_write("x", b"1"),
+            lambda: self.protocol.start_list("."),
         ]
-        self.number, self.is_run = told(starts[kind]()).id, False
+        self.number, self.is_run = decoded(starts[kind]()).id, False
         self.runs += 1
         self.hand_over(b"")
 
@@ -131,12 +131,12 @@ class Talking(RuleBasedStateMachine):
     @rule(value=values, failure=failures, cut=st.booleans(), interrupted=st.booleans())
     def answer_honestly(self, value, failure, cut, interrupted) -> None:
         if self.is_run:
-            said = finished(
+            message = finished(
                 self.number, value=value, failure=failure, cut=cut, interrupted=interrupted
             )
         else:
-            said = Replied(self.number, failure, value)
-        self.hand_over(encode(said))
+            message = Replied(self.number, failure, value)
+        self.hand_over(encode(message))
 
     @precondition(lambda self: not self.is_over)
     @rule(call=calls)
@@ -167,16 +167,16 @@ class Talking(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open)
     @rule()
     def let_time_pass(self) -> None:
-        self.clock.now_s = self.talk.deadline_s
+        self.clock.now_s = self.protocol.deadline_s
         try:
-            self.talk.on_deadline()
+            self.protocol.on_deadline()
         except TerminationError as error:
             self.end(error.termination)
 
     @precondition(lambda self: self.is_open)
     @rule()
     def interrupt(self) -> None:
-        self.talk.request_interrupt()
+        self.protocol.request_interrupt()
 
     @precondition(lambda self: not self.is_over)
     @rule(
@@ -191,14 +191,14 @@ class Talking(RuleBasedStateMachine):
     @rule()
     def call_what_is_gone(self) -> None:
         with pytest.raises(SandboxError):
-            self.talk.start_run("1", None)
+            self.protocol.start_run("1", None)
         with pytest.raises(SandboxError):
-            self.talk.start_get("x")
+            self.protocol.start_get("x")
 
     @invariant()
     def every_call_has_one_outcome(self) -> None:
         assert self.results == self.runs - self.is_open
-        assert self.talk.is_open == self.is_open
+        assert self.protocol.is_open == self.is_open
 
 
 Talking.TestCase.settings = settings(
@@ -248,22 +248,22 @@ def fuzz(count: int, seed: int) -> int:
     limits = Limits(message_bytes=1 << 16, tool_calls=100)
     frames = hostile_frames(seed)
     killed = 0
-    talk = talk_of(Clock(), limits)
-    told(talk.start_run("1", None))
+    protocol = make_protocol(Clock(), limits)
+    decoded(protocol.start_run("1", None))
     for _ in range(count):
         try:
-            move = talk.receive(next(frames))
+            move = protocol.receive(next(frames))
             while move is not None:
                 if type(move) is ToolInvocation:
-                    move = talk.answer(move, None)
+                    move = protocol.answer(move, None)
                 assert type(move) is bytes, "a forged message was taken for an honest one"
-                move = talk.next()
+                move = protocol.next()
         except TerminationError as error:
-            violation = talk.end(error.termination)
+            violation = protocol.end(error.termination)
             assert violation.exception_type == "ProtocolViolation"
             killed += 1
-            talk = talk_of(Clock(), limits)
-            told(talk.start_run("1", None))
+            protocol = make_protocol(Clock(), limits)
+            decoded(protocol.start_run("1", None))
     return killed
 
 
@@ -303,8 +303,8 @@ def test_very_many_hostile_frames_raise_only_terminations_and_leave_no_state():
 
 
 def test_a_flood_in_one_run_does_not_grow_the_memory_of_the_host():
-    talk = talk_of(Clock(), LIMITS)
-    number = told(talk.start_run("1", None)).id
+    protocol = make_protocol(Clock(), LIMITS)
+    number = decoded(protocol.start_run("1", None)).id
     flood = b"".join(
         encode(message)
         for message in (
@@ -316,9 +316,11 @@ def test_a_flood_in_one_run_does_not_grow_the_memory_of_the_host():
 
     def pour(times: int) -> None:
         for _ in range(times):
-            move = talk.receive(flood)
+            move = protocol.receive(flood)
             while move is not None:
-                move = talk.answer(move, None) if type(move) is ToolInvocation else talk.next()
+                move = (
+                    protocol.answer(move, None) if type(move) is ToolInvocation else protocol.next()
+                )
 
     pour(100)
     tracemalloc.start()

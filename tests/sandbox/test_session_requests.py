@@ -1,7 +1,7 @@
 """Requests besides `run`, checked on the host."""
 
 import pytest
-from talking import LIMITS, Clock, talk_of, told
+from talking import LIMITS, Clock, decoded, make_protocol
 
 from envweave.errors import OptionError, PlainDataError, SandboxError, SessionEndedError
 from envweave.sandbox.limits import Limits
@@ -18,8 +18,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def talk(clock: Clock) -> SessionProtocol:
-    return talk_of(clock)
+def protocol(clock: Clock) -> SessionProtocol:
+    return make_protocol(clock)
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def talk(clock: Clock) -> SessionProtocol:
         (Failure("Odd", "text", ""), SandboxError, "get('x'): Odd: text"),
     ],
 )
-def test_a_failed_request_raises_the_matching_error(talk, failure, error, text):
-    number = told(talk.start_get("x")).id
+def test_a_failed_request_raises_the_matching_error(protocol, failure, error, text):
+    number = decoded(protocol.start_get("x")).id
 
-    reply = talk.receive(encode(Replied(number, failure, None)))
+    reply = protocol.receive(encode(Replied(number, failure, None)))
 
     assert isinstance(reply, SessionReply)
     assert isinstance(reply.error, error)
@@ -45,21 +45,21 @@ def test_a_failed_request_raises_the_matching_error(talk, failure, error, text):
 @pytest.mark.parametrize(
     ("start_call", "value"),
     [
-        (lambda talk: talk.start_put("x", 1), 1),
-        (lambda talk: talk.start_read("a"), "text"),
-        (lambda talk: talk.start_write("a", b""), b""),
-        (lambda talk: talk.start_list("."), "a"),
-        (lambda talk: talk.start_list("."), ["a", 1]),
-        (lambda talk: talk.start_list("."), ["../a"]),
-        (lambda talk: talk.start_list("."), ["/etc/passwd"]),
-        (lambda talk: talk.start_list("."), [""]),
+        (lambda protocol: protocol.start_put("x", 1), 1),
+        (lambda protocol: protocol.start_read("a"), "text"),
+        (lambda protocol: protocol.start_write("a", b""), b""),
+        (lambda protocol: protocol.start_list("."), "a"),
+        (lambda protocol: protocol.start_list("."), ["a", 1]),
+        (lambda protocol: protocol.start_list("."), ["../a"]),
+        (lambda protocol: protocol.start_list("."), ["/etc/passwd"]),
+        (lambda protocol: protocol.start_list("."), [""]),
     ],
 )
-def test_a_reply_of_the_wrong_type_ends_the_session(talk, start_call, value):
-    number = told(start_call(talk)).id
+def test_a_reply_of_the_wrong_type_ends_the_session(protocol, start_call, value):
+    number = decoded(start_call(protocol)).id
 
     with pytest.raises(TerminationError, match="It sent the host"):
-        talk.receive(encode(Replied(number, None, value)))
+        protocol.receive(encode(Replied(number, None, value)))
 
 
 @pytest.mark.parametrize(
@@ -67,46 +67,46 @@ def test_a_reply_of_the_wrong_type_ends_the_session(talk, start_call, value):
     ["../a", "a/../../b", "/etc/passwd", "/home/agentx/a", "a\0b", "", ".", "a/", 3, "\ud800"],
 )
 def test_a_path_outside_the_work_folder_is_refused(clock, path):
-    talk = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
+    protocol = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
 
     with pytest.raises(OptionError, match="read_file"):
-        talk.start_read(path)
+        protocol.start_read(path)
 
 
 @pytest.mark.parametrize(
     ("path", "sent"), [("a/b", "a/b"), ("./a//b", "a/b"), ("/home/agent/a", "a"), ("..a", "..a")]
 )
 def test_a_path_is_sent_relative_to_the_work_folder(clock, path, sent):
-    talk = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
+    protocol = SessionProtocol(LIMITS, SandboxTools(), work="/home/agent", clock=clock)
 
-    assert told(talk.start_read(path)).path == sent
+    assert decoded(protocol.start_read(path)).path == sent
 
 
-def test_invalid_arguments_are_refused_before_anything_is_sent(talk):
+def test_invalid_arguments_are_refused_before_anything_is_sent(protocol):
     with pytest.raises(PlainDataError, match=r"value\['a'\]"):
-        talk.start_put("x", {"a": object()})
+        protocol.start_put("x", {"a": object()})
     with pytest.raises(OptionError, match="message_bytes"):
-        talk.start_put("x", b"0" * LIMITS.message_bytes)
+        protocol.start_put("x", b"0" * LIMITS.message_bytes)
     with pytest.raises(OptionError, match="message_bytes"):
-        talk.start_write("x", b"0" * LIMITS.message_bytes)
+        protocol.start_write("x", b"0" * LIMITS.message_bytes)
     with pytest.raises(PlainDataError, match="bytes"):
-        talk.start_write("x", "text")
+        protocol.start_write("x", "text")
     with pytest.raises(OptionError, match="identifier"):
-        talk.start_put("x y", 1)
+        protocol.start_put("x y", 1)
 
-    assert not talk.is_open
+    assert not protocol.is_open
 
 
 def test_a_session_that_does_not_answer_a_request_is_killed_later_than_code(clock):
-    talk = talk_of(clock, Limits(timeout_s=0.01, grace_s=0.5))
-    talk.start_get("x")
-    left_s = talk.deadline_s - clock.now_s
+    protocol = make_protocol(clock, Limits(timeout_s=0.01, grace_s=0.5))
+    protocol.start_get("x")
+    left_s = protocol.deadline_s - clock.now_s
 
-    clock.now_s = talk.deadline_s
-    talk.on_deadline()
+    clock.now_s = protocol.deadline_s
+    protocol.on_deadline()
     with pytest.raises(TerminationError) as caught:
-        talk.on_deadline()
+        protocol.on_deadline()
 
     assert left_s == 2.0
     with pytest.raises(SessionEndedError, match=r"get\('x'\).* did not answer within 2.5 s"):
-        talk.end(caught.value.termination)
+        protocol.end(caught.value.termination)

@@ -20,9 +20,9 @@ from envweave.sandbox import Sandbox
 with Sandbox(isolation=sys.argv[1]) as box, box.session() as one, box.session() as other:
     one.write_file("a/b", b"x")
     seen = one.run("import os, tempfile; [os.getuid(), tempfile.mkstemp()[1] != '']")
-    told = any("run as this user" in sentence for sentence in box.tier.missing)
+    reported = any("run as this user" in sentence for sentence in box.tier.missing)
     users = [seen.return_value[0], other.run("import os; os.getuid()").return_value]
-    print(json.dumps({"users": users, "files": one.list_files("a"), "told": told}))
+    print(json.dumps({"users": users, "files": one.list_files("a"), "reported": reported}))
 """
 
 
@@ -58,7 +58,7 @@ def test_each_session_has_a_separate_user_id(python: Path, isolation: str) -> No
     users = seen.pop("users")
     assert isinstance(users, list)
     assert len(set(users) | {0}) == 3
-    assert seen == {"files": ["a/b"], "told": False}
+    assert seen == {"files": ["a/b"], "reported": False}
 
 
 def test_where_other_users_lack_access_sessions_keep_the_user_id_of_the_host(
@@ -68,4 +68,4 @@ def test_where_other_users_lack_access_sessions_keep_the_user_id_of_the_host(
 
     seen = run(python, "landlock", str(tmp_path))
 
-    assert seen == {"users": [0, 0], "files": ["a/b"], "told": True}
+    assert seen == {"users": [0, 0], "files": ["a/b"], "reported": True}

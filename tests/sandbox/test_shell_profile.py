@@ -91,7 +91,7 @@ def test_git_works(tmp_path):
 
 
 def test_python_starts_programs_and_pools(tmp_path):
-    told = run_walled(
+    results = run_walled(
         """
         import asyncio, os, subprocess, sys
 
@@ -112,7 +112,7 @@ def test_python_starts_programs_and_pools(tmp_path):
         limits=ROOMY,
     )
 
-    assert told == ["echoed", 0, 5]
+    assert results == ["echoed", 0, 5]
 
 
 def test_programs_of_a_shell_have_the_same_walls(tmp_path):
@@ -146,7 +146,7 @@ def test_programs_of_a_shell_have_the_same_walls(tmp_path):
 
 
 def test_without_a_pid_namespace_no_process_leaves_the_process_group(tmp_path):
-    told = run_walled(
+    results = run_walled(
         """
         import os, subprocess
 
@@ -166,4 +166,4 @@ def test_without_a_pid_namespace_no_process_leaves_the_process_group(tmp_path):
         signals_scoped=False,
     )
 
-    assert told == ["EPERM"] * 4
+    assert results == ["EPERM"] * 4

@@ -252,7 +252,7 @@ def test_the_kernel_agrees_about_blocking_paths(public: Path, mode: int) -> None
         "print([can(p) for p in sys.argv[1:]])"
     )
 
-    told = [blocking_path(one, 70_000) is None for one in targets]
+    readable = [blocking_path(one, 70_000) is None for one in targets]
 
     real = subprocess.run(
         [sys.executable, "-c", code, *map(str, targets)],
@@ -261,7 +261,7 @@ def test_the_kernel_agrees_about_blocking_paths(public: Path, mode: int) -> None
         timeout=30,
         check=True,
     )
-    assert real.stdout.strip() == str(told)
+    assert real.stdout.strip() == str(readable)
 
 
 @pytest.mark.skipif(not may_change_users(), reason="needs CAP_SETUID, to give ids away")
