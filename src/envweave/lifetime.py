@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import cache
 from typing import Any, final
 
 
@@ -48,11 +49,10 @@ class CloseGuard:
         *,
         at_exit: AtExit = AtExit.RELEASE,
     ) -> None:
-        self._at_exit: Callable[[], Any] | None = None
-        self._finalizer = weakref.finalize(owner, _release_dropped, release, warning)
-        self._finalizer.atexit = at_exit is AtExit.WARN
-        if at_exit is AtExit.RELEASE:
-            self._at_exit = atexit.register(release)
+        quiet = at_exit is AtExit.RELEASE
+        self._finalizer = weakref.finalize(owner, _release_dropped, release, warning, quiet)
+        self._finalizer.atexit = at_exit is not AtExit.NOTHING
+        _watch_exit()
 
     @property
     def is_armed(self) -> bool:
@@ -61,14 +61,25 @@ class CloseGuard:
 
     def disarm(self) -> bool:
         """Do nothing any more: the object is closed. Return whether it was armed until now."""
-        if self._at_exit is not None:
-            atexit.unregister(self._at_exit)
         return self._finalizer.detach() is not None
 
 
-def _release_dropped(release: Callable[[], Any], warning: str) -> None:
-    atexit.unregister(release)
-    if release() is not False:
+_exiting = False
+
+
+@cache
+def _watch_exit() -> None:
+    # Called after the first finalizer was made, so that this runs before those that are left.
+    atexit.register(_mark_exit)
+
+
+def _mark_exit() -> None:
+    global _exiting  # noqa: PLW0603 - a fact about this process
+    _exiting = True
+
+
+def _release_dropped(release: Callable[[], Any], warning: str, quiet_at_exit: bool) -> None:  # noqa: FBT001 - called by a finalizer
+    if release() is not False and not (_exiting and quiet_at_exit):
         warnings.warn(warning, ResourceWarning, stacklevel=1)
 
 

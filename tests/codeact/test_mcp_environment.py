@@ -111,7 +111,7 @@ def test_a_result_that_no_message_can_carry_is_an_error_in_the_code():
 
     assert small.return_value == 1 << 20
     assert large.exception_type == "ToolError"
-    assert "more than fits one message" in large.exception_message
+    assert "more than one message holds" in large.exception_message
 
 
 @pytest.mark.slow  # starts MCP servers

@@ -377,7 +377,7 @@ def test_an_engine_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
     [
         ({"image": "envweave-python:3.11"}, "must have envweave.* No module named 'envweave'"),
         ({"preload": ["no_such_module"]}, "there is no module 'no_such_module'"),
-        ({"isolation": "namespace"}, "cannot put up the walls"),
+        ({"isolation": "namespace"}, "does not support Sandbox"),
     ],
 )
 def test_what_cannot_be_started_is_told_and_leaves_nothing(

@@ -176,7 +176,7 @@ def test_where_no_walls_stand_the_container_is_one_unless_others_were_asked_for(
     assert isinstance(answer, kind)
     if isinstance(answer, Opened):
         assert answer.tier == "none"
-        assert "cannot put up the walls" in answer.reasons[0]
+        assert "does not support Sandbox" in answer.reasons[0]
     else:
         assert answer.kind == "IsolationError"
     assert ended == 0

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -292,3 +294,9 @@ def test_output_and_errors_are_told_apart_however_they_are_cut() -> None:
 
         assert output == b"one" + b"two" * 1000
         assert streams.errors == b"ohno"
+
+
+def test_the_relay_in_the_container_does_not_import_asyncio() -> None:
+    code = "import sys, envweave.codeact.executors.docker.relay; sys.exit('asyncio' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", code], check=True)

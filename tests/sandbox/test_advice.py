@@ -1,4 +1,4 @@
-"""From a wall that does not stand to what somebody can type."""
+"""Advice for walls that cannot be set up."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox.doctor.advice import advise
-from envweave.sandbox.doctor.machine import Facts, machine_facts
+from envweave.sandbox.doctor.machine import MachineFacts, machine_facts
 
-UBUNTU = Facts(apparmor_restricts=1, most_user_namespaces=60_000, python="/opt/py/bin/python3.12")
-OLD_DEBIAN = Facts(userns_clone=0, most_user_namespaces=60_000, kernel=(5, 10))
-RED_HAT = Facts(most_user_namespaces=0)
-DOCKER = Facts(container="docker", is_filtered=True)
-DOCKER_ROOT = Facts(container="docker", is_filtered=True, is_root=True)
-PODMAN = Facts(container="podman", is_filtered=True)
-POD = Facts(container="kubernetes", is_filtered=True)
-SERVICE = Facts(is_filtered=True)
-PLAIN = Facts()
-NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
+UBUNTU = MachineFacts(
+    apparmor_restricts=1, max_user_namespaces=60_000, python="/opt/py/bin/python3.12"
+)
+OLD_DEBIAN = MachineFacts(userns_clone=0, max_user_namespaces=60_000, kernel=(5, 10))
+RED_HAT = MachineFacts(max_user_namespaces=0)
+DOCKER = MachineFacts(container="docker", is_filtered=True)
+DOCKER_ROOT = MachineFacts(container="docker", is_filtered=True, is_root=True)
+PODMAN = MachineFacts(container="podman", is_filtered=True)
+POD = MachineFacts(container="kubernetes", is_filtered=True)
+SERVICE = MachineFacts(is_filtered=True)
+PLAIN = MachineFacts()
+NO_LANDLOCK = MachineFacts(modules=("lockdown", "yama", "apparmor"))
 
 
 @pytest.mark.parametrize(
-    ("wall", "number", "facts", "told"),
+    ("wall", "number", "facts", "expected"),
     [
         ("namespaces", "EPERM", OLD_DEBIAN, "sysctl -w kernel.unprivileged_userns_clone=1"),
         ("namespaces", "EPERM", UBUNTU, "kernel.apparmor_restrict_unprivileged_userns=0"),
@@ -31,7 +33,7 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("root folder", "EACCES", UBUNTU, "apparmor_parser -r /etc/apparmor.d/envweave"),
         ("namespaces", "ENOSPC", RED_HAT, "sysctl -w user.max_user_namespaces=15000"),
         ("user namespace", "ENOSPC", UBUNTU, "All 60000 user namespaces of this user"),
-        ("user namespace", "EUSERS", UBUNTU, "nested 32 deep"),
+        ("user namespace", "EUSERS", UBUNTU, "nested 32 levels deep"),
         ("namespaces", "EINVAL", PLAIN, "CONFIG_USER_NS=y"),
         ("namespaces", "EPERM", DOCKER, "--security-opt seccomp=unconfined"),
         ("root folder", "EACCES", DOCKER, "--security-opt apparmor=unconfined"),
@@ -41,12 +43,12 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("namespaces", "EPERM", POD, "hostUsers: false"),
         ("namespaces", "EPERM", SERVICE, "RestrictNamespaces="),
         ("namespaces", "EPERM", PLAIN, "or this process is in a chroot"),
-        ("root folder", "ENOSYS", Facts(kernel=(5, 4)), "needs Linux 5.12 or newer"),
+        ("root folder", "ENOSYS", MachineFacts(kernel=(5, 4)), "needs Linux 5.12 or newer"),
         ("root folder", "EINVAL", PLAIN, "initial file system in memory"),
         (
             "landlock",
             "ENOSYS",
-            Facts(kernel=(5, 10)),
+            MachineFacts(kernel=(5, 10)),
             "needs Linux 5.13 or newer, and this is 5.10",
         ),
         ("landlock", "ENOSYS", PLAIN, "CONFIG_SECURITY_LANDLOCK=y"),
@@ -54,48 +56,48 @@ NO_LANDLOCK = Facts(modules=("lockdown", "yama", "apparmor"))
         ("landlock", "EPERM", DOCKER, "upgrade to Docker 20.10.24"),
         ("seccomp gate", "EBUSY", PLAIN, "there can be only one"),
         ("seccomp", "EINVAL", PLAIN, "CONFIG_SECCOMP_FILTER=y"),
-        ("seccomp", "ENOSYS", Facts(machine="riscv64"), "this is riscv64"),
+        ("seccomp", "ENOSYS", MachineFacts(machine="riscv64"), "this is riscv64"),
         ("user", "EPERM", PLAIN, "CAP_SETUID and CAP_SETGID"),
         ("descriptors", "EMFILE", PLAIN, "ulimit -n"),
-        ("limits", "EPERM", PLAIN, "The kernel said EPERM"),
-        ("platform", "", Facts(system="darwin"), "limactl start"),
-        ("platform", "", Facts(system="darwin"), "docker run"),
-        ("platform", "", Facts(system="darwin"), "executor='docker'"),
-        ("platform", "", Facts(system="win32"), "wsl --install"),
+        ("limits", "EPERM", PLAIN, "The kernel returned EPERM"),
+        ("platform", "", MachineFacts(system="darwin"), "limactl start"),
+        ("platform", "", MachineFacts(system="darwin"), "docker run"),
+        ("platform", "", MachineFacts(system="darwin"), "executor='docker'"),
+        ("platform", "", MachineFacts(system="win32"), "wsl --install"),
     ],
 )
-def test_a_wall_that_does_not_stand_comes_with_a_way_out(
-    wall: str, number: str, facts: Facts, told: str
+def test_a_failed_wall_comes_with_advice(
+    wall: str, number: str, facts: MachineFacts, expected: str
 ) -> None:
-    said = advise(wall, getattr(errno, number) if number else 0, facts)
+    advice = advise(wall, getattr(errno, number) if number else 0, facts)
 
-    assert any(told in one for one in said), said
+    assert any(expected in one for one in advice), advice
 
 
 @pytest.mark.parametrize(
-    ("wall", "number", "facts", "not_told"),
+    ("wall", "number", "facts", "unexpected"),
     [
         ("namespaces", errno.EPERM, PLAIN, "docker"),
         ("namespaces", errno.EPERM, DOCKER, "--cap-add"),
-        ("namespaces", errno.EPERM, Facts(container="docker", is_root=True), "seccomp"),
+        ("namespaces", errno.EPERM, MachineFacts(container="docker", is_root=True), "seccomp"),
         ("namespaces", errno.EPERM, UBUNTU, "chroot"),
-        ("namespaces", errno.EPERM, Facts(userns_clone=1), "unprivileged_userns_clone"),
-        ("namespaces", errno.EPERM, Facts(userns_clone=0, is_admin=True), "userns_clone"),
+        ("namespaces", errno.EPERM, MachineFacts(userns_clone=1), "unprivileged_userns_clone"),
+        ("namespaces", errno.EPERM, MachineFacts(userns_clone=0, is_admin=True), "userns_clone"),
         ("namespaces", errno.ENOSPC, UBUNTU, "turned off"),
-        ("landlock", errno.ENOSYS, Facts(kernel=(5, 10)), "CONFIG_SECURITY_LANDLOCK"),
+        ("landlock", errno.ENOSYS, MachineFacts(kernel=(5, 10)), "CONFIG_SECURITY_LANDLOCK"),
         ("landlock", errno.EOPNOTSUPP, NO_LANDLOCK, "upgrade"),
     ],
 )
-def test_what_does_not_apply_is_not_said(
-    wall: str, number: int, facts: Facts, not_told: str
+def test_advice_that_does_not_apply_is_omitted(
+    wall: str, number: int, facts: MachineFacts, unexpected: str
 ) -> None:
-    said = advise(wall, number, facts)
+    advice = advise(wall, number, facts)
 
-    assert said
-    assert not any(not_told in one for one in said)
+    assert advice
+    assert not any(unexpected in one for one in advice)
 
 
-def test_a_failure_that_is_not_the_kernels_gets_no_advice_about_it() -> None:
+def test_a_failure_outside_the_kernel_gets_no_kernel_advice() -> None:
     assert advise("preload", 0, PLAIN) == []
 
 
@@ -115,12 +117,12 @@ def test_the_facts_are_read_from_the_machine(tmp_path: Path) -> None:
     found = machine_facts(tmp_path, {})
 
     assert (found.is_root, found.is_admin, found.is_filtered) == (True, False, True)
-    assert (found.userns_clone, found.most_user_namespaces) == (0, 96_343)
+    assert (found.userns_clone, found.max_user_namespaces) == (0, 96_343)
     assert (found.apparmor_restricts, found.modules) == (1, ("lockdown", "landlock"))
     assert found.container == "docker"
 
 
-def test_a_machine_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_unreadable_facts_count_as_missing(tmp_path: Path) -> None:
     found = machine_facts(tmp_path, {})
 
     assert (found.is_root, found.is_admin, found.is_filtered) == (False, False, False)
@@ -128,17 +130,17 @@ def test_a_machine_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "file", "told"),
+    ("variables", "file", "expected"),
     [
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ".dockerenv", "kubernetes"),
         ({}, "run/.containerenv", "podman"),
         ({"container": "lxc"}, "nothing", "other"),
     ],
 )
-def test_a_container_is_known_by_its_signs(
-    tmp_path: Path, variables: dict[str, str], file: str, told: str
+def test_a_container_is_recognized_by_its_files_and_variables(
+    tmp_path: Path, variables: dict[str, str], file: str, expected: str
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).touch()
 
-    assert machine_facts(tmp_path, variables).container == told
+    assert machine_facts(tmp_path, variables).container == expected

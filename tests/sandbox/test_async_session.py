@@ -50,7 +50,7 @@ def fail() -> None:
     raise StopIteration("nothing there")
 
 
-def test_everything_a_blocking_caller_can_do(runner):
+def test_an_async_session_supports_every_call(runner):
     async def main():
         async with fresh(tools={"add": add, "later": later, "fail": fail}) as session:
             first = await session.run("x = 20\nprint('set')\nx + 1")
@@ -87,7 +87,7 @@ def test_everything_a_blocking_caller_can_do(runner):
     runner.run(main())
 
 
-def test_a_session_may_go_from_one_event_loop_to_another():
+def test_a_session_can_be_used_on_several_event_loops_in_turn():
     session = fresh()
 
     first = asyncio.run(session.run("x = 1"))
@@ -111,7 +111,7 @@ def test_many_sessions_run_on_one_loop_at_once(runner):
     assert all(result.success for result in runner.run(main()))
 
 
-def test_a_tool_is_given_up_when_the_time_of_the_code_is_over(runner):
+def test_a_tool_is_abandoned_at_the_time_limit(runner):
     released = threading.Event()
     cancelled = asyncio.Event()
 
@@ -136,7 +136,7 @@ def test_a_tool_is_given_up_when_the_time_of_the_code_is_over(runner):
         assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
 
 
-def test_a_run_that_is_cancelled_interrupts_the_code_and_keeps_the_session(runner):
+def test_cancelling_a_run_interrupts_the_code_and_keeps_the_session(runner):
     async def main():
         started = asyncio.Event()
 
@@ -155,7 +155,7 @@ def test_a_run_that_is_cancelled_interrupts_the_code_and_keeps_the_session(runne
     runner.run(main())
 
 
-def test_a_run_that_is_cancelled_while_a_tool_runs_cancels_the_tool(runner):
+def test_cancelling_a_run_cancels_its_tool(runner):
     async def main():
         started, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -179,7 +179,7 @@ def test_a_run_that_is_cancelled_while_a_tool_runs_cancels_the_tool(runner):
     runner.run(main())
 
 
-def test_code_that_goes_on_after_its_run_was_cancelled_ends_its_session(runner):
+def test_code_that_ignores_a_cancellation_ends_its_session(runner):
     async def main():
         started = asyncio.Event()
 
@@ -202,7 +202,7 @@ def test_code_that_goes_on_after_its_run_was_cancelled_ends_its_session(runner):
     runner.run(main())
 
 
-def test_a_run_that_is_cancelled_twice_is_given_up_at_once(runner):
+def test_a_run_cancelled_twice_is_abandoned_at_once(runner):
     async def main():
         started = asyncio.Event()
 
@@ -226,7 +226,7 @@ def test_a_run_that_is_cancelled_twice_is_given_up_at_once(runner):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_code_beyond_its_time_that_goes_on_ends_its_session(runner):
+def test_code_that_ignores_the_time_limit_ends_its_session(runner):
     async def main():
         async with fresh(Limits(timeout_s=20, grace_s=0.05)) as session:
             return await session.run(STUBBORN, timeout_s=1)
@@ -236,7 +236,7 @@ def test_code_beyond_its_time_that_goes_on_ends_its_session(runner):
     assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
 
 
-def test_code_that_ends_its_session_is_told_how(runner):
+def test_the_result_says_how_code_ended_its_session(runner):
     async def main():
         async with fresh() as session:
             result = await session.run("import os; os._exit(3)")
@@ -250,10 +250,10 @@ def test_code_that_ends_its_session_is_told_how(runner):
     assert "status 3" in result.exception_message
 
 
-def test_a_limit_that_only_the_host_watches_ends_the_session(runner):
+def test_exceeding_a_limit_that_the_host_checks_ends_the_session(runner):
     async def main():
         async with fresh() as session:
-            session._body.beyond = "memory"
+            session._handle.beyond = "memory"
             return await session.run("while True: pass")
 
     result = runner.run(main())
@@ -261,7 +261,7 @@ def test_a_limit_that_only_the_host_watches_ends_the_session(runner):
     assert (result.exception_type, result.limits_hit) == ("MemoryLimit", ("memory",))
 
 
-def test_another_task_may_interrupt_the_code_and_not_call_the_session(runner):
+def test_another_task_may_interrupt_the_code_but_not_call_the_session(runner):
     async def main():
         started = asyncio.Event()
 
@@ -307,7 +307,7 @@ def test_closing_while_code_runs_ends_the_run(runner, code):
     runner.run(main())
 
 
-def test_a_session_that_is_dropped_is_released_and_complained_about():
+def test_a_dropped_session_is_released_with_a_warning():
     closed = []
     dropped = [fresh(on_close=lambda: closed.append(True))]
     asyncio.run(dropped[0].run("1"))
@@ -318,7 +318,7 @@ def test_a_session_that_is_dropped_is_released_and_complained_about():
     assert closed == [True]
 
 
-def test_nothing_is_left_with_the_loop_between_calls():
+def test_nothing_stays_registered_with_the_loop_between_calls():
     async def main():
         async with fresh() as session:
             await session.run("1")
@@ -328,7 +328,7 @@ def test_nothing_is_left_with_the_loop_between_calls():
     assert asyncio.run(main()) == (False, False)
 
 
-def test_code_that_the_session_does_not_read_is_bounded_by_time(runner):
+def test_sending_code_to_a_session_that_does_not_read_times_out(runner):
     body = PuppetBody(lambda puppet: puppet.killed.wait(20))
 
     async def main():
@@ -341,7 +341,7 @@ def test_code_that_the_session_does_not_read_is_bounded_by_time(runner):
     assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
 
 
-def test_a_branch_is_a_session_of_its_own(runner):
+def test_a_branch_is_an_independent_session(runner):
     def echo(puppet):
         puppet.hear()
 

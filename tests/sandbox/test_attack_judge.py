@@ -1,4 +1,4 @@
-"""The judge of attacks can say no: each promise, kept and broken."""
+"""The judge of attacks detects each broken promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EqualsEverything:
 
 
 def evidence(*steps: Seen, **known: Any) -> Evidence:
-    """An attack with every promise, of which every promise holds."""
+    """An attack with every promise, all of which hold."""
     attack = Attack(
         id="one",
         family="any",
@@ -56,7 +56,7 @@ def evidence(*steps: Seen, **known: Any) -> Evidence:
 
 
 def last(**changes: Any) -> Evidence:
-    """The same, with another last step."""
+    """The same with another last step."""
     refused = Seen(success=False, texts={"stdout": "n0nce\n"}, exception_type="OSError")
     return evidence(FINE, replace(refused, **changes))
 
@@ -113,14 +113,12 @@ BREACHES: list[tuple[str, Callable[[], Evidence]]] = [
 ]
 
 
-def test_where_every_promise_holds_nothing_is_broken() -> None:
+def test_no_promise_is_reported_broken_when_all_hold() -> None:
     assert judge(evidence()) == {}
 
 
 @pytest.mark.parametrize(("promise", "breach"), BREACHES, ids=lambda one: one if one else "")
-def test_a_breach_breaks_its_promise_and_no_other(
-    promise: str, breach: Callable[[], Evidence]
-) -> None:
+def test_a_breach_breaks_exactly_its_promise(promise: str, breach: Callable[[], Evidence]) -> None:
     broken = judge(breach())
 
     assert list(broken) == [promise]
@@ -138,31 +136,31 @@ def test_a_success_without_the_nonce_is_a_forged_answer() -> None:
     assert "second_step_real" in broken
 
 
-def test_only_promised_promises_are_judged() -> None:
+def test_only_listed_promises_are_judged() -> None:
     known = printed(f"ESCAPED {SECRET}")
     known.attack = replace(known.attack, must_hold=("host_ok",))
 
     assert judge(known) == {}
 
 
-def test_a_traceback_that_quotes_the_code_is_no_escape() -> None:
+def test_a_traceback_that_quotes_the_code_is_not_an_escape() -> None:
     assert judge(printed("    print('ESCAPED' if r else 'blocked')", "traceback")) == {}
 
 
 def test_each_promise_can_be_broken_in_this_file() -> None:
-    told = {promise for promise, _ in BREACHES} | {"status_not_ok"}
+    tested = {promise for promise, _ in BREACHES} | {"status_not_ok"}
 
-    assert told == set(PROMISES)
+    assert tested == set(PROMISES)
 
 
-def test_the_corpus_can_be_read() -> None:
+def test_the_corpus_can_be_parsed() -> None:
     attacks = load()
 
     assert len(attacks) >= 108
     assert {promise for one in attacks for promise in one.must_hold} <= set(PROMISES)
 
 
-def test_attacks_are_picked_by_id_and_by_family() -> None:
+def test_attacks_are_selected_by_id_and_by_family() -> None:
     attacks = load()
 
     assert [one.id for one in pick(attacks, ["cpu_loop"])] == ["cpu_loop"]
@@ -170,6 +168,6 @@ def test_attacks_are_picked_by_id_and_by_family() -> None:
     assert pick(attacks, []) == attacks
 
 
-def test_an_attack_that_is_not_there_is_told_so() -> None:
+def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(ValueError, match="'cpu_lop'"):
         pick(load(), ["cpu_lop"])

@@ -1,4 +1,4 @@
-"""The runner of attacks sees what a session leaves and reaches, however well it hides."""
+"""The attack runner detects what a session leaves behind and reaches, even if it hides."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start_daemon() -> int:
     return int(started.stdout)
 
 
-def test_a_process_that_hid_from_its_parents_is_found_and_ended(
+def test_a_process_that_hides_from_its_parents_is_found_and_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attacks, "MARGIN_S", 0.0)
@@ -51,7 +51,7 @@ def test_a_process_that_hid_from_its_parents_is_found_and_ended(
         assert not is_alive(pid)
 
 
-def test_a_process_that_was_there_before_is_not_left() -> None:
+def test_an_earlier_process_does_not_count_as_left_over() -> None:
     with (
         keeping_orphans(),
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
@@ -63,7 +63,7 @@ def test_a_process_that_was_there_before_is_not_left() -> None:
         process.communicate(b"\n")
 
 
-def test_an_orphan_comes_to_this_process_only_while_it_is_asked_for() -> None:
+def test_orphans_are_adopted_only_while_requested() -> None:
     with keeping_orphans():
         pid = start_daemon()
 
@@ -75,7 +75,7 @@ def test_an_orphan_comes_to_this_process_only_while_it_is_asked_for() -> None:
         os.waitpid(pid, 0)
 
 
-def test_the_victim_hides_its_secret_where_hosts_do_and_takes_it_back() -> None:
+def test_the_victim_stores_its_secret_as_hosts_do_and_removes_it() -> None:
     with victim() as host:
         path = Path(host.placeholders("")["SECRET_PATH"])
 
@@ -87,7 +87,7 @@ def test_the_victim_hides_its_secret_where_hosts_do_and_takes_it_back() -> None:
     assert not path.exists()
 
 
-def test_who_comes_to_the_victim_is_remembered_once() -> None:
+def test_a_visit_to_the_victim_is_recorded_once() -> None:
     with victim() as host:
         streams, datagrams = host.placeholders(""), host.placeholders("sendto")
         with socket.create_connection(("127.0.0.1", int(streams["PORT"]))) as one:

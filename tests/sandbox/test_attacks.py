@@ -18,7 +18,7 @@ TIERS = ("namespace", "landlock")
 
 @pytest.fixture(scope="module")
 def grounds() -> Iterator[dict[str, Ground]]:
-    """A place for attacks on each tier: every attack has a session of its own there."""
+    """A sandbox for attacks on each tier: every attack has a separate session."""
     with contextlib.ExitStack() as stack:
         yield {
             tier: stack.enter_context(ground(functools.partial(Sandbox, isolation=tier)))
@@ -31,7 +31,7 @@ WAITING = {"both_streams_without_end", "child_that_keeps_its_parent_waiting", "d
 
 
 def by_family() -> list[Any]:
-    """All attacks; in the fast tier, the first of each family that ends soon."""
+    """All attacks; in the fast tier, the first quick one of each family."""
     seen: set[str] = set()
     params = []
     for attack in load():
@@ -45,7 +45,7 @@ def by_family() -> list[Any]:
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("attack", by_family())
-def test_an_attack_is_held(attack: Attack, tier: str, grounds: dict[str, Ground]) -> None:
+def test_an_attack_is_contained(attack: Attack, tier: str, grounds: dict[str, Ground]) -> None:
     verdict = try_attack(attack, grounds[tier])
 
     assert verdict.broken == {} or verdict.known

@@ -1,6 +1,6 @@
-"""Sessions that misbehave at the one moment in which the walls let them fork.
+"""Sessions that misbehave at the moment in which the walls allow them to fork.
 
-What they do then replaces the code that answers a `Branch` message, as hostile code can.
+They replace the code that answers a `Branch` message, as hostile code can.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def box():
 
 @pytest.fixture(autouse=True)
 def _short_deadline(monkeypatch):
-    monkeypatch.setattr("envweave.sandbox.protocol.session_protocol._LEAST_BRANCH_S", 0.7)
+    monkeypatch.setattr("envweave.sandbox.protocol.session_protocol._MIN_BRANCH_S", 0.7)
 
 
 @pytest.fixture
 def evil(box):
-    """Return a maker of sessions that answer `Branch` with code of their own."""
+    """Return a function that makes sessions which answer `Branch` with the given code."""
     made = []
 
     def make(code: str, *, of: str = "__call__"):
@@ -47,7 +47,7 @@ def evil(box):
 
 
 def refused(session) -> str:
-    """Have a branch refused in time, and return why."""
+    """Branch, expect a timely refusal, and return the reason."""
     began_s = time.monotonic()
     with pytest.raises(BranchError) as refusal:
         session.branch()
@@ -91,7 +91,7 @@ def evil(self, message):
 
 @pytest.mark.slow  # waits for the deadline
 @pytest.mark.parametrize("when", HANGS)
-def test_a_session_that_hangs_is_given_up_at_the_deadline(box, evil, when):
+def test_a_session_that_hangs_while_branching_is_killed_at_the_deadline(box, evil, when):
     session = evil(HANGS[when])
 
     refused(session)
@@ -120,12 +120,12 @@ def evil(self, message, there):
 
 @pytest.mark.slow  # waits for a deadline
 @pytest.mark.parametrize("when", COPIES_THAT_HANG)
-def test_a_copy_that_hangs_is_ended_at_the_deadline(box, evil, when):
-    session = evil(COPIES_THAT_HANG[when], of="_settle")
+def test_a_copy_that_hangs_is_killed_at_the_deadline(box, evil, when):
+    session = evil(COPIES_THAT_HANG[when], of="_become_session")
 
     refused(session)
 
-    assert soon(lambda: len(family(session._body.pid)) <= 1)
+    assert soon(lambda: len(family(session._handle.pid)) <= 1)
     with box.session() as fresh:
         assert fresh.run("6 * 7", timeout_s=5.0).return_value == 42
 
@@ -144,17 +144,17 @@ forks = []
 """
 
 
-def test_a_fork_that_a_session_denies_is_found_and_ended(evil):
+def test_a_fork_that_a_session_hides_is_found_and_killed(evil):
     session = evil(HIDDEN)
 
     for _ in range(3):
         assert "no luck" in refused(session)
 
     assert session.run("forks").return_value == [1, 1, 1]
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
 
 
-def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
+def test_a_fork_that_a_branch_hides_does_not_outlive_it(box, evil):
     session = evil(HIDDEN + "\nhidden, evil = evil, usual\n")
     branch = session.branch()
     branch.run("branching.BranchServer.__call__ = hidden")
@@ -162,11 +162,11 @@ def test_a_fork_that_a_branch_denies_does_not_outlive_it(box, evil):
     refused(branch)
     branch.close()
 
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
     assert session.run("1 + 1").return_value == 2
 
 
-def test_other_threads_do_not_get_the_fork_that_was_let_through(evil):
+def test_other_threads_cannot_use_the_allowed_fork(evil):
     session = evil("""
 libc, won = ctypes.CDLL(None, use_errno=True), []
 def grab(ends):
@@ -184,7 +184,7 @@ def evil(self, message):
     assert session.run("won").return_value == []
 
 
-def test_a_session_cannot_speak_for_a_copy_that_there_is_not(evil):
+def test_a_session_cannot_impersonate_a_copy(evil):
     session = evil("""
 def evil(self, message):
     there = begin(self, message)
@@ -209,19 +209,19 @@ def evil(self, message):
         "b''",
     ],
 )
-def test_a_copy_that_says_something_else_is_no_copy(evil, said):
+def test_a_copy_that_sends_an_unexpected_message_is_refused(evil, said):
     session = evil(f"""
 def evil(self, message, there):
     data = {said}
     os.write(there, struct.pack("<I", len(data)) + data); wait()
-""", of="_settle")  # fmt: skip
+""", of="_become_session")  # fmt: skip
 
     refused(session)
 
-    assert soon(lambda: len(family(session._body.pid)) <= 1)
+    assert soon(lambda: len(family(session._handle.pid)) <= 1)
 
 
-def test_inodes_that_are_made_up_lead_to_no_file(evil):
+def test_forged_inodes_reveal_no_file(evil):
     session = evil("""
 import random
 lies = [-1, 0, 1, 2**63, 2**62, True, None, "1", 1.5, [1], *range(9000)]
@@ -233,22 +233,22 @@ def evil(self, message, there):
             message = Replied(message.id, None, lies)
         send(message)
     self._runner.send = lying
-    settle(self, message, there)
+    become_session(self, message, there)
     self._runner.send = send
-""", of="_settle")  # fmt: skip
+""", of="_become_session")  # fmt: skip
     session.write_file("kept.txt", b"kept")
 
     with session.branch() as branch:
         assert branch.read_file("kept.txt") == b"kept"
 
 
-def test_a_copy_that_keeps_its_rights_can_do_nothing_with_them(evil):
+def test_a_copy_that_keeps_its_capabilities_gains_nothing(evil):
     session = evil("""
 from envweave.sandbox.walls import capabilities
 def evil(self, message, there):
     capabilities.drop_effective = lambda: None
-    settle(self, message, there)
-""", of="_settle")  # fmt: skip
+    become_session(self, message, there)
+""", of="_become_session")  # fmt: skip
 
     with session.branch() as branch:
         seen = branch.run(
@@ -280,14 +280,14 @@ def test_a_copy_that_stays_in_its_parents_namespaces_is_refused(evil):
 def evil(self, message, there):
     branching.kernel.unshare = lambda flags: None
     branching.capabilities.drop_effective = lambda: None
-    settle(self, message, there)
-""", of="_settle")  # fmt: skip
+    become_session(self, message, there)
+""", of="_become_session")  # fmt: skip
     session.write_file("kept.txt", b"kept")
 
     refused(session)
 
     assert session.read_file("kept.txt") == b"kept"
-    assert soon(lambda: family(session._body.pid) == {session._body.pid})
+    assert soon(lambda: family(session._handle.pid) == {session._handle.pid})
 
 
 RACES = {
@@ -307,7 +307,7 @@ RACES = {
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_files_that_change_while_they_are_copied_harm_nobody(box, race):
+def test_files_that_change_while_they_are_copied_do_no_harm(box, race):
     with box.session() as session:
         session.run(f"""
 import os, threading
@@ -332,7 +332,7 @@ for number in range(4): threading.Thread(target=spin, args=(number,), daemon=Tru
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_file_whose_name_is_no_text_may_be_open(box):
+def test_a_file_with_a_non_utf8_name_may_be_open(box):
     with box.session() as session:
         session.run("file = open(b'\\xff\\xfe', 'w+'); file.write('said'); file.flush()")
 
@@ -359,7 +359,7 @@ def moves():
         assert branch.run("moves()").return_value is True
 
     seen = branch.run("""
-for _ in range(100):  # it stops when each of its threads is told, which may take a moment
+for _ in range(100):  # it stops when each of its threads is notified, which may take a moment
     if not moves(): break
 for pid in (1, 0, -1):
     try: os.kill(pid, 18)

@@ -1,4 +1,4 @@
-"""Live copies of sessions: the same variables and files, and from then on their own life."""
+"""Live copies of sessions: the same variables and files, independent afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def box():
         yield box
 
 
-def test_a_branch_has_the_variables_and_goes_its_own_way(box):
+def test_a_branch_has_the_variables_and_is_independent(box):
     with box.session() as session:
         session.run("x = [1]\nclass A: pass\na = A(); a.b = 2\ngen = iter(range(10)); next(gen)")
         with session.branch() as branch:
@@ -30,7 +30,7 @@ def test_a_branch_has_the_variables_and_goes_its_own_way(box):
     assert here == [[1], 2, 1]
 
 
-def test_a_session_is_branched_more_often_than_it_may_have_processes():
+def test_a_session_can_be_branched_more_often_than_its_process_limit():
     few = Limits(processes=16)
     with Sandbox(isolation="namespace", limits=few) as box, box.session() as session:
         for _ in range(40):
@@ -40,7 +40,7 @@ def test_a_session_is_branched_more_often_than_it_may_have_processes():
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_branch_has_files_of_its_own(box):
+def test_a_branch_has_separate_files(box):
     with box.session() as session:
         session.write_file("data/a.txt", b"before")
         session.run("import os; os.symlink('data/a.txt', 'link'); os.link('data/a.txt', 'same')")
@@ -61,7 +61,7 @@ def test_a_branch_has_files_of_its_own(box):
             ]
 
 
-def test_a_file_that_is_open_goes_on_in_the_copy(box):
+def test_an_open_file_stays_open_in_the_copy(box):
     with box.session() as session:
         session.run("f = open('log', 'w+'); f.write('one '); f.flush()")
         session.run("import tempfile; t = tempfile.TemporaryFile(); t.write(b'temp'); t.flush()")
@@ -102,7 +102,7 @@ def test_branches_of_branches_outlive_their_parents(box):
     grandchild.close()
 
 
-def test_a_parent_that_is_killed_at_its_time_limit_takes_no_branch_along(box):
+def test_a_parent_killed_at_its_time_limit_does_not_kill_its_branches(box):
     with box.session() as session, session.branch() as branch:
         code = (
             "import time\nwhile True:\n try:\n  while True: time.sleep(1)\n except BaseException: 0"
@@ -113,7 +113,7 @@ def test_a_parent_that_is_killed_at_its_time_limit_takes_no_branch_along(box):
         assert branch.run("1 + 1").return_value == 2
 
 
-def test_a_branch_that_ends_takes_nobody_along(box):
+def test_a_branch_that_ends_does_not_kill_others(box):
     with box.session() as session:
         with session.branch() as branch:
             result = branch.run("import os; os._exit(3)")
@@ -124,7 +124,7 @@ def test_a_branch_that_ends_takes_nobody_along(box):
         assert session.run("1 + 1").return_value == 2
 
 
-def test_a_first_session_that_ends_loses_its_branches_and_they_say_so(box):
+def test_branches_are_lost_when_the_first_session_ends_itself(box):
     with box.session() as session, session.branch() as branch:
         session.run("import os; os._exit(3)")
 
@@ -132,7 +132,7 @@ def test_a_first_session_that_ends_loses_its_branches_and_they_say_so(box):
             branch.run("1")
 
 
-def test_branches_draw_their_own_numbers_unless_told_which(box):
+def test_branches_draw_different_numbers_unless_seeded(box):
     code = "import random, numpy; [random.random(), numpy.random.rand()]"
     with box.session(seed=1) as session:
         copies = [
@@ -149,7 +149,7 @@ def test_branches_draw_their_own_numbers_unless_told_which(box):
     assert len(set(drawn)) == 3
 
 
-def test_twenty_generations(box):
+def test_a_session_can_be_branched_for_twenty_generations(box):
     sessions = [box.session()]
     sessions[0].run("x = 0")
     for _ in range(20):
@@ -173,8 +173,8 @@ def test_code_cannot_fork_before_during_or_after_a_branch(box):
     assert [before, *after] == [1, 1, 1]
 
 
-def test_a_session_that_forks_for_itself_in_the_hosts_moment_gets_nothing_more(box):
-    """The right to fork is used up by one fork, whoever makes it."""
+def test_a_session_that_uses_the_allowed_fork_itself_gains_nothing(box):
+    """One fork uses up the permission, whichever code makes it."""
     with box.session() as session:
         session.run(
             "import os, threading, time\n"
@@ -187,7 +187,7 @@ def test_a_session_that_forks_for_itself_in_the_hosts_moment_gets_nothing_more(b
         )
         with contextlib.suppress(SandboxError):
             session.branch().close()
-        forked = len(_children(session._body.pid))
+        forked = len(_children(session._handle.pid))
 
     assert forked <= 1
 
@@ -206,7 +206,7 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     "options", [{"isolation": "landlock"}, {"isolation": "none"}, {"profile": "shell"}]
 )
-def test_where_a_session_cannot_be_copied_this_is_said(options):
+def test_branching_is_refused_with_a_reason_where_it_is_not_supported(options):
     with Sandbox(**options) as box, box.session() as session:
         with pytest.raises(BranchError, match="'namespace' and the profile 'python'"):
             session.branch()
@@ -225,7 +225,7 @@ def test_a_full_work_folder_can_be_branched(box):
     assert "No space left" in full.exception_message
 
 
-def test_a_template_that_is_killed_loses_branches_too_and_the_sandbox_recovers():
+def test_killing_the_template_loses_branches_too_and_the_sandbox_recovers():
     with Sandbox(isolation="namespace") as box:
         with box.session() as session, session.branch() as branch:
             os.kill(box.template_pids()[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Capabilities: none is left, none comes back, and the process dies with its parent."""
+"""Capabilities: none is left, none can be regained, and the process dies with its parent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOW = "print(open('/proc/self/status').read())\n"
 NONE = "0" * 16
 
 
-def test_no_capability_is_left_in_any_set_that_counts():
+def test_no_capability_is_left_in_any_relevant_set():
     code = f"capabilities.no_new_privileges()\ncapabilities.drop_all()\n{SHOW}"
 
     status = status_of(run(code))
@@ -40,7 +40,7 @@ def test_no_capability_is_left_in_any_set_that_counts():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to keep")
-def test_no_program_brings_a_capability_back_not_even_with_new_privileges():
+def test_no_program_regains_a_capability_even_with_new_privileges():
     code = f"""
 capabilities.drop_all()
 os.execv(sys.executable, [sys.executable, "-c", {SHOW!r}])
@@ -52,7 +52,7 @@ os.execv(sys.executable, [sys.executable, "-c", {SHOW!r}])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to keep")
-def test_root_without_capabilities_is_no_root():
+def test_root_without_capabilities_has_no_rights():
     code = """
 capabilities.drop_all()
 for act in (

@@ -1,4 +1,4 @@
-"""Cgroups of sessions: real ones, with processes that try to use more than they may."""
+"""Real cgroups of sessions, with processes that try to exceed their limits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from envweave.sandbox.host.cgroups import Cgroups, find_cgroups
 from envweave.sandbox.host.session_cgroups import (
     Cgroup,
     CgroupLimits,
-    NewCgroup,
-    OldCgroup,
-    find_places,
+    CgroupV1,
+    CgroupV2,
+    find_cgroup_paths,
 )
 
 FOUND = find_cgroups()
@@ -44,7 +44,7 @@ def cgroups() -> Cgroups:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts Python with code that begins when a line comes in."""
+    """Starts Python with code that begins when it reads a line."""
     started: list[subprocess.Popen[str]] = []
 
     def start_one(code: str) -> subprocess.Popen[str]:
@@ -88,7 +88,7 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.005)
 
 
-def test_a_process_that_uses_too_much_memory_is_killed_and_it_is_told(
+def test_a_process_that_uses_too_much_memory_is_killed_and_reported(
     group: Cgroup, start: Start
 ) -> None:
     process = start("b = bytearray(256 << 20)\nprint('escaped')")
@@ -102,7 +102,7 @@ def test_a_process_that_uses_too_much_memory_is_killed_and_it_is_told(
     assert group.memory_hit() is True
 
 
-def test_processes_that_each_use_little_are_bounded_together(group: Cgroup, start: Start) -> None:
+def test_processes_that_each_use_little_are_limited_together(group: Cgroup, start: Start) -> None:
     process = start(
         """
         import os, signal
@@ -136,7 +136,7 @@ def test_a_process_within_its_memory_is_left_alone(group: Cgroup, start: Start) 
     assert group.memory_hit() is False
 
 
-def test_a_family_of_processes_cannot_grow_beyond_its_bound(group: Cgroup, start: Start) -> None:
+def test_a_process_tree_cannot_exceed_its_limit(group: Cgroup, start: Start) -> None:
     process = start(
         """
         import os, signal
@@ -161,7 +161,7 @@ def test_a_family_of_processes_cannot_grow_beyond_its_bound(group: Cgroup, start
     assert len(group.pids()) == LIMITS.processes
 
 
-def test_a_fork_bomb_is_ended_whole(cgroups: Cgroups, start: Start) -> None:
+def test_a_fork_bomb_is_killed_completely(cgroups: Cgroups, start: Start) -> None:
     group = cgroups.create("bomb", CgroupLimits(memory_bytes=512 << 20, processes=64))
     process = start(
         """
@@ -189,9 +189,7 @@ def test_a_fork_bomb_is_ended_whole(cgroups: Cgroups, start: Start) -> None:
     assert group.remove()
 
 
-def test_what_still_lives_in_a_cgroup_is_ended_when_it_is_removed(
-    cgroups: Cgroups, start: Start
-) -> None:
+def test_removing_a_cgroup_kills_its_processes(cgroups: Cgroups, start: Start) -> None:
     group = cgroups.create("alive", LIMITS)
     folders = group.folders
     process = start("import signal; signal.pause()")
@@ -204,7 +202,7 @@ def test_what_still_lives_in_a_cgroup_is_ended_when_it_is_removed(
     assert not any(folder.exists() for folder in folders)
 
 
-def test_to_kill_or_remove_twice_is_harmless(cgroups: Cgroups) -> None:
+def test_killing_or_removing_twice_is_harmless(cgroups: Cgroups) -> None:
     group = cgroups.create("empty", LIMITS)
     assert group.remove() is True
 
@@ -222,7 +220,7 @@ def test_two_sessions_may_have_one_name(cgroups: Cgroups) -> None:
     assert second.remove()
 
 
-def test_processor_time_can_be_bounded(cgroups: Cgroups) -> None:
+def test_cpu_time_can_be_limited(cgroups: Cgroups) -> None:
     assert cgroups.has_cpus
 
     group = cgroups.create("slow", CgroupLimits(memory_bytes=64 << 20, processes=4, cpus=0.25))
@@ -237,7 +235,7 @@ def test_processor_time_can_be_bounded(cgroups: Cgroups) -> None:
     assert group.remove()
 
 
-def test_what_a_killed_host_left_is_swept_and_what_a_live_one_has_is_not(
+def test_cgroups_of_a_killed_host_are_swept_and_those_of_a_live_one_are_not(
     cgroups: Cgroups, group: Cgroup
 ) -> None:
     code = """
@@ -273,36 +271,36 @@ def test_what_a_killed_host_left_is_swept_and_what_a_live_one_has_is_not(
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 65])
-def test_a_name_that_is_no_name_is_refused(cgroups: Cgroups, name: str) -> None:
-    with pytest.raises(OptionError, match="A cgroup cannot be called"):
+def test_an_invalid_name_is_refused(cgroups: Cgroups, name: str) -> None:
+    with pytest.raises(OptionError, match="Invalid cgroup name"):
         cgroups.create(name, LIMITS)
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "result"),
     [
         ({"memory_bytes": 0, "processes": 4}, "memory_bytes=0"),
         ({"memory_bytes": 1 << 30, "processes": True}, "processes=True"),
         ({"memory_bytes": 1 << 30, "processes": 4, "cpus": 0}, "cpus=0"),
     ],
 )
-def test_limits_that_bound_nothing_are_refused(limits: dict[str, int], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_invalid_limits_are_refused(limits: dict[str, int], result: str) -> None:
+    with pytest.raises(OptionError, match=result):
         CgroupLimits(**limits)
 
 
-UNIFIED = find_places().new
+UNIFIED = find_cgroup_paths().v2
 
 
 @pytest.mark.skipif(
     UNIFIED is None or not os.access(UNIFIED, os.W_OK),
     reason="needs a folder of cgroups of version 2 that is writable",
 )
-def test_a_cgroup_of_version_2_is_killed_whole_even_where_it_limits_nothing(start: Start) -> None:
+def test_a_v2_cgroup_is_killed_completely_even_without_limits(start: Start) -> None:
     assert UNIFIED is not None
     folder = UNIFIED / f"envweave-test-{os.getpid()}"
     folder.mkdir()
-    group = NewCgroup([folder])
+    group = CgroupV2([folder])
     process = start("import os, signal\nos.fork()\nprint('forked', flush=True)\nsignal.pause()")
     group.add(process.pid)
     go(process)
@@ -318,7 +316,7 @@ def test_a_cgroup_of_version_2_is_killed_whole_even_where_it_limits_nothing(star
 
 
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_a_session_that_cannot_enter_its_cgroup_says_so(
+def test_a_session_that_cannot_join_its_cgroup_reports_it(
     cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch, isolation: str
 ) -> None:
     @contextlib.contextmanager
@@ -341,10 +339,10 @@ def test_all_processes_of_a_large_cgroup_are_read(
     pids = list(range(1, 5000))
     (tmp_path / "cgroup.procs").write_text("".join(f"{one}\n" for one in pids))
     read = os.read
-    # As the kernel answers: a page at a time, however much is asked for.
+    # As the kernel does: a page at a time, whatever the buffer size.
     monkeypatch.setattr(os, "read", lambda file, length: read(file, min(length, 4096)))
 
-    assert NewCgroup([tmp_path]).pids() == pids
+    assert CgroupV2([tmp_path]).pids() == pids
 
 
 @pytest.mark.parametrize(
@@ -357,7 +355,7 @@ def test_all_processes_of_a_large_cgroup_are_read(
         pytest.param(64 << 20, 3, "under_oom 0", True, id="before Linux 4.13"),
     ],
 )
-def test_memory_is_hit_if_the_limit_was_met_and_a_process_was_killed(
+def test_memory_hit_needs_a_reached_limit_and_a_killed_process(
     tmp_path: Path, peak: int, failures: int, kills: str, hit: bool
 ) -> None:
     (tmp_path / "memory.limit_in_bytes").write_text(f"{64 << 20}\n")
@@ -365,13 +363,13 @@ def test_memory_is_hit_if_the_limit_was_met_and_a_process_was_killed(
     (tmp_path / "memory.failcnt").write_text(f"{failures}\n")
     (tmp_path / "memory.oom_control").write_text(f"{kills}\n")
 
-    told = OldCgroup({"memory": tmp_path, "pids": tmp_path}).memory_hit()
+    result = CgroupV1({"memory": tmp_path, "pids": tmp_path}).memory_hit()
 
-    assert told is hit
+    assert result is hit
 
 
 @pytest.mark.parametrize(
-    ("used", "failures", "kills", "members", "as_new"),
+    ("used", "failures", "kills", "members", "reusable"),
     [
         pytest.param(100_000, 0, 0, "", True, id="empty"),
         pytest.param(100_000, 0, 0, "7\n", False, id="a process is in it"),
@@ -380,8 +378,8 @@ def test_memory_is_hit_if_the_limit_was_met_and_a_process_was_killed(
         pytest.param(100_000, 0, 1, "", False, id="a process was killed"),
     ],
 )
-def test_a_cgroup_is_as_new_if_it_is_empty_and_nothing_ever_happened_in_it(
-    tmp_path: Path, used: int, failures: int, kills: int, members: str, as_new: bool
+def test_a_cgroup_is_reusable_if_it_is_empty_and_never_hit_a_limit(
+    tmp_path: Path, used: int, failures: int, kills: int, members: str, reusable: bool
 ) -> None:
     (tmp_path / "cgroup.procs").write_text(members)
     (tmp_path / "memory.usage_in_bytes").write_text(f"{used}\n")
@@ -390,18 +388,18 @@ def test_a_cgroup_is_as_new_if_it_is_empty_and_nothing_ever_happened_in_it(
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.events").write_text(f"max {failures}\noom {kills}\noom_kill {kills}\n")
 
-    told = [
-        OldCgroup({"memory": tmp_path, "pids": tmp_path}).is_as_new(),
-        NewCgroup([tmp_path]).is_as_new(),
+    result = [
+        CgroupV1({"memory": tmp_path, "pids": tmp_path}).is_reusable(),
+        CgroupV2([tmp_path]).is_reusable(),
     ]
 
-    assert told == [as_new, as_new]
+    assert result == [reusable, reusable]
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_cgroup_that_is_gone_is_not_as_new(tmp_path: Path, version: int) -> None:
+def test_a_removed_cgroup_is_not_reusable(tmp_path: Path, version: int) -> None:
     folder = tmp_path / "gone"
-    group = NewCgroup([folder]) if version == 2 else OldCgroup({"memory": folder, "pids": folder})
+    group = CgroupV2([folder]) if version == 2 else CgroupV1({"memory": folder, "pids": folder})
     assert group.try_remove()
 
-    assert group.is_as_new() is False
+    assert group.is_reusable() is False

@@ -88,7 +88,7 @@ WALLS = {
 
 
 class Figures(NamedTuple):
-    """How the tests of one module went inside."""
+    """The outcome of one module's tests in a session."""
 
     module: str
     run: int
@@ -99,13 +99,15 @@ class Figures(NamedTuple):
 
     @property
     def passed(self) -> int:
-        """Those that did not fail in any way."""
+        """Those that passed."""
         failed = self.refused.total() + len(self.failed_outside_too) + len(self.unexplained)
         return self.run - self.skipped - failed
 
 
-@pytest.mark.parametrize("isolation", ["namespace"])  # the other by hand: it takes as long again
-def test_what_fails_inside_is_refused_by_a_wall_or_fails_outside_too(isolation):
+@pytest.mark.parametrize(
+    "isolation", ["namespace"]
+)  # the other tier only by hand: it takes as long again
+def test_every_failure_inside_is_due_to_a_wall_or_occurs_outside_too(isolation):
     figures = measure(isolation)
 
     print(f"\n{isolation}\n{table(figures)}")
@@ -129,7 +131,7 @@ def _figures_of(box: Sandbox, module: str) -> Figures:
     for test, texts in failed.items():
         if test in outside:
             continue
-        # After its first error a test may fail again, when it puts away what it never made.
+        # After its first error a test may fail again in its cleanup.
         wall = _wall_in("\n".join(texts).replace(work, "WORK"))
         if wall is not None:
             refused[wall] += 1

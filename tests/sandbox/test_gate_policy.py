@@ -1,4 +1,4 @@
-"""The gate in the kernel: a fork waits for the word of whoever holds the listener."""
+"""The fork gate in the kernel: a fork waits for the answer of the listener."""
 
 from __future__ import annotations
 
@@ -59,10 +59,11 @@ theirs.close()
 listener = socket.recv_fds(ours, 1, 1)[1][0]
 # The first fork is refused, the second goes on in the kernel, the namespaces are refused.
 for error, flags in ((-errno.EAGAIN, 0), (0, 1), (-errno.EXDEV, 0)):
-    asked = bytearray(80)
-    fcntl.ioctl(listener, 0xC0502100, asked)
-    (cookie,) = struct.unpack_from("<Q", asked)
-    print(next(name for name in NUMBERS if NUMBERS[name] == struct.unpack_from("<i", asked, 16)[0]))
+    notification = bytearray(80)
+    fcntl.ioctl(listener, 0xC0502100, notification)
+    (cookie,) = struct.unpack_from("<Q", notification)
+    number = struct.unpack_from("<i", notification, 16)[0]
+    print(next(name for name in NUMBERS if NUMBERS[name] == number))
     fcntl.ioctl(listener, 0xC0182101, struct.pack("<QqiI", cookie, 0, error, flags))
 os.wait()
 """
@@ -80,13 +81,13 @@ def run(session: bool) -> list[str]:
     return done.stdout.split()
 
 
-def test_forks_and_the_namespaces_of_a_branch_wait_for_the_holder_of_the_listener():
-    told = run(session=False)
+def test_forks_and_the_namespaces_of_a_branch_wait_for_the_listener():
+    events = run(session=False)
 
-    assert told == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "unshared"]
+    assert events == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "unshared"]
 
 
-def test_a_session_that_branches_is_told_of_and_refused_what_else_it_tries():
-    told = run(session=True)
+def test_a_session_that_branches_is_reported_and_refused_anything_else():
+    events = run(session=True)
 
-    assert told == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "EPERM"]
+    assert events == ["clone", "clone", "unshare", "EAGAIN", "child", "EXDEV", "thread", "EPERM"]

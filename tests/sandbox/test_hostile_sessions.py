@@ -1,4 +1,4 @@
-"""Sessions that speak the protocol in bad faith: the host bounds them all, and stays well."""
+"""Sessions that abuse the protocol: the host limits them all, and is not affected."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ def finished(number: int, stdout: str = "") -> RunFinished:
 
 
 def run(play, limits: Limits = LIMITS, tools: dict | None = None, **options):
-    """Return what a run comes to in a session that plays this, and its body after that."""
+    """Return the result of a run in a session that plays this, and its handle."""
     body = PuppetBody(play, **options)
     with Session(body, limits, SandboxTools(tools)) as session:
         return session.run("1"), body
@@ -60,7 +60,7 @@ def say_nothing(puppet: Puppet) -> None:
 
 
 @pytest.mark.parametrize("play", [flood_forged, flood_tools, trickle, say_nothing])
-def test_a_session_that_never_comes_to_an_end_is_killed_in_time(play):
+def test_a_session_that_never_finishes_is_killed_in_time(play):
     result, body = run(play)
 
     assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
@@ -70,7 +70,7 @@ def test_a_session_that_never_comes_to_an_end_is_killed_in_time(play):
     assert body.kills
 
 
-def test_a_session_that_calls_tools_for_ever_is_killed_in_time():
+def test_a_session_that_calls_tools_forever_is_killed_in_time():
     def play(puppet):
         puppet.hear()
         while True:
@@ -97,7 +97,7 @@ def test_a_session_that_calls_tools_for_ever_is_killed_in_time():
     ],
     ids=["length", "too long", "empty", "deep", "deep maps", "map", "binary", "noise"],
 )
-def test_a_session_that_sends_what_cannot_be_read_is_killed_at_once(payload):
+def test_a_session_that_sends_an_unreadable_message_is_killed_at_once(payload):
     def play(puppet):
         puppet.hear()
         puppet.shout(payload)
@@ -105,11 +105,11 @@ def test_a_session_that_sends_what_cannot_be_read_is_killed_at_once(payload):
 
     result, body = run(play, PATIENT)
 
-    assert (result.exception_type, result.session_ended) == ("ProtocolViolationError", True)
+    assert (result.exception_type, result.session_ended) == ("ProtocolViolation", True)
     assert body.kills
 
 
-def test_a_reply_that_was_queued_before_its_call_is_not_taken_for_it():
+def test_a_reply_queued_before_its_call_is_ignored():
     def play(puppet):
         first = puppet.hear()
         puppet.say(finished(first.id, "first"), finished(first.id, "queued"))
@@ -124,7 +124,7 @@ def test_a_reply_that_was_queued_before_its_call_is_not_taken_for_it():
     assert results == ["first", "second"]
 
 
-def test_a_run_cannot_be_answered_with_a_reply_nor_a_question_with_a_result():
+def test_a_run_cannot_be_answered_by_a_reply_nor_a_request_by_a_result():
     def play(puppet):
         run = puppet.hear()
         puppet.say(Replied(run.id, None, None), finished(run.id, "true"))
@@ -138,7 +138,7 @@ def test_a_run_cannot_be_answered_with_a_reply_nor_a_question_with_a_result():
         assert session.get("x") == 5
 
 
-def test_tools_called_while_nothing_runs_are_refused_when_the_host_looks():
+def test_tool_calls_between_runs_are_refused_at_the_next_call():
     answers = []
 
     def play(puppet):
@@ -192,14 +192,14 @@ def test_a_session_that_calls_tools_and_does_not_read_the_answers_is_killed_in_t
         (ExitReason("memory"), "MemoryLimit", ("memory",)),
     ],
 )
-def test_a_session_that_ends_is_told_by_how_its_process_died(death, kind, limits_hit):
+def test_the_termination_reports_how_the_process_died(death, kind, limits_hit):
     result, _ = run(lambda puppet: puppet.hear(), PATIENT, death=death)
 
     assert (result.exception_type, result.limits_hit) == (kind, limits_hit)
     assert str(death) in result.exception_message
 
 
-def test_a_session_that_is_lost_raises_then_and_later():
+def test_a_lost_session_raises_now_and_later():
     body = PuppetBody(lambda puppet: puppet.hear(), death=ExitReason("lost"))
 
     with Session(body, PATIENT, SandboxTools()) as session:
@@ -209,7 +209,7 @@ def test_a_session_that_is_lost_raises_then_and_later():
             session.run("1")
 
 
-def test_an_answer_in_the_middle_of_which_the_session_ends_is_no_answer():
+def test_a_partial_answer_is_ignored_when_the_session_ends():
     def play(puppet):
         frame = encode(finished(puppet.hear().id, "x" * 1000))
         puppet.shout(frame[:-1])
@@ -219,7 +219,7 @@ def test_an_answer_in_the_middle_of_which_the_session_ends_is_no_answer():
     assert (result.exception_type, result.stdout) == ("SessionEnded", "")
 
 
-def test_text_of_a_failure_is_bounded_before_it_reaches_an_error():
+def test_failure_texts_are_truncated_in_errors():
     def play(puppet):
         failure = msgspec.msgpack.encode([3, puppet.hear().id, ["Odd" * 9000, "x" * 30_000, ""], 0])
         puppet.frame(failure)
@@ -234,8 +234,8 @@ def test_text_of_a_failure_is_bounded_before_it_reaches_an_error():
     assert len(str(caught.value)) < 3000
 
 
-def test_closing_ends_a_run_whose_process_is_only_stopped():
-    """A session that branches live on is stopped when it is closed, and its socket stays open."""
+def test_closing_ends_a_run_of_a_stopped_process():
+    """A closed session with live branches is only stopped, and its socket stays open."""
 
     class StoppedBody(PuppetBody):
         def kill(self) -> None:
@@ -255,7 +255,7 @@ def test_closing_ends_a_run_whose_process_is_only_stopped():
     assert body.releases == 1
 
 
-def test_a_flood_between_two_runs_costs_the_next_only_its_own_time():
+def test_a_flood_between_runs_only_uses_the_time_of_the_next_run():
     def play(puppet):
         first = puppet.hear()
         stale = b"".join(encode(finished(first.id, "stale")) for _ in range(2000))

@@ -1,4 +1,4 @@
-"""The sandbox inside a container that `docker run` starts, with no option that opens anything."""
+"""The sandbox inside a container that `docker run` starts, with no option that weakens it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ print(json.dumps(seen))
 
 @dataclass(frozen=True)
 class Containers:
-    """Runs Python with envweave in containers, each of them new."""
+    """Runs Python with envweave in new containers."""
 
     image: str
     folder: Path
 
     def run(self, *arguments: str, user: str = "root") -> subprocess.CompletedProcess[str]:
         mounted = ("--volume", f"{self.folder}:{self.folder}:ro")
-        # The one option that is not a default: a wall that fails must not take the machine along.
+        # The only option that is not a default: a failing wall must not take down the machine.
         bounded = ("--pids-limit", "1000")
         command = ["docker", "run", "--rm", "--user", user, *bounded, *mounted, self.image]
         python = str(self.folder / "bin/python")
@@ -77,7 +77,7 @@ def containers() -> Iterator[Containers]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_session_works_behind_the_walls_that_are_left(containers: Containers) -> None:
+def test_a_session_works_with_the_remaining_isolation(containers: Containers) -> None:
     done = containers.run("-c", SMOKE)
 
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_session_works_behind_the_walls_that_are_left(containers: Containers) 
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-def test_every_attack_is_held(containers: Containers, user: str) -> None:
+def test_every_attack_is_contained(containers: Containers, user: str) -> None:
     done = containers.attack("--json", user=user)
 
     assert done.returncode in (0, 1), done.stderr
@@ -106,7 +106,7 @@ def test_every_attack_is_held(containers: Containers, user: str) -> None:
     assert (report["tier"], report["played"]) == ("landlock", len(load()))
 
 
-def test_asking_for_namespaces_is_refused_with_the_ways_out(containers: Containers) -> None:
+def test_requesting_namespaces_is_refused_with_advice(containers: Containers) -> None:
     done = containers.attack("--isolation", "namespace")
 
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Landlock: what a process may open, by each version of it that the kernel can play."""
+"""Landlock: what a process may open, for each version that the kernel can emulate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shut(version=None, *, shell=False, read=PYTHON):
     os.close(rules)
 
 def with_each_version(attempt):
-    told = []
+    results = []
     for version in range(1, landlock.abi() + 1):
         reading, writing = os.pipe()
         if os.fork() == 0:
@@ -38,22 +38,22 @@ def with_each_version(attempt):
             os._exit(0)
         os.close(writing)
         with open(reading) as answer:
-            told.append(json.loads(answer.read()))
-    return told
+            results.append(json.loads(answer.read()))
+    return results
 """
 
 
 def run_shut(code: str, work, **options):
-    """Run code that shuts itself in; nothing else stands."""
+    """Run code that restricts itself, without any other wall."""
     return run_walled(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
 
 
-def test_every_version_shuts_files_outside(tmp_path):
+def test_every_version_protects_files_outside(tmp_path):
     (tmp_path / "outside").write_text("secret")
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 def attempt(version):
     shut(version)
@@ -71,16 +71,16 @@ tell(with_each_version(attempt))
     )
 
     each = ["EACCES", "EACCES", "EACCES", "EACCES", "EXDEV", [None] * 3, None, "EACCES"]
-    assert told == [each] * landlock.abi()
+    assert results == [each] * landlock.abi()
 
 
-def test_what_a_version_says_it_lacks_is_what_it_lacks(tmp_path):
+def test_missing_matches_what_a_version_lacks(tmp_path):
     (tmp_path / "outside").write_text("secret")
     work = tmp_path / "work"
     work.mkdir()
     (work / "folder").mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -100,7 +100,7 @@ tell(with_each_version(attempt))
         work,
     )
 
-    for version, (moved, cut, connected, signalled) in enumerate(told, 1):
+    for version, (moved, cut, connected, signalled) in enumerate(results, 1):
         assert moved == (None if version >= 2 else "EXDEV")
         assert cut == ("EACCES" if version >= 3 else None)
         assert connected == ("EACCES" if version >= 4 else None)
@@ -109,8 +109,8 @@ tell(with_each_version(attempt))
 
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="the kernel's Landlock has no scopes")
-def test_a_socket_without_a_path_outside_cannot_be_reached(tmp_path):
-    told = run_shut(
+def test_an_abstract_socket_outside_cannot_be_reached(tmp_path):
+    results = run_shut(
         """
 import socket
 outside = socket.socket(socket.AF_UNIX)
@@ -122,16 +122,16 @@ tell(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
         tmp_path,
     )
 
-    assert told == "EPERM"
+    assert results == "EPERM"
 
 
 @pytest.mark.parametrize("shell", [False, True])
-def test_programs_start_and_pipes_are_made_in_the_shell_alone(tmp_path, shell):
+def test_only_the_shell_profile_starts_programs_and_makes_named_pipes(tmp_path, shell):
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
 
-    told = run_shut(
+    results = run_shut(
         f"""
 import shutil, subprocess
 shut(shell={shell})
@@ -146,17 +146,17 @@ tell([
         tmp_path,
     )
 
-    assert told[:3] == ([None] * 3 if shell else ["EACCES"] * 3)
-    assert set(told[3:]) <= {"EACCES", "EPERM"}
+    assert results[:3] == ([None] * 3 if shell else ["EACCES"] * 3)
+    assert set(results[3:]) <= {"EACCES", "EPERM"}
 
 
-def test_a_single_file_can_be_shown(tmp_path):
+def test_a_single_file_can_be_granted(tmp_path):
     for name in ("shown", "hidden"):
         (tmp_path / name).write_text(name)
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 shut(read=("../shown", "../absent"))
 tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../shown", "a")])
@@ -164,15 +164,15 @@ tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../s
         work,
     )
 
-    assert told == [None, "EACCES", "EACCES"]
+    assert results == [None, "EACCES", "EACCES"]
 
 
-def test_what_is_open_stays_open_and_what_was_opened_for_the_rules_is_closed(tmp_path):
+def test_open_files_stay_open_and_rule_descriptors_are_closed(tmp_path):
     (tmp_path / "open").write_text("content")
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_shut(
+    results = run_shut(
         """
 file = open("../open")
 before = len(os.listdir("/proc/self/fd"))
@@ -182,11 +182,11 @@ tell([file.read(), len(os.listdir("/proc/self/fd")) - before])
         work,
     )
 
-    assert told == ["content", 0]
+    assert results == ["content", 0]
 
 
-def test_without_landlock_there_are_no_rules_and_a_plain_word_why():
-    with pytest.raises(OSError, match="landlock: the kernel does not have it on"):
+def test_without_landlock_a_ruleset_is_refused_with_the_reason():
+    with pytest.raises(OSError, match="landlock: not enabled in this kernel"):
         landlock.ruleset(read=[], write=[], devices=[], shell=False, version=0)
 
     assert any("no Landlock" in sentence for sentence in landlock.missing(0))

@@ -1,4 +1,4 @@
-"""The compiled extension: its sessions are the ones that are made without it."""
+"""The compiled extension makes the same sessions as the Python code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ mask = os.umask(0o22)
 }
 """
 
-# Each line is a list of calls, and the errno that making them comes to.
+# Each line is a list of calls, and the expected errno.
 CALLS = """
 import errno, json, os
 from envweave.sandbox import _spawn
@@ -96,13 +96,13 @@ CASES = [
     ([], 0),
     ([call("umask", 0o077)], 0),
     ([call("chdir", b"/"), call("close", 900)], errno.EBADF),
-    ([call("close", 900, pardoned=errno.EBADF), call("chdir", b"/nowhere")], errno.ENOENT),
+    ([call("close", 900, ignored_errno=errno.EBADF), call("chdir", b"/nowhere")], errno.ENOENT),
     ([call("chdir", b"/nowhere"), call("close", 900)], errno.ENOENT),
     ([call("dup3", 0, 77, 0, result=77)], 0),
     ([call("dup3", 0, 77, 0, result=78)], errno.EPERM),
-    ([call("umask", 0, cleared=zeros)], 0),
-    ([call("umask", 0, cleared=ones)], errno.EPERM),
-    ([call("pread64", os.open("/dev/zero", os.O_RDONLY), ones, 8, 0, result=8, cleared=ones)], 0),
+    ([call("umask", 0, zeroed=zeros)], 0),
+    ([call("umask", 0, zeroed=ones)], errno.EPERM),
+    ([call("pread64", os.open("/dev/zero", os.O_RDONLY), ones, 8, 0, result=8, zeroed=ones)], 0),
     ([calls.control(-5)], errno.EINVAL),
 ]
 
@@ -123,8 +123,8 @@ def made_there(made, alone):
     os.close(process)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-for made, wanted in CASES:
-    print(json.dumps([wanted, made_here(made), made_there(made, 0), made_there(made, 1)]))
+for made, expected in CASES:
+    print(json.dumps([expected, made_here(made), made_there(made, 0), made_there(made, 1)]))
 """
 
 
@@ -156,15 +156,15 @@ def test_a_session_is_the_same_with_the_extension_and_without(tier: str, profile
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
+def test_a_failed_wall_is_reported_alike_with_and_without_the_extension(native: bool) -> None:
     nobody = 10**7  # beyond every map of user ids
     with Sandbox(isolation="namespace", native=native) as box:
-        nursery = box._nursery
-        template = nursery._template(nursery._shards[0])
-        birth = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
-        born = template.spawn([birth])[0]
-        held = SessionResources(None, None, None, nursery._supplies)
-        body = SessionProcess(template, born, held, ProcessGroup(), nursery._watcher)
+        factory = box._factory
+        template = factory._template(factory._shards[0])
+        request = SpawnRequest(None, 1 << 16, 1 << 20, work=WORK, user=nobody)
+        born = template.spawn([request])[0]
+        held = SessionResources(None, None, None, factory._resources)
+        body = SessionProcess(template, born, held, ProcessGroup(), factory._watcher)
 
         with pytest.raises(WallSetupError) as refusal:
             body.await_ready(time.monotonic() + 20)
@@ -174,7 +174,7 @@ def test_a_wall_that_does_not_stand_is_told_alike(native: bool) -> None:
     assert str(refusal.value) == "work folder: mount: Invalid argument"
 
 
-def test_calls_come_to_the_same_whoever_makes_them() -> None:
+def test_calls_have_the_same_outcome_with_and_without_the_extension() -> None:
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)
 
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -197,9 +197,7 @@ def test_calls_come_to_the_same_whoever_makes_them() -> None:
         ("0", []),
     ],
 )
-def test_what_is_no_list_of_calls_is_refused_before_anything_is_made(
-    flags: Any, calls: Any
-) -> None:
+def test_an_invalid_list_of_calls_is_refused_before_any_is_made(flags: Any, calls: Any) -> None:
     before = descendants()
 
     with pytest.raises(TypeError):
@@ -208,8 +206,8 @@ def test_what_is_no_list_of_calls_is_refused_before_anything_is_made(
     assert descendants() == before
 
 
-def test_a_fork_that_the_kernel_refuses_is_told() -> None:
-    sharing_without_memory = 0x0001_0000  # CLONE_THREAD, which wants CLONE_SIGHAND
+def test_a_fork_refused_by_the_kernel_is_reported() -> None:
+    sharing_without_memory = 0x0001_0000  # CLONE_THREAD, which requires CLONE_SIGHAND
 
     with pytest.raises(OSError, match="Invalid argument"):
         _spawn.spawn(sharing_without_memory, [], 1)
@@ -217,7 +215,7 @@ def test_a_fork_that_the_kernel_refuses_is_told() -> None:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("native", [True, False])
-def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
+def test_many_sessions_at_once_leave_nothing_behind(native: bool) -> None:
     with Sandbox(isolation="namespace", native=native) as box:
         template = box.template_pids()[0]
 
@@ -226,19 +224,19 @@ def test_a_storm_of_sessions_leaves_nothing_behind(native: bool) -> None:
             return len(list(folders[0].iterdir())), len(list(folders[1].iterdir()))
 
         storm(box, 20)
-        assert until(lambda: len(descendants(template)) == 1)  # the one kept warm
+        assert until(lambda: len(descendants(template)) == 1)  # the warm one
         before, memory = held(), resident_bytes(template)
 
         storm(box, 80)
 
-        assert until(lambda: len(descendants(template)) == 1)  # the one kept warm
+        assert until(lambda: len(descendants(template)) == 1)  # the warm one
         assert until(lambda: held() == before), (before, held())
         assert resident_bytes(template) < memory + (2 << 20)
 
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as others")
-def test_without_rights_a_session_is_the_same_too() -> None:
+def test_an_unprivileged_session_is_the_same_with_and_without_the_extension() -> None:
     script = (
         "import json, sys\nfrom envweave.sandbox import Sandbox\n"
         "for native in (True, False):\n"

@@ -1,4 +1,4 @@
-"""What sessions may call and what not, read off the assembled programs of both machines."""
+"""Which calls sessions may make, according to the assembled programs of both machines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def action(session: str, machine: str, name: str, *arguments: int) -> int:
 
 
 def answers(session: str, name: str, *arguments: int) -> set[int]:
-    """What a call gets, on each machine that has it."""
+    """The action for a call, on each machine that has it."""
     found = {
         action(session, machine, name, *arguments)
         for machine, known in MACHINES.items()
@@ -127,7 +127,7 @@ def test_shell_sessions_start_programs(name):
 
 
 @pytest.mark.parametrize("name", ["setsid", "setpgid"])
-def test_without_process_ids_of_its_own_a_shell_session_stays_in_its_process_group(name):
+def test_without_a_pid_namespace_a_shell_session_stays_in_its_process_group(name):
     assert answers("shell walled by landlock", name) == {refuse(errno.EPERM)}
 
 
@@ -144,7 +144,7 @@ def test_a_thread_shares_all_that_threads_share(session, flag):
 
 
 @pytest.mark.parametrize("session", SESSIONS)
-def test_no_process_wakes_its_parent_by_its_end(session):
+def test_no_process_can_resume_its_parent_by_its_exit_signal(session):
     assert answers(session, "clone", int(signal.SIGCONT)) == {refuse(errno.EPERM)}
 
 
@@ -163,7 +163,7 @@ def test_no_session_passes_other_flags_to_clone(session, flag, base):
 
 
 @pytest.mark.parametrize("flags", [GLIBC_FORK, signal.SIGCHLD, POSIX_SPAWN, VM, THREAD, 0])
-def test_what_is_no_thread_is_refused_to_python_sessions(flags):
+def test_python_sessions_may_only_start_threads(flags):
     assert answers("python", "clone", flags) == {refuse(errno.EPERM)}
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_thread_is_refused_to_python_sessions(flags):
         (CHILD_CLEARTID | CHILD_SETTID | signal.SIGUSR1, refuse(errno.EPERM)),
     ],
 )
-def test_a_session_that_branches_may_fork_plainly_and_not_otherwise(flags, expected):
+def test_a_session_that_branches_may_only_fork_plainly(flags, expected):
     assert answers("branching", "clone", flags) == {expected}
 
 
@@ -213,7 +213,5 @@ def test_only_a_session_that_branches_may_enter_the_namespaces_of_a_branch(sessi
         ("mount", (), ALLOW),
     ],
 )
-def test_the_gate_tells_the_host_of_what_makes_a_branch_and_lets_all_else_pass(
-    name, arguments, expected
-):
+def test_the_gate_notifies_the_host_of_branching_and_allows_all_else(name, arguments, expected):
     assert answers("gate", name, *arguments) == {expected}

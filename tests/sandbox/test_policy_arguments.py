@@ -1,4 +1,4 @@
-"""What sessions may pass to the calls that they have, on both machines."""
+"""Which arguments sessions may pass to allowed calls, on both machines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LENGTHS_NOT_KEPT = session(pid=PID, lengths_kept=False)
 
 
 def answer(programs, name, *arguments):
-    """What a call gets: the same on each machine that has it."""
+    """The action for a call, the same on each machine that has it."""
     given = tuple(argument & (1 << 64) - 1 for argument in arguments)
     found = {
         bpf.run(programs[machine], known.audit, known.numbers[name], given)
@@ -52,7 +52,7 @@ def answer(programs, name, *arguments):
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        # Opening: cutting short needs the right to write.
+        # Opening: truncating needs write access.
         ("openat", (-100, POINTER, os.O_RDONLY | os.O_CLOEXEC), ALLOW),
         ("openat", (-100, POINTER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), ALLOW),
         ("openat", (-100, POINTER, os.O_RDWR | os.O_TRUNC), ALLOW),
@@ -60,7 +60,7 @@ def answer(programs, name, *arguments):
         ("openat", (-100, POINTER, os.O_ACCMODE | os.O_TRUNC), EPERM),
         ("open", (POINTER, os.O_RDONLY | os.O_TRUNC), EPERM),
         ("open", (POINTER, os.O_WRONLY | os.O_TRUNC), ALLOW),
-        # Descriptors: no signals by the kernel's hand, no bigger pipes.
+        # Descriptors: no signals from the kernel, no bigger pipes.
         ("fcntl", (3, fcntl.F_DUPFD_CLOEXEC, 10), ALLOW),
         ("fcntl", (3, fcntl.F_SETFL, os.O_NONBLOCK), ALLOW),
         ("fcntl", (3, fcntl.F_SETLKW, POINTER), ALLOW),
@@ -132,7 +132,7 @@ def answer(programs, name, *arguments):
         ("sendto", (3, POINTER, 10, 0, POINTER, 16), EPERM),
         ("sendto", (3, POINTER, 10, 0, 1 << 32, 16), EPERM),
         ("sendto", (3, POINTER, 1, socket.MSG_OOB, NULL, 0), EPERM),
-        # Signals, with process ids of one's own.
+        # Signals, in a PID namespace.
         ("kill", (1, signal.SIGTERM), ALLOW),
         ("kill", (-1, signal.SIGTERM), ALLOW),
         ("chmod", (POINTER, 0o755), ALLOW),
@@ -146,12 +146,12 @@ def test_a_python_session_may_pass(name, arguments, expected):
 
 @pytest.mark.parametrize("kind", ["kill", "tgkill", "tkill"])
 @pytest.mark.parametrize("target", [0, 1, PID - 1, -PID, -1, 1 << 32 | PID])
-def test_where_process_ids_are_shared_a_session_sends_signals_to_itself_alone(kind, target):
+def test_without_a_pid_namespace_a_session_can_only_signal_itself(kind, target):
     assert answer(WITHOUT_NAMESPACES, kind, PID, signal.SIGTERM) == ALLOW
     assert answer(WITHOUT_NAMESPACES, kind, target, signal.SIGTERM) == EPERM
 
 
-def test_where_landlock_keeps_signals_inside_the_filter_need_not():
+def test_where_landlock_confines_signals_the_filter_allows_them():
     programs = session(pid=PID, signals_scoped=True)
 
     assert answer(programs, "kill", PID + 1, signal.SIGTERM) == ALLOW
@@ -161,12 +161,12 @@ def test_where_landlock_keeps_signals_inside_the_filter_need_not():
     "name",
     ["chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat"],
 )
-def test_modes_and_times_of_files_stay_where_the_user_id_is_shared(name):
+def test_modes_and_times_of_files_cannot_change_where_the_user_id_is_shared(name):
     assert answer(SHARING_FILES, name) == refuse(0)
     assert answer(WITHOUT_NAMESPACES, name) == ALLOW
 
 
-def test_no_file_is_cut_short_by_name_where_neither_mounts_nor_landlock_keep_it():
+def test_truncate_is_refused_where_neither_mounts_nor_landlock_prevent_it():
     assert answer(LENGTHS_NOT_KEPT, "truncate", POINTER, 0) == EPERM
     assert answer(LENGTHS_NOT_KEPT, "ftruncate", 5, 0) == ALLOW
 
@@ -183,14 +183,14 @@ def test_no_file_is_cut_short_by_name_where_neither_mounts_nor_landlock_keep_it(
     ],
     ids=["pipe", "character device", "block device", "socket", "file", "file by default"],
 )
-def test_a_shell_session_makes_pipes_with_a_name_and_no_devices(mode, expected):
+def test_a_shell_session_makes_named_pipes_but_no_devices(mode, expected):
     assert answer(SHELL, "mknod", POINTER, mode, 0) == expected
     assert answer(SHELL, "mknodat", -100, POINTER, mode, 0) == expected
 
 
 @pytest.mark.parametrize("name", ["setresuid", "setresgid"])
 @pytest.mark.parametrize("kept", [-1, 0xFFFF_FFFF])
-def test_a_shell_session_may_take_the_identity_that_it_has(name, kept):
+def test_a_shell_session_may_set_its_current_user_id(name, kept):
     assert answer(SHELL, name, kept, 1000, kept) == ALLOW
     assert answer(SHELL, name, kept, 65534, kept) == refuse(0)
     assert answer(SHELL, name, 1000, 1000, kept) == EPERM
@@ -206,20 +206,20 @@ SO_PEERPIDFD, RWF_DONTCACHE = 77, 0x80
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        # The page cache is everybody's: what is in it is not told, and nothing dropped from it.
+        # The page cache is shared: its content is not revealed, and nothing can be evicted.
         ("preadv2", (3, POINTER, 1, 0, 0, 0), ALLOW),
         ("preadv2", (3, POINTER, 1, 0, 0, os.RWF_NOWAIT), UNSUPPORTED),
         ("preadv2", (3, POINTER, 1, 0, 0, os.RWF_NOWAIT | 1 << 32), UNSUPPORTED),
         ("preadv2", (3, POINTER, 1, 0, 0, RWF_DONTCACHE), UNSUPPORTED),
         ("pwritev2", (3, POINTER, 1, 0, 0, os.RWF_DSYNC | os.RWF_SYNC | os.RWF_APPEND), ALLOW),
         ("pwritev2", (3, POINTER, 1, 0, 0, RWF_DONTCACHE), UNSUPPORTED),
-        # Room for a file only as far as its limit is looked at.
+        # Allocation only where the file size limit applies.
         ("fallocate", (3, 0, 0, 4096), ALLOW),
         ("fallocate", (3, PUNCH_HOLE | KEEP_SIZE, 0, 4096), ALLOW),
         ("fallocate", (3, KEEP_SIZE, 0, 1 << 40), UNSUPPORTED),
         ("fallocate", (3, KEEP_SIZE | 1 << 32, 0, 1 << 40), UNSUPPORTED),
         ("fallocate", (3, ZERO_RANGE | KEEP_SIZE, 0, 1 << 40), UNSUPPORTED),
-        # What a socket is, not who is at the other end.
+        # The type of a socket, not the process at the other end.
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_ERROR, POINTER, POINTER), ALLOW),
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_TYPE, POINTER, POINTER), ALLOW),
         ("getsockopt", (3, socket.SOL_SOCKET, socket.SO_PEERCRED, POINTER, POINTER), NO_OPTION),
@@ -227,7 +227,7 @@ SO_PEERPIDFD, RWF_DONTCACHE = 77, 0x80
         ("getsockopt", (3, socket.IPPROTO_TCP, socket.SO_TYPE, POINTER, POINTER), NO_OPTION),
     ],
 )
-def test_what_others_do_and_who_they_are_is_not_told(name, arguments, expected):
+def test_calls_that_reveal_other_processes_are_refused(name, arguments, expected):
     assert answer(PYTHON, name, *arguments) == expected
 
 
@@ -242,12 +242,12 @@ def test_what_others_do_and_who_they_are_is_not_told(name, arguments, expected):
         (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4_0000, EPERM),  # MAP_HUGETLB
     ],
 )
-def test_where_nothing_counts_memory_none_is_shared_without_a_file(flags, expected):
+def test_without_a_memory_cgroup_anonymous_shared_memory_is_refused(flags, expected):
     assert answer(NOT_COUNTED, "mmap", 0, 4096, 3, flags, -1, 0) == expected
 
 
 @pytest.mark.parametrize("high", [0, 1 << 32, 1 << 63])
-def test_nobody_inside_can_wake_who_was_stopped(high):
+def test_sending_sigcont_is_refused(high):
     waking = signal.SIGCONT | high
 
     for filters in (BRANCHING, SHELL):

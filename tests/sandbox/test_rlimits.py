@@ -1,4 +1,4 @@
-"""Resource limits: what a process of a session may use, and that it cannot have more again."""
+"""Resource limits: what a process of a session may use, and that it cannot raise them again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ import json, os, resource, sys
 from envweave.sandbox.limits import Limits
 from envweave.sandbox.walls import rlimits
 {before}
-wanted = rlimits.for_session(Limits(**{limits!r}), counted_with={counted_with})
-rlimits.apply(wanted)
+session_limits = rlimits.for_session(Limits(**{limits!r}), counted_with={counted_with})
+rlimits.apply(session_limits)
 {textwrap.dedent(code)}
 """
     done = subprocess.run(
@@ -43,7 +43,7 @@ rlimits.apply(wanted)
     return json.loads(done.stdout)
 
 
-def test_each_limit_is_what_was_asked_for():
+def test_each_limit_has_the_requested_value():
     limits = Limits(
         memory_bytes=100 * MEGABYTE, disk_bytes=5 * MEGABYTE, open_files=20, processes=7
     )
@@ -69,8 +69,8 @@ def test_each_limit_is_what_was_asked_for():
     assert among_others[resource.RLIMIT_AS] == 101 * MEGABYTE
 
 
-def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
-    told = run_limited(
+def test_memory_files_and_descriptors_stop_at_their_limits(tmp_path):
+    results = run_limited(
         """
         import errno, mmap
 
@@ -91,7 +91,7 @@ def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
             while True:
                 shared.append(mmap.mmap(-1, 64 << 20))
 
-        told = [
+        results = [
             ending(lambda: bytearray(300 << 20)),
             ending(fill) == errno.EFBIG,
             os.stat("big").st_size,
@@ -99,7 +99,7 @@ def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
             ending(share) in ("memory", errno.ENOMEM), len(shared) * 64 < 200 + 1024,
             len(bytearray(50 << 20)) >> 20,
         ]
-        print(json.dumps(told))
+        print(json.dumps(results))
         """,
         tmp_path,
         memory_bytes=200 * MEGABYTE,
@@ -107,11 +107,11 @@ def test_memory_files_and_descriptors_end_where_the_limits_say(tmp_path):
         open_files=32,
     )
 
-    assert told == ["memory", True, 2 * MEGABYTE, True, True, True, 50]
+    assert results == ["memory", True, 2 * MEGABYTE, True, True, True, 50]
 
 
-def test_a_lower_limit_that_stands_already_is_kept(tmp_path):
-    told = run_limited(
+def test_an_existing_lower_limit_is_kept(tmp_path):
+    results = run_limited(
         "print(json.dumps([resource.getrlimit(kind) for kind in "
         "(resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_STACK)]))",
         tmp_path,
@@ -123,25 +123,25 @@ def test_a_lower_limit_that_stands_already_is_kept(tmp_path):
         open_files=64,
     )
 
-    assert told == [[24, 24], [MEGABYTE, MEGABYTE], [8 * MEGABYTE, 8 * MEGABYTE]]
+    assert results == [[24, 24], [MEGABYTE, MEGABYTE], [8 * MEGABYTE, 8 * MEGABYTE]]
 
 
-def test_whoever_has_no_rights_cannot_raise_a_limit_again(tmp_path):
-    told = run_limited(
+def test_an_unprivileged_process_cannot_raise_a_limit_again(tmp_path):
+    results = run_limited(
         """
         from envweave.sandbox.walls import capabilities
 
         capabilities.drop_all()
         refused = []
-        for kind, value in wanted.items():
+        for kind, value in session_limits.items():
             try:
                 resource.setrlimit(kind, (value + 1, value + 1))
             except ValueError:
                 refused.append(kind)
-        print(json.dumps(sorted(refused) == sorted(wanted)))
+        print(json.dumps(sorted(refused) == sorted(session_limits)))
         """,
         tmp_path,
         counted_with=0,
     )
 
-    assert told is True
+    assert results is True

@@ -27,7 +27,7 @@ def test_code_that_does_not_end_in_a_value_has_none(child: Child, code):
     assert (finished.value, finished.shown, finished.failure) == (None, None, None)
 
 
-def test_variables_live_on_in_the_next_cell(child: Child):
+def test_variables_persist_in_the_next_cell(child: Child):
     child.run("kept = [1]")
     child.run("kept.append(2)")
 
@@ -49,7 +49,7 @@ def test_a_value_too_large_to_send_is_shown_but_not_sent(child: Child):
     assert len(finished.shown) <= 16 << 10
 
 
-def test_an_exception_is_told_with_its_line_and_without_frames_of_the_sandbox(child: Child):
+def test_an_exception_is_reported_with_its_line_and_without_sandbox_frames(child: Child):
     finished = child.run("def half(n):\n    return n / 0\n\nhalf(1)")
 
     number = finished.failure.traceback.split("<cell ")[1].split(">")[0]
@@ -87,21 +87,21 @@ def test_causes_notes_and_groups_are_shown(child: Child):
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(0)", "exit()", "import sys; sys.exit('bye')"])
-def test_leaving_the_program_is_an_exception_and_the_session_lives(child: Child, code):
+def test_sys_exit_is_an_exception_and_the_session_lives(child: Child, code):
     finished = child.run(code)
 
     assert finished.failure.type in ("SystemExit", "NameError")
     assert child.value("1") == 1
 
 
-def test_recursion_without_end_is_an_exception(child: Child):
+def test_infinite_recursion_is_an_exception(child: Child):
     finished = child.run("def deep(n): return deep(n + 1)\ndeep(0)")
 
     assert finished.failure.type == "RecursionError"
     assert "Previous line repeated" in finished.failure.traceback
 
 
-def test_cells_may_await_and_tasks_live_on_in_the_next_cell(child: Child):
+def test_cells_may_await_and_tasks_continue_in_the_next_cell(child: Child):
     child.run(
         "import asyncio\nqueue = asyncio.Queue()\n"
         "task = asyncio.ensure_future(queue.get())\nawait asyncio.sleep(0)"
@@ -114,7 +114,7 @@ def test_asyncio_run_works_in_a_cell_that_awaits_nothing(child: Child):
     assert child.value("import asyncio\nasync def two(): return 2\nasyncio.run(two())") == 2
 
 
-def test_an_exception_behind_await_is_told(child: Child):
+def test_an_exception_from_an_awaited_call_is_reported(child: Child):
     finished = child.run("async def fail(): 1 / 0\nawait fail()")
 
     assert finished.failure.type == "ZeroDivisionError"
@@ -134,7 +134,7 @@ def test_dataclasses_and_hints_see_the_names_of_the_session(child: Child):
     assert child.value("typing.get_type_hints(Box)['size'] is Size") is True
 
 
-def test_source_can_be_had_again(child: Child):
+def test_the_source_of_functions_and_classes_is_available(child: Child):
     child.run("def double(n):\n    return 2 * n\n\nclass Doubler:\n    def go(self): return 2\n")
 
     assert (
@@ -146,7 +146,7 @@ def test_source_can_be_had_again(child: Child):
     )
 
 
-def test_what_is_imported_from_the_future_holds_for_later_cells(child: Child):
+def test_future_imports_apply_to_later_cells(child: Child):
     assert child.value("def before(a: int): pass\nbefore.__annotations__['a'] is int")
     child.run("from __future__ import annotations")
 
@@ -160,7 +160,7 @@ def test_the_program_is_main(child: Child):
     assert child.value("__name__, '__file__' in globals()") == ("__main__", False)
 
 
-def test_a_cell_that_is_run_again_runs_again(child: Child):
+def test_running_the_same_cell_twice_runs_it_twice(child: Child):
     child.run("count = 0")
 
     values = [child.value("count += 1\ncount") for _ in range(3)]
@@ -168,19 +168,19 @@ def test_a_cell_that_is_run_again_runs_again(child: Child):
     assert values == [1, 2, 3]
 
 
-def test_more_cells_than_are_kept_all_run(child: Child):
+def test_more_cells_than_the_cache_holds_all_run(child: Child):
     assert [child.value(f"{n} + 1") for n in range(400)] == list(range(1, 401))
 
 
 @pytest.mark.parametrize("value", [None, [1, (2, {3})], {"a": b"x"}, {1: 2.5}, 2**100])
-def test_values_go_in_and_out_by_name(child: Child, value):
+def test_values_are_put_and_got_by_name(child: Child, value):
     child.put("given", value)
 
     assert child.get("given") == value
     assert child.value("given") == value
 
 
-def test_arrays_go_in_and_out(child: Child):
+def test_arrays_are_put_and_got(child: Child):
     np = pytest.importorskip("numpy")
     child.put("table", np.arange(6).reshape(2, 3))
 
@@ -189,7 +189,7 @@ def test_arrays_go_in_and_out(child: Child):
     assert child.get("table").tolist() == [[0, 2, 4], [6, 8, 10]]
 
 
-def test_a_name_that_is_not_there_is_told(child: Child):
+def test_a_missing_name_is_reported(child: Child):
     reply = child.ask(Get, "nowhere")
 
     assert (reply.failure.type, reply.failure.message) == (
@@ -198,7 +198,7 @@ def test_a_name_that_is_not_there_is_told(child: Child):
     )
 
 
-def test_a_variable_that_is_not_plain_is_told_by_its_path(child: Child):
+def test_a_non_plain_variable_is_reported_with_its_path(child: Child):
     child.run("mixed = {'a': [1, object()]}")
 
     reply = child.ask(Get, "mixed")
@@ -207,7 +207,7 @@ def test_a_variable_that_is_not_plain_is_told_by_its_path(child: Child):
     assert reply.failure.message.startswith("mixed['a'][1]: an object is not plain data")
 
 
-def test_a_variable_too_large_to_send_is_told(child: Child):
+def test_a_variable_too_large_to_send_is_reported(child: Child):
     child.run("large = b'x' * (5 << 20)")
 
     reply = child.ask(Get, "large")
@@ -223,7 +223,7 @@ def test_a_host_that_hangs_up_ends_the_session(tmp_path):
         assert one.process.wait(30) == 0
 
 
-def test_the_seed_is_that_of_random_and_of_numpy_though_imported_later(tmp_path):
+def test_the_seed_applies_to_random_and_to_numpy_even_if_imported_later(tmp_path):
     import random
 
     import numpy as np
@@ -248,7 +248,7 @@ def test_sessions_without_a_seed_draw_different_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 5, -3, 2**100])
-def test_any_seed_is_honored_and_none_is_like_another(child: Child, seed):
+def test_any_seed_is_honored_and_no_two_are_alike(child: Child, seed):
     child.run("import random, numpy as np\nfrom envweave.sandbox.inside.seeding import reseed")
     draw = "reseed({})\nrandom.random(), float(np.random.random())"
 
@@ -259,7 +259,7 @@ def test_any_seed_is_honored_and_none_is_like_another(child: Child, seed):
     assert first[1] != other[1]
 
 
-def test_a_session_kept_warm_begins_with_the_seed_and_tools_it_is_given(tmp_path):
+def test_a_warm_session_begins_with_the_seed_and_tools_of_its_caller(tmp_path):
     import random
 
     with running(tmp_path, seed=None) as one:
@@ -271,5 +271,5 @@ def test_a_session_kept_warm_begins_with_the_seed_and_tools_it_is_given(tmp_path
     assert finished.value == [random.Random(5).random(), 1]
 
 
-def test_a_session_that_cannot_be_copied_says_so(child: Child):
+def test_a_session_that_cannot_be_branched_reports_it(child: Child):
     assert child.ask(Branch, None).failure.type == "BranchError"

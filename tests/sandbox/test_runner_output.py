@@ -1,4 +1,4 @@
-"""What code writes comes back in order, up to the limit, whoever wrote it and how."""
+"""Output of code is returned in order and up to the limit, however it was written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_both_streams_come_back_with_the_cell_that_wrote_them(child: Child):
     assert child.run("1").stdout == ""
 
 
-def test_what_is_printed_before_an_exception_is_kept(child: Child):
+def test_output_before_an_exception_is_kept(child: Child):
     finished = child.run("print('before')\n1 / 0")
 
     assert finished.stdout == "before\n"
@@ -38,7 +38,7 @@ def test_descriptors_children_and_streams_keep_their_order(child: Child):
     assert (finished.stdout, finished.stderr) == ("a\nb\nc\nd\ne\nf\n", "g\nh\n")
 
 
-def test_bytes_that_are_no_text_are_shown_escaped(child: Child):
+def test_non_utf8_bytes_are_escaped(child: Child):
     finished = child.run(
         "import os, sys\nos.write(1, b'\\xff\\x00\\xfe')\nsys.stdout.buffer.write(b'|\\xe2\\x82')\n"
         "sys.stdout.buffer.write(b'\\xac|\\xe2')\nprint('!')"
@@ -47,7 +47,7 @@ def test_bytes_that_are_no_text_are_shown_escaped(child: Child):
     assert finished.stdout == "\\xff\x00\\xfe|€|\\xe2!\n"
 
 
-def test_halves_of_surrogate_pairs_are_shown_escaped(child: Child):
+def test_lone_surrogates_are_escaped(child: Child):
     finished = child.run("print('\\ud800')\nraise ValueError('\\udfff')")
 
     assert finished.stdout == "\\ud800\n"
@@ -66,7 +66,7 @@ def test_halves_of_surrogate_pairs_are_shown_escaped(child: Child):
     ],
     ids=["print", "prints", "buffer", "write", "writes"],
 )
-def test_output_beyond_the_limit_is_cut_and_told(child: Child, write):
+def test_output_over_the_limit_is_truncated_with_a_note(child: Child, write):
     finished = child.run(f"import os, sys\n{write}")
 
     kept, note = finished.stdout.rsplit("\n", 1)
@@ -76,7 +76,7 @@ def test_output_beyond_the_limit_is_cut_and_told(child: Child, write):
     assert child.run("print('next')").stdout == "next\n"
 
 
-def test_the_limit_counts_bytes_and_cuts_no_character_in_two(child: Child):
+def test_the_limit_counts_bytes_and_splits_no_character(child: Child):
     finished = child.run("print('€' * 10_000, end='')")
 
     kept, _ = finished.stdout.rsplit("\n", 1)
@@ -92,7 +92,7 @@ def test_endless_output_takes_no_memory(child: Child):
     assert after - before < 20_000  # kilobytes
 
 
-def test_what_threads_print_between_cells_shows_in_the_next(child: Child):
+def test_output_of_threads_between_cells_appears_in_the_next(child: Child):
     child.run(
         "import threading\nmay, did = threading.Event(), threading.Event()\n"
         "def late():\n    may.wait(30)\n    print('late')\n    did.set()\n"
@@ -105,7 +105,7 @@ def test_what_threads_print_between_cells_shows_in_the_next(child: Child):
     assert finished.stdout == "late\nnow\n"
 
 
-def test_streams_look_like_streams(child: Child):
+def test_the_streams_have_the_usual_attributes(child: Child):
     code = (
         "import io, sys\nsys.stdout.reconfigure(line_buffering=True)\nsys.stdout.flush()\n"
         "sys.stdout.buffer.flush()\nsys.stdout.close()\nsys.stdout.writelines(['a', 'b'])\n"
@@ -120,7 +120,7 @@ def test_streams_look_like_streams(child: Child):
     assert finished.stdout == "ab"
 
 
-def test_writing_what_is_not_text_is_refused_as_by_any_stream(child: Child):
+def test_writing_non_text_raises_as_for_any_stream(child: Child):
     finished = child.run("import sys\nsys.stdout.write(b'x')")
 
     assert finished.failure.message == "write() argument must be str, not bytes"
@@ -138,7 +138,7 @@ def test_redirection_and_warnings_and_logging_work(child: Child):
     assert "WARNING:root:logged" in finished.stderr
 
 
-def test_a_file_that_code_puts_in_the_place_of_its_output_is_left_alone(child: Child):
+def test_a_file_that_code_redirects_its_output_to_is_left_alone(child: Child):
     code = (
         "import os\nsaved = os.dup(1)\nfile = open('redirected', 'wb+', buffering=0)\n"
         "os.dup2(file.fileno(), 1)\nos.write(1, b'kept')\nprint('printed')\n"
@@ -153,7 +153,7 @@ def test_a_file_that_code_puts_in_the_place_of_its_output_is_left_alone(child: C
     assert (after.value, after.stdout) == ("kept", "back")
 
 
-def test_children_that_are_forks_print_too_and_never_speak_to_the_host(child: Child):
+def test_forked_children_print_too_and_never_message_the_host(child: Child):
     finished = child.run(
         "import os\nprint('parent')\npid = os.fork()\nif pid == 0:\n    print('child')\n"
         "else:\n    status = os.waitpid(pid, 0)[1]\n    print(status)"

@@ -1,4 +1,4 @@
-"""`Sandbox` and `AsyncSandbox`: options, tiers, sessions, seeds, and their end."""
+"""`Sandbox` and `AsyncSandbox`: options, tiers, sessions, seeds, and closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sessions_share_nothing(box):
     assert missing.exception_type == "NameError"
 
 
-def test_the_walls_are_told(box):
+def test_the_tier_is_reported(box):
     assert isinstance(box.tier, Tier)
     assert str(box.tier) == box.tier.name
     assert (box.tier.name == "namespace") == (
@@ -47,7 +47,7 @@ def test_the_walls_are_told(box):
     )
 
 
-def test_what_auto_gives_is_never_nothing():
+def test_auto_never_selects_the_tier_none():
     with Sandbox() as box:
         assert box.tier.name in ("namespace", "landlock")
 
@@ -76,7 +76,7 @@ def test_numpy_is_seeded_even_where_it_was_not_preloaded():
     assert len({tuple(one) for one in values}) == 4
 
 
-def test_many_sessions_come_at_once(box):
+def test_many_sessions_are_made_at_once(box):
     sessions = box.sessions(40)
 
     values = [one.run(f"x = {at}\nx * 2").return_value for at, one in enumerate(sessions)]
@@ -87,7 +87,7 @@ def test_many_sessions_come_at_once(box):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_session_kept_warm_is_as_fresh_as_any():
+def test_a_warm_session_is_as_fresh_as_any():
     with Sandbox(warm=2, preload=["numpy"], tools={"double": lambda x: 2 * x}) as box:
         for seed in (5, 5, 5, 5, 5):
             with box.session(seed=seed) as session:
@@ -110,20 +110,20 @@ def test_shards_spread_sessions_over_cores():
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives sessions user ids of their own")
-def test_a_folder_that_sessions_could_not_read_is_refused(tmp_path):
+def test_a_visible_folder_that_sessions_cannot_read_is_refused(tmp_path):
     tmp_path.chmod(0o700)
 
     with pytest.raises(OptionError, match="chmod -R o\\+rX"):
         Sandbox(visible=[tmp_path])
 
 
-def test_a_session_sees_only_what_it_is_shown(tmp_path, box):
+def test_a_session_sees_only_visible_files(tmp_path, box):
     tmp_path.chmod(0o755)
     shown, hidden = tmp_path / "shown", tmp_path / "hidden"
     for folder in (shown, hidden):
         folder.mkdir()
         (folder / "module_of_mine.py").write_text("VALUE = 42\n")
-        folder.chmod(0o777)  # so that it is the walls that refuse
+        folder.chmod(0o777)  # so that only the walls refuse access
     with Sandbox(isolation=box.tier.name, visible=[shown]) as own, own.session() as session:
         read = session.run("import module_of_mine; module_of_mine.VALUE")
         written = session.run(f"open({str(shown / 'new')!r}, 'w')")
@@ -135,30 +135,30 @@ def test_a_session_sees_only_what_it_is_shown(tmp_path, box):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"profile": "bash"}, "profile='bash'.*'python', 'shell'"),
         ({"isolation": "docker"}, "isolation='docker'.*'namespace'"),
         ({"preload": "numpy"}, "list of module names"),
         ({"preload": ["no_such_module_xyz"]}, "no module 'no_such_module_xyz'"),
-        ({"preload": ["a b"]}, "no module's name"),
+        ({"preload": ["a b"]}, "not a valid module name"),
         ({"shards": 0}, "shards=0"),
         ({"shards": 10_000}, "one core"),
         ({"warm": -1}, "warm=-1"),
-        ({"visible": ["/"]}, "hole into the walls"),
-        ({"visible": ["/proc/self"]}, "hole into the walls"),
-        ({"visible": ["/tmp/../proc/self"]}, "hole into the walls"),
+        ({"visible": ["/"]}, "defeat the isolation"),
+        ({"visible": ["/proc/self"]}, "defeat the isolation"),
+        ({"visible": ["/tmp/../proc/self"]}, "defeat the isolation"),
         ({"visible": ["/no/such/folder"]}, "does not exist"),
         ({"visible": None}, "list of paths"),
-        ({"visible": [3]}, "3 is no path"),
+        ({"visible": [3]}, "3 is not a path"),
         ({"preload": None}, "list of module names"),
-        ({"tools": [len]}, "by the names"),
+        ({"tools": [len]}, "dict of functions by name"),
         ({"limits": {"timeout_s": 1}}, "expected a Limits"),
         ({"tools": {"not a name": len}}, "not a name"),
     ],
 )
-def test_an_option_that_cannot_be_kept_is_refused(options, said):
-    with pytest.raises(OptionError, match=said):
+def test_an_invalid_option_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
         Sandbox(**options)
 
 
@@ -174,19 +174,19 @@ def test_an_option_that_cannot_be_kept_is_refused(options, said):
         {"files": True},
     ],
 )
-def test_a_limit_that_cannot_be_kept_is_refused(limits):
+def test_an_invalid_limit_is_refused(limits):
     with pytest.raises(OptionError, match=next(iter(limits))):
         Limits(**limits)
 
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("seed", [-1, 1 << 63, True, "7", 1.5])
-def test_a_seed_that_is_none_is_refused(box, seed):
+def test_an_invalid_seed_is_refused(box, seed):
     with pytest.raises(OptionError, match="seed="):
         box.session(seed=seed)
 
 
-def test_a_module_that_fails_is_told_with_its_own_words(tmp_path, monkeypatch):
+def test_a_failing_preload_is_reported_with_its_own_message(tmp_path, monkeypatch):
     tmp_path.chmod(0o755)
     (tmp_path / "broken_module_xyz.py").write_text("raise RuntimeError('not today')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -195,7 +195,7 @@ def test_a_module_that_fails_is_told_with_its_own_words(tmp_path, monkeypatch):
         Sandbox(preload=["broken_module_xyz"], visible=[tmp_path])
 
 
-def test_a_closed_sandbox_says_so_and_may_be_closed_again():
+def test_a_closed_sandbox_refuses_sessions_and_may_be_closed_again():
     box = Sandbox()
     session = box.session()
     box.close()
@@ -208,7 +208,7 @@ def test_a_closed_sandbox_says_so_and_may_be_closed_again():
     session.close()
 
 
-def test_a_sandbox_that_is_dropped_warns_and_leaves_no_process():
+def test_a_dropped_sandbox_warns_and_leaves_no_process():
     box = Sandbox()
     pids = box.template_pids()
 
@@ -230,7 +230,7 @@ def test_closing_leaves_no_process_thread_descriptor_or_folder(tmp_path, monkeyp
     sessions = box.sessions(5)
     sessions.append(sessions[0].branch())
     sessions[0].run("wait(0)")
-    pids = [one._body.pid for one in sessions] + box.template_pids()
+    pids = [one._handle.pid for one in sessions] + box.template_pids()
 
     box.close()
 
@@ -241,7 +241,7 @@ def test_closing_leaves_no_process_thread_descriptor_or_folder(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_async_twin_runs_many_sessions_on_one_loop():
+def test_an_async_sandbox_runs_many_sessions_on_one_loop():
     async def main() -> list[int]:
         async with await AsyncSandbox.start() as box:
             async with box.session(seed=3) as session:

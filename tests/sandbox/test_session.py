@@ -56,7 +56,7 @@ def tools():
 
 @pytest.fixture(scope="module")
 def shared(tools):
-    """A session whose tests leave it as they found it."""
+    """A session whose tests leave it unchanged."""
     body = ProcessBody(LIMITS, tools)
     with Session(body, LIMITS, tools, work=body.folder.name) as session:
         yield session
@@ -67,7 +67,7 @@ def fresh(limits: Limits = LIMITS, tools: SandboxTools | None = None, **options)
     return Session(ProcessBody(limits, tools), limits, tools, **options)
 
 
-def test_variables_last_from_one_run_to_the_next(shared):
+def test_variables_persist_between_runs(shared):
     shared.run("x = 20\nprint('set')")
 
     result = shared.run("x + 1")
@@ -76,7 +76,7 @@ def test_variables_last_from_one_run_to_the_next(shared):
     assert (result.stdout, result.stderr, result.session_ended) == ("", "", False)
 
 
-def test_what_code_raises_is_a_result(shared):
+def test_an_exception_in_the_code_is_reported_in_the_result(shared):
     result = shared.run("print('before')\n1 / 0")
 
     assert (result.success, result.stdout) == (False, "before\n")
@@ -87,7 +87,7 @@ def test_what_code_raises_is_a_result(shared):
     assert "1 / 0" in result.traceback
 
 
-def test_plain_data_goes_in_and_out(shared):
+def test_plain_data_can_be_put_and_got(shared):
     value = {"a": [1, (2.5, None)], 3: {b"c", "é"}, "big": 1 << 100}
 
     shared.put("table", value)
@@ -96,7 +96,7 @@ def test_plain_data_goes_in_and_out(shared):
     assert shared.run("table['a'][1][0]").return_value == 2.5
 
 
-def test_what_cannot_be_got_is_told(shared):
+def test_get_of_a_missing_or_non_plain_variable_raises(shared):
     with pytest.raises(NameNotFoundError, match=r"get\('nothing'\)"):
         shared.get("nothing")
     with pytest.raises(PlainDataError, match=r"get\('add'\)"):
@@ -109,7 +109,7 @@ def test_what_cannot_be_got_is_told(shared):
     assert shared.run("1").success
 
 
-def test_files_go_in_and_out(shared):
+def test_files_can_be_written_read_and_listed(shared):
     data = bytes(range(256)) * 8192
 
     shared.write_file("data/a.bin", data)
@@ -124,7 +124,7 @@ def test_files_go_in_and_out(shared):
         shared.read_file("../nothing")
 
 
-def test_code_calls_tools_of_the_host(shared):
+def test_code_calls_host_tools(shared):
     result = shared.run("add(1) + later(add(left=2, right=3))")
 
     assert result.return_value == 7
@@ -142,14 +142,14 @@ def test_code_calls_tools_of_the_host(shared):
         ("fail()", "ValueError: nothing there"),
     ],
 )
-def test_what_a_tool_refuses_or_raises_is_an_exception_in_the_code(shared, code, message):
+def test_a_tool_error_is_raised_in_the_code(shared, code, message):
     result = shared.run(code)
 
     assert (result.exception_type, result.exception_message) == ("ToolError", message)
     assert [call.error for call in result.tool_calls] == [message]
 
 
-def test_code_beyond_its_time_is_interrupted_and_keeps_its_variables(shared):
+def test_code_over_its_time_limit_is_interrupted_and_keeps_its_variables(shared):
     shared.run("kept = 1")
 
     result = shared.run("while True: pass", timeout_s=0.05)
@@ -159,14 +159,14 @@ def test_code_beyond_its_time_is_interrupted_and_keeps_its_variables(shared):
     assert shared.get("kept") == 1
 
 
-def test_an_async_tool_is_cancelled_when_the_time_of_the_code_is_over(shared):
+def test_an_async_tool_is_cancelled_at_the_time_limit(shared):
     result = shared.run("never()", timeout_s=0.05)
 
     assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
     assert shared.run("1").return_value == 1
 
 
-def test_a_tool_that_returns_too_late_costs_the_code_its_time():
+def test_a_tool_that_returns_after_the_time_limit_fails_the_run():
     def dawdle() -> int:
         time.sleep(0.05)
         return 1
@@ -180,7 +180,7 @@ def test_a_tool_that_returns_too_late_costs_the_code_its_time():
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_code_that_goes_on_after_it_was_interrupted_ends_its_session():
+def test_code_that_ignores_the_interrupt_ends_its_session():
     limits = Limits(timeout_s=20, grace_s=0.05)
     with fresh(limits) as session:
         result = session.run(STUBBORN, timeout_s=1)
@@ -188,7 +188,7 @@ def test_code_that_goes_on_after_it_was_interrupted_ends_its_session():
         assert (result.exception_type, result.limits_hit) == ("TimeLimit", ("time",))
         assert (result.success, result.session_ended) == (False, True)
         assert not session.alive
-        with pytest.raises(SessionEndedError, match="Take a new session"):
+        with pytest.raises(SessionEndedError, match="Open a new session"):
             session.run("1")
         with pytest.raises(SessionEndedError, match=r"get\('x'\)"):
             session.get("x")
@@ -202,7 +202,7 @@ def test_code_that_goes_on_after_it_was_interrupted_ends_its_session():
         ("import os; os.kill(os.getpid(), 11)", "SIGSEGV: compiled code"),
     ],
 )
-def test_code_that_ends_its_session_is_told_how(code, message):
+def test_the_result_says_how_code_ended_its_session(code, message):
     with fresh() as session:
         result = session.run(code)
 
@@ -213,16 +213,16 @@ def test_code_that_ends_its_session_is_told_how(code, message):
 
 def test_a_session_that_ended_between_two_runs_is_not_alive():
     with fresh() as session:
-        session._body.process.kill()
-        session._body.process.wait()
+        session._handle.process.kill()
+        session._handle.process.wait()
 
         assert not session.alive
         assert "SIGKILL" in session.run("1").exception_message
 
 
-def test_a_limit_that_only_the_host_watches_ends_the_session():
+def test_exceeding_a_limit_that_the_host_checks_ends_the_session():
     with fresh() as session:
-        session._body.beyond = "disk"
+        session._handle.beyond = "disk"
 
         result = session.run("while True: pass")
 
@@ -262,7 +262,7 @@ def test_a_second_call_while_one_is_under_way_is_refused():
         assert "another call on the same session" in result.return_value
 
 
-def test_a_caller_who_is_interrupted_leaves_a_session_that_is_lost():
+def test_an_interrupted_caller_loses_the_session():
     def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
@@ -275,7 +275,7 @@ def test_a_caller_who_is_interrupted_leaves_a_session_that_is_lost():
             session.run("1")
 
 
-def test_a_caller_who_is_interrupted_while_code_runs_gets_the_interrupt():
+def test_a_keyboard_interrupt_during_a_run_reaches_the_caller():
     def interrupt_soon() -> None:
         threading.Timer(0.01, os.kill, [os.getpid(), signal.SIGINT]).start()
 
@@ -287,10 +287,10 @@ def test_a_caller_who_is_interrupted_while_code_runs_gets_the_interrupt():
             session.get("x")
 
 
-def test_closing_twice_ends_the_process_once():
+def test_closing_twice_releases_the_process_once():
     closed = []
     session = fresh(on_close=lambda: closed.append(True))
-    process = session._body.process
+    process = session._handle.process
 
     session.close()
     session.close()
@@ -321,10 +321,10 @@ def test_closing_while_code_runs_ends_the_run(by_a_tool):
     assert closed == [True]
 
 
-def test_a_session_that_is_dropped_is_released_and_complained_about():
+def test_a_dropped_session_is_released_with_a_warning():
     closed = []
     dropped = [fresh(on_close=lambda: closed.append(True))]
-    process = dropped[0]._body.process
+    process = dropped[0]._handle.process
 
     with pytest.warns(ResourceWarning, match=r"without close\(\)"):
         dropped.clear()
@@ -333,7 +333,7 @@ def test_a_session_that_is_dropped_is_released_and_complained_about():
     assert closed == [True]
 
 
-def test_a_forked_copy_of_the_host_may_not_use_the_session(shared):
+def test_a_forked_child_of_the_host_cannot_use_the_session(shared):
     reading, writing = os.pipe()
 
     child = os.fork()
@@ -355,7 +355,7 @@ def test_a_forked_copy_of_the_host_may_not_use_the_session(shared):
     assert shared.run("1").return_value == 1
 
 
-def test_large_values_pass_both_ways(shared):
+def test_large_values_pass_in_both_directions(shared):
     value = os.urandom(12 << 20)
 
     shared.put("large", value)
@@ -365,7 +365,7 @@ def test_large_values_pass_both_ways(shared):
     assert shared.run("del large").success
 
 
-def test_what_is_too_large_is_refused_and_nothing_is_lost(shared):
+def test_an_oversized_message_is_refused_and_the_session_survives(shared):
     with pytest.raises(OptionError, match="in pieces"):
         shared.put("large", b"0" * LIMITS.message_bytes)
     result = shared.run("0" * LIMITS.message_bytes)
@@ -378,7 +378,7 @@ def test_what_is_too_large_is_refused_and_nothing_is_lost(shared):
         shared.get("huge")
 
 
-def test_output_beyond_its_limit_is_cut(shared):
+def test_output_over_its_limit_is_truncated(shared):
     result = shared.run("print('0' * 1_000_000)")
 
     assert len(result.stdout) < LIMITS.output_bytes + 512
@@ -386,7 +386,7 @@ def test_output_beyond_its_limit_is_cut(shared):
     assert result.limits_hit == ("output",)
 
 
-def test_more_tools_than_a_run_may_call_are_refused():
+def test_tool_calls_over_the_limit_are_refused():
     limits = Limits(timeout_s=20, tool_calls=2)
     with fresh(limits, SandboxTools({"add": add})) as session:
         result = session.run("add(1); add(2)\nadd(3)")

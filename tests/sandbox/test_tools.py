@@ -9,7 +9,7 @@ import pytest
 
 from envweave.errors import DeadlineError, OptionError
 from envweave.sandbox.protocol.messages import ToolSignature
-from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, described
+from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, describe_error
 
 
 def lookup(query: str, limit: int = 10, *, exact: bool = False) -> list[str]:
@@ -26,7 +26,7 @@ class Point:
 @dataclasses.dataclass
 class Line:
     ends: list[Point]
-    name: Optional[str] = None  # noqa: UP045 - the older spelling is understood too
+    name: Optional[str] = None  # noqa: UP045 - the older spelling is supported too
 
 
 class Options(TypedDict, total=False):
@@ -49,7 +49,7 @@ def bound(hint: Any, value: Any) -> Any:
 def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
     tools = SandboxTools({"lookup": lookup})
 
-    faces = tools.faces()
+    faces = tools.signatures()
 
     assert faces == [
         ToolSignature(
@@ -65,7 +65,7 @@ def test_a_function_without_a_signature_takes_anything():
 
     args, kwargs = tool.bind([1, 2], {})
 
-    assert tool.face.signature == "(*args, **kwargs)"
+    assert tool.signature.signature == "(*args, **kwargs)"
     assert tool.function(*args, **kwargs) == 2
 
 
@@ -75,12 +75,12 @@ def test_a_name_that_code_cannot_call_is_refused(name):
         SandboxTools({name: lookup})
 
 
-def test_what_cannot_be_called_is_refused_as_a_tool():
+def test_a_non_callable_is_refused_as_a_tool():
     with pytest.raises(OptionError, match="'lookup': 3"):
         SandboxTools({"lookup": 3})
 
 
-def test_an_unknown_tool_is_answered_with_the_nearest():
+def test_the_error_for_an_unknown_tool_names_the_nearest():
     tools = SandboxTools({"lookup": lookup})
 
     assert tools.find("lookpu") is None
@@ -113,7 +113,7 @@ def test_arguments_are_bound_as_python_binds_them(args, kwargs, expected):
         (["a", True], {}, "TypeError: lookup() argument limit: Expected `int`, got `bool`"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_by_the_name_of_the_parameter(args, kwargs, reason):
+def test_arguments_that_do_not_fit_are_refused_with_the_parameter_name(args, kwargs, reason):
     with pytest.raises(ArgumentsError) as caught:
         SandboxTool("lookup", lookup).bind(args, kwargs)
 
@@ -141,7 +141,7 @@ def test_arguments_that_do_not_fit_are_refused_by_the_name_of_the_parameter(args
         (int, 1 << 100, 1 << 100),
     ],
 )
-def test_an_argument_becomes_what_its_type_hint_asks_for(hint, value, expected):
+def test_an_argument_is_converted_to_its_type_hint(hint, value, expected):
     made = bound(hint, value)
 
     assert made == expected
@@ -164,7 +164,7 @@ def test_an_argument_becomes_what_its_type_hint_asks_for(hint, value, expected):
         (Options, {"deep": 2}, "argument: `Options` has no field 'deep'"),
     ],
 )
-def test_an_argument_that_does_not_fit_its_type_hint_is_refused_by_its_path(hint, value, reason):
+def test_an_argument_that_does_not_fit_its_type_hint_is_refused_with_its_path(hint, value, reason):
     with pytest.raises(ArgumentsError) as caught:
         bound(hint, value)
 
@@ -172,11 +172,11 @@ def test_an_argument_that_does_not_fit_its_type_hint_is_refused_by_its_path(hint
 
 
 @pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", Point | Line, type, SandboxTool])
-def test_a_type_hint_that_is_not_understood_checks_nothing(hint):
+def test_an_unsupported_type_hint_checks_nothing(hint):
     assert bound(hint, [1]) == [1]
 
 
-def test_each_of_the_rest_of_the_arguments_is_checked():
+def test_variadic_arguments_are_checked_one_by_one():
     def tool(*args: int, **kwargs: str) -> None:
         pass
 
@@ -186,7 +186,7 @@ def test_each_of_the_rest_of_the_arguments_is_checked():
         SandboxTool("tool", tool).bind([], {"a": "a", "b": 1})
 
 
-def test_what_a_dataclass_raises_as_it_is_made_goes_back_as_text():
+def test_an_error_in_a_dataclass_constructor_is_returned_as_text():
     @dataclasses.dataclass
     class Positive:
         value: int
@@ -220,19 +220,19 @@ async def slow(seconds: float = 0.0) -> float:
         (max, False),
     ],
 )
-def test_a_tool_that_must_be_awaited_is_recognised(function, is_async):
+def test_async_tools_are_recognized(function, is_async):
     assert SandboxTool("tool", function).is_async is is_async
 
 
-def test_an_error_is_described_without_a_traceback_and_within_bounds():
+def test_an_error_is_described_without_a_traceback_and_truncated():
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError
 
-    assert described(ValueError("no such thing")) == "ValueError: no such thing"
-    assert described(KeyError()) == "KeyError"
-    assert described(Mute()) == "Mute: its message cannot be shown"
-    assert len(described(ValueError("a" * 100_000))) < 5000
+    assert describe_error(ValueError("no such thing")) == "ValueError: no such thing"
+    assert describe_error(KeyError()) == "KeyError"
+    assert describe_error(Mute()) == "Mute: its message cannot be shown"
+    assert len(describe_error(ValueError("a" * 100_000))) < 5000
 
 
 def test_async_tools_run_on_one_thread_that_close_ends():
@@ -274,7 +274,7 @@ def test_an_async_tool_is_cancelled_at_the_deadline():
     tools.close()
 
 
-def test_an_exception_that_ends_programs_reaches_the_caller_and_spares_the_thread():
+def test_system_exit_in_a_tool_reaches_the_caller_and_the_thread_survives():
     async def leave() -> None:
         raise SystemExit(3)
 

@@ -1,4 +1,4 @@
-"""User ids that sessions are lent: whose they are, who gets them, and what they can read."""
+"""User ids for sessions: choosing and assigning them, and what they can read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from envweave.errors import SandboxError
 from envweave.sandbox.host.users import (
+    FoundUsers,
     Span,
     UserRange,
-    Users,
+    blocking_path,
     find_users,
     known_accounts,
     may_change_users,
-    obstacle,
 )
 
 ALL_IDS = "0 0 4294967295\n"
@@ -27,15 +27,15 @@ ROOT = 0x1FFFFFFFFFF
 NSPAWN = Span(524_288, 1_879_048_192 - 524_288)
 
 
-Find = Callable[[Path, Iterable[Span]], Users]
+Find = Callable[[Path, Iterable[Span]], FoundUsers]
 
 
 @pytest.fixture
 def find() -> Iterator[Find]:
-    """`find_users`, which lets go of what it found at the end."""
+    """`find_users`, whose result is released at the end."""
     found = []
 
-    def find_and_note(proc: Path, accounts: Iterable[Span]) -> Users:
+    def find_and_note(proc: Path, accounts: Iterable[Span]) -> FoundUsers:
         found.append(find_users(proc, accounts))
         return found[-1]
 
@@ -51,8 +51,8 @@ def public() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        if obstacle(folder, 70_000) is not None:
-            pytest.skip(f"{obstacle(folder, 70_000)} is closed to other users")
+        if blocking_path(folder, 70_000) is not None:
+            pytest.skip(f"{blocking_path(folder, 70_000)} is closed to other users")
         yield folder
 
 
@@ -75,13 +75,13 @@ def test_ids_are_far_from_accounts_containers_and_subordinate_ids(
     assert found is not None
     span = Span(found.first, found.count)
     assert found.count >= 4096
-    assert not span.meets(Span(0, 65_536))
-    assert not span.meets(NSPAWN)
+    assert not span.overlaps(Span(0, 65_536))
+    assert not span.overlaps(NSPAWN)
     assert span.end <= 2_147_352_576
 
 
 @pytest.mark.parametrize("users", ["0 100000 65536\n", "0 1000 1\n1 100000 65535\n"])
-def test_a_container_with_ids_of_its_own_gives_away_only_what_it_has(
+def test_a_container_assigns_only_ids_of_its_user_namespace(
     find: Find, tmp_path: Path, users: str
 ) -> None:
     found = find(process(tmp_path, users), []).range
@@ -110,14 +110,14 @@ def test_ids_of_an_account_are_left_alone(find: Find, tmp_path: Path) -> None:
     assert found.first + found.count <= free.end
 
 
-def test_without_root_the_reason_is_told(find: Find, tmp_path: Path) -> None:
+def test_without_root_there_is_a_reason(find: Find, tmp_path: Path) -> None:
     found = find(process(tmp_path, effective=1 << 7), [])
 
     assert found.range is None
-    assert "has not both CAP_SETUID and CAP_SETGID" in found.reason
+    assert "does not have both CAP_SETUID and CAP_SETGID" in found.reason
 
 
-def test_a_namespace_with_one_id_has_none_to_give_away(find: Find, tmp_path: Path) -> None:
+def test_a_namespace_with_one_id_has_none_to_assign(find: Find, tmp_path: Path) -> None:
     found = find(process(tmp_path, "0 1000 1\n"), [])
 
     assert found.range is None
@@ -131,7 +131,7 @@ def test_two_hosts_have_no_id_in_common(find: Find, tmp_path: Path) -> None:
 
     assert first is not None
     assert second is not None
-    assert not Span(first.first, first.count).meets(Span(second.first, second.count))
+    assert not Span(first.first, first.count).overlaps(Span(second.first, second.count))
 
 
 def test_the_ids_of_a_host_that_closed_are_free_again(find: Find, tmp_path: Path) -> None:
@@ -146,34 +146,34 @@ def test_the_ids_of_a_host_that_closed_are_free_again(find: Find, tmp_path: Path
     assert second.first == first.first
 
 
-def test_every_id_is_lent_once() -> None:
+def test_every_id_is_assigned_once() -> None:
     ids = UserRange(Span(500, 3))
 
-    lent = {ids.take(), ids.take(), ids.take()}
+    lent = {ids.acquire(), ids.acquire(), ids.acquire()}
 
     assert lent == {500, 501, 502}
     with pytest.raises(SandboxError, match="all 3 are in use"):
-        ids.take()
+        ids.acquire()
 
 
-def test_an_id_given_back_is_lent_again_after_the_others() -> None:
+def test_a_released_id_is_reused_last() -> None:
     ids = UserRange(Span(500, 3))
-    first, second = ids.take(), ids.take()
-    ids.give_back(second)
-    ids.give_back(first)
+    first, second = ids.acquire(), ids.acquire()
+    ids.release(second)
+    ids.release(first)
 
-    lent = [ids.take(), ids.take(), ids.take()]
+    lent = [ids.acquire(), ids.acquire(), ids.acquire()]
 
     assert lent == [502, second, first]
 
 
 @pytest.mark.parametrize("user", [499, 500, 503])
-def test_an_id_that_is_not_lent_cannot_be_given_back(user: int) -> None:
+def test_an_unused_id_cannot_be_released(user: int) -> None:
     ids = UserRange(Span(500, 3))
-    ids.give_back(ids.take())
+    ids.release(ids.acquire())
 
-    with pytest.raises(ValueError, match=f"User id {user} was not lent"):
-        ids.give_back(user)
+    with pytest.raises(ValueError, match=f"User id {user} is not in use"):
+        ids.release(user)
 
 
 def test_threads_never_share_an_id() -> None:
@@ -183,12 +183,12 @@ def test_threads_never_share_an_id() -> None:
 
     def work() -> None:
         for _ in range(2000):
-            user = ids.take()
+            user = ids.acquire()
             if user in held:
                 clashes.append(user)
             held.add(user)
             held.remove(user)
-            ids.give_back(user)
+            ids.release(user)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -209,39 +209,39 @@ def test_accounts_are_read_from_the_machine(tmp_path: Path) -> None:
     assert found == [Span(0, 1), Span(1000, 1), Span(50, 1), Span(100_000, 65_536)]
 
 
-def test_what_everybody_may_read_has_no_obstacle(public: Path) -> None:
+def test_a_world_readable_path_is_not_blocked(public: Path) -> None:
     (public / "file").write_text("x")
 
-    assert obstacle(public / "file", 70_000) is None
-    assert obstacle(public, 70_000) is None
+    assert blocking_path(public / "file", 70_000) is None
+    assert blocking_path(public, 70_000) is None
 
 
-def test_a_closed_folder_on_the_way_is_named(public: Path) -> None:
+def test_a_closed_parent_folder_is_returned(public: Path) -> None:
     closed = public / "closed"
     (closed / "inner").mkdir(parents=True)
     closed.chmod(0o700)
 
-    assert obstacle(closed / "inner", 70_000) == closed
+    assert blocking_path(closed / "inner", 70_000) == closed
 
 
-def test_a_link_leads_to_the_obstacle_behind_it(public: Path) -> None:
+def test_a_blocking_folder_behind_a_link_is_returned(public: Path) -> None:
     (public / "closed").mkdir(mode=0o700)
     (public / "way").mkdir()
     (public / "way/link").symlink_to("../closed")
     (public / "loop").symlink_to("loop")
 
-    assert obstacle(public / "way/link/file", 70_000) == public / "closed"
-    assert obstacle(public / "loop", 70_000) == public / "loop"
+    assert blocking_path(public / "way/link/file", 70_000) == public / "closed"
+    assert blocking_path(public / "loop", 70_000) == public / "loop"
 
 
-def test_what_is_not_there_is_its_own_obstacle(public: Path) -> None:
+def test_a_missing_path_blocks_itself(public: Path) -> None:
 
-    assert obstacle(public / "gone", 70_000) == public / "gone"
+    assert blocking_path(public / "gone", 70_000) == public / "gone"
 
 
 @pytest.mark.skipif(not may_change_users(), reason="needs CAP_SETUID, to become another user")
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o744, 0o705, 0o700])
-def test_the_kernel_agrees_about_obstacles(public: Path, mode: int) -> None:
+def test_the_kernel_agrees_about_blocking_paths(public: Path, mode: int) -> None:
     (public / "folder").mkdir()
     (public / "folder/file").write_text("x")
     (public / "folder").chmod(mode)
@@ -252,7 +252,7 @@ def test_the_kernel_agrees_about_obstacles(public: Path, mode: int) -> None:
         "print([can(p) for p in sys.argv[1:]])"
     )
 
-    told = [obstacle(one, 70_000) is None for one in targets]
+    readable = [blocking_path(one, 70_000) is None for one in targets]
 
     real = subprocess.run(
         [sys.executable, "-c", code, *map(str, targets)],
@@ -261,14 +261,14 @@ def test_the_kernel_agrees_about_obstacles(public: Path, mode: int) -> None:
         timeout=30,
         check=True,
     )
-    assert real.stdout.strip() == str(told)
+    assert real.stdout.strip() == str(readable)
 
 
 @pytest.mark.skipif(not may_change_users(), reason="needs CAP_SETUID, to give ids away")
-def test_this_machine_has_ids_that_a_process_can_take() -> None:
+def test_a_process_can_switch_to_the_ids_of_this_machine() -> None:
     found = find_users()
     assert found.range is not None, found.reason
-    user = found.range.take()
+    user = found.range.acquire()
     code = (
         f"import os; os.setgroups([]); os.setresgid(*[{user}] * 3); os.setresuid(*[{user}] * 3);"
         "print(os.getuid(), os.getgid())"
@@ -279,5 +279,5 @@ def test_this_machine_has_ids_that_a_process_can_take() -> None:
     )
 
     assert done.stdout.split() == [str(user), str(user)]
-    found.range.give_back(user)
+    found.range.release(user)
     found.range.close()

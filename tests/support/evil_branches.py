@@ -13,7 +13,7 @@ from envweave.sandbox.protocol.messages import Failure, Ready, Replied
 from envweave.sandbox.walls import kernel
 import msgspec
 usual = branching.BranchServer.__call__
-settle = branching.BranchServer._settle
+become_session = branching.BranchServer._become_session
 
 def frame(message):
     data = msgspec.msgpack.encode(message)

@@ -36,9 +36,9 @@ os.chdir(sys.argv[2])
 import msgspec
 from envweave.sandbox.protocol.messages import SpawnRequest, Ready
 from envweave.sandbox.inside.runner import SessionRunner
-birth = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=SpawnRequest)
-runner = SessionRunner(birth)
-runner.start(birth)
+request = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=SpawnRequest)
+runner = SessionRunner(request)
+runner.start(request)
 runner.send(Ready())
 runner.serve()
 """
@@ -59,7 +59,7 @@ class ProcessBody:
         self.folder = tempfile.TemporaryDirectory()
         self.beyond: str | None = None
         self.socket, theirs = socket.socketpair()
-        birth = SpawnRequest(
+        request = SpawnRequest(
             seed=seed,
             output_bytes=limits.output_bytes,
             message_bytes=limits.message_bytes,
@@ -68,7 +68,7 @@ class ProcessBody:
         )
         paths = [str(Path(envweave.__file__).parents[1]), str(Path(msgspec.__file__).parents[1])]
         command = [sys.executable, "-I", "-B", "-c", _BOOT, str(theirs.fileno())]
-        command += [self.folder.name, os.pathsep.join(paths), msgspec.msgpack.encode(birth).hex()]
+        command += [self.folder.name, os.pathsep.join(paths), msgspec.msgpack.encode(request).hex()]
         self.process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={}
         )
@@ -79,7 +79,7 @@ class ProcessBody:
             assert data, "the runner did not start"
             frames.feed(data)
         assert isinstance(read_from_session(frame), Ready)
-        self.socket.sendall(encode(Begin(seed, tools.faces())))
+        self.socket.sendall(encode(Begin(seed, tools.signatures())))
 
     def interrupt(self) -> None:
         if self.process.poll() is None:
@@ -88,7 +88,7 @@ class ProcessBody:
     def kill(self) -> None:
         self.process.kill()
 
-    def death(self) -> ExitReason:
+    def exit_reason(self) -> ExitReason:
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:
@@ -187,7 +187,7 @@ class PuppetBody:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
-    def death(self) -> ExitReason:
+    def exit_reason(self) -> ExitReason:
         return self._death
 
     def excess(self) -> str | None:

@@ -123,10 +123,10 @@ def running(
     message_bytes: int = 1 << 22,
 ) -> Iterator[Child]:
     """Yield a child that is ready; its end is checked to leave no process."""
-    birth = SpawnRequest(seed, output_bytes, message_bytes, work=str(work), user=None)
+    request = SpawnRequest(seed, output_bytes, message_bytes, work=str(work), user=None)
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-B", __file__]
-    command += [str(theirs.fileno()), msgspec.json.encode(birth).decode()]
+    command += [str(theirs.fileno()), msgspec.json.encode(request).decode()]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={}, cwd=work)
     theirs.close()
     child = Child(ours, process)
@@ -145,7 +145,7 @@ def running(
             raise
 
 
-def be_session(descriptor: int, birth: SpawnRequest) -> None:
+def be_session(descriptor: int, request: SpawnRequest) -> None:
     os.dup2(descriptor, 3, inheritable=False)
     if descriptor != 3:
         os.close(descriptor)
@@ -156,8 +156,8 @@ def be_session(descriptor: int, birth: SpawnRequest) -> None:
 
     from envweave.sandbox.inside.runner import SessionRunner
 
-    runner = SessionRunner(birth)
-    runner.start(birth)
+    runner = SessionRunner(request)
+    runner.start(request)
     runner.send(Ready())
     runner.serve()
 

@@ -1,4 +1,4 @@
-"""A conversation with a session that a test speaks for, by a clock that the test sets."""
+"""A session protocol driven by a test, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS = Limits(timeout_s=1, grace_s=0.5, tool_calls=3, output_bytes=256, messag
 
 
 class Clock:
-    """Time as the test tells it."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -30,12 +30,12 @@ def double(value: int) -> int:
 TOOLS = SandboxTools({"double": double, "odd": object})
 
 
-def talk_of(clock: Clock, limits: Limits = LIMITS, **options: Any) -> SessionProtocol:
+def make_protocol(clock: Clock, limits: Limits = LIMITS, **options: Any) -> SessionProtocol:
     return SessionProtocol(limits, TOOLS, clock=clock, **options)
 
 
-def told(frame: bytes) -> ToSession:
-    """Return the message in a frame of the host's."""
+def decoded(frame: bytes) -> ToSession:
+    """Return the message in a frame of the host."""
     assert int.from_bytes(frame[:4], "little") == len(frame) - 4
     return read_from_host(frame[4:])
 
@@ -46,6 +46,6 @@ def finished(number: int, **changes: Any) -> RunFinished:
     return RunFinished(number, **(fields | changes))
 
 
-def start(talk: SessionProtocol, code: str = "1", timeout_s: float | None = None) -> int:
+def start(protocol: SessionProtocol, code: str = "1", timeout_s: float | None = None) -> int:
     """Start a run; return its number."""
-    return told(talk.start_run(code, timeout_s)).id
+    return decoded(protocol.start_run(code, timeout_s)).id

@@ -100,9 +100,9 @@ def _mark_of(pid: int) -> str:
 
 def _has_ended(mark: str) -> bool:
     if _IS_LINUX:
-        from envweave.sandbox.host.cleanup import is_left
+        from envweave.sandbox.host.cleanup import is_stale
 
-        return is_left(f"{mark}-container") and not _is_hidden(int(mark.split("-")[2]))
+        return is_stale(f"{mark}-container") and not _is_hidden(int(mark.split("-")[2]))
     pid, _, start = mark.partition(" ")
     found = _start_of(int(pid)) if pid.isdigit() and start else None
     return found is not None and found != start

@@ -1,4 +1,4 @@
-"""Arbitrary Python behind walls that the kernel enforces.
+"""Runs untrusted Python behind walls that the kernel enforces.
 
 A `Sandbox` makes sessions in milliseconds; a session runs code in microseconds, keeps its
 variables from run to run, and can be branched while it lives.
@@ -7,7 +7,7 @@ variables from run to run, and can be branched while it lives.
         session.run("x = 20")
         assert session.run("x + 1").return_value == 21
 
-Names load when they are used: the template imports this package too, and must stay small.
+Names are imported on first use: the template imports this package too, and must stay small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-/* The birth of a session in one go: fork, then a list of system calls, with no Python in between.
+/* Spawns a session: fork, then a list of system calls, with no Python in between.
  *
- * What the calls are is decided in `inside/spawning.py`, which makes the same list one by one
- * where this extension was not built. Nothing of the policy is here.
+ * `inside/spawn.py` builds the list, and makes the same calls one by one where this extension was
+ * not built. No policy is decided here.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -23,23 +23,23 @@
 #define PR_GET_TID_ADDRESS 40
 #endif
 
-/* A `Call` of `walls/calls.py`, as its fields come. */
-enum { NUMBER, ARGUMENTS, RESULT, PARDONED, CLEARED };
+/* The fields of a `Syscall` of `walls/calls.py`, in order. */
+enum { NUMBER, ARGUMENTS, RESULT, IGNORED_ERRNO, ZEROED };
 
-#define MOST_ARGUMENTS 6
-#define MOST_CALLS 128
+#define MAX_ARGUMENTS 6
+#define MAX_CALLS 128
 
 struct call {
     long number;
-    long arguments[MOST_ARGUMENTS];
-    long result; /* -1: whatever is no error */
-    int pardoned;
-    const char *cleared;
-    Py_ssize_t cleared_size;
+    long arguments[MAX_ARGUMENTS];
+    long result; /* -1: anything but an error */
+    int ignored_errno;
+    const char *zeroed;
+    Py_ssize_t zeroed_size;
 };
 
-/* Return an integer as it is, and memory as its address. It stays where it is: the caller holds it,
- * and nobody resizes a bytearray meanwhile, since the interpreter's lock is never let go. */
+/* Convert an integer to itself, and memory to its address. The address stays valid: the caller holds
+ * a reference, and no bytearray is resized meanwhile, since the GIL is never released. */
 static int
 read_argument(PyObject *value, long *argument)
 {
@@ -56,12 +56,12 @@ read_argument(PyObject *value, long *argument)
 static int
 read_call(PyObject *item, struct call *call)
 {
-    if (!PyTuple_Check(item) || PyTuple_Size(item) <= CLEARED) {
-        PyErr_SetString(PyExc_TypeError, "A call is a tuple of its number and what follows.");
+    if (!PyTuple_Check(item) || PyTuple_Size(item) <= ZEROED) {
+        PyErr_SetString(PyExc_TypeError, "A call must be a Syscall tuple.");
         return -1;
     }
     call->number = PyLong_AsLong(PyTuple_GetItem(item, NUMBER));
-    call->pardoned = (int)PyLong_AsLong(PyTuple_GetItem(item, PARDONED));
+    call->ignored_errno = (int)PyLong_AsLong(PyTuple_GetItem(item, IGNORED_ERRNO));
     PyObject *result = PyTuple_GetItem(item, RESULT);
     call->result = result == Py_None ? -1 : PyLong_AsLong(result);
     if (PyErr_Occurred()) {
@@ -69,26 +69,26 @@ read_call(PyObject *item, struct call *call)
     }
     PyObject *arguments = PyTuple_GetItem(item, ARGUMENTS);
     Py_ssize_t count = PyTuple_Check(arguments) ? PyTuple_Size(arguments) : -1;
-    if (count < 0 || count > MOST_ARGUMENTS) {
-        PyErr_SetString(PyExc_TypeError, "The arguments of a call are a tuple of at most six.");
+    if (count < 0 || count > MAX_ARGUMENTS) {
+        PyErr_SetString(PyExc_TypeError, "The arguments of a call must be a tuple of at most six.");
         return -1;
     }
-    for (Py_ssize_t at = 0; at < MOST_ARGUMENTS; at++) {
+    for (Py_ssize_t at = 0; at < MAX_ARGUMENTS; at++) {
         call->arguments[at] = 0;
         if (at < count && read_argument(PyTuple_GetItem(arguments, at), &call->arguments[at]) < 0) {
             return -1;
         }
     }
-    PyObject *cleared = PyTuple_GetItem(item, CLEARED);
-    call->cleared = NULL;
-    call->cleared_size = 0;
-    if (cleared != Py_None) {
-        if (!PyByteArray_Check(cleared)) {
-            PyErr_SetString(PyExc_TypeError, "What a call clears is a bytearray.");
+    PyObject *zeroed = PyTuple_GetItem(item, ZEROED);
+    call->zeroed = NULL;
+    call->zeroed_size = 0;
+    if (zeroed != Py_None) {
+        if (!PyByteArray_Check(zeroed)) {
+            PyErr_SetString(PyExc_TypeError, "`zeroed` must be a bytearray.");
             return -1;
         }
-        call->cleared = PyByteArray_AsString(cleared);
-        call->cleared_size = PyByteArray_Size(cleared);
+        call->zeroed = PyByteArray_AsString(zeroed);
+        call->zeroed_size = PyByteArray_Size(zeroed);
     }
     return 0;
 }
@@ -98,8 +98,8 @@ static Py_ssize_t
 read_calls(PyObject *list, struct call *calls)
 {
     Py_ssize_t count = PyList_Check(list) ? PyList_Size(list) : -1;
-    if (count < 0 || count > MOST_CALLS) {
-        PyErr_Format(PyExc_TypeError, "The calls are a list of at most %d.", MOST_CALLS);
+    if (count < 0 || count > MAX_CALLS) {
+        PyErr_Format(PyExc_TypeError, "The calls must be a list of at most %d.", MAX_CALLS);
         return -1;
     }
     for (Py_ssize_t at = 0; at < count; at++) {
@@ -110,29 +110,28 @@ read_calls(PyObject *list, struct call *calls)
     return count;
 }
 
-/* Make a call. Return 0, or the errno that it failed with; EPERM if it came to something else than
- * it must. */
+/* Make a call. Return 0, or its errno; EPERM if the outcome is not the expected one. */
 static int
 make(const struct call *call)
 {
-    const long *given = call->arguments;
-    long result = syscall(call->number, given[0], given[1], given[2], given[3], given[4], given[5]);
+    const long *args = call->arguments;
+    long result = syscall(call->number, args[0], args[1], args[2], args[3], args[4], args[5]);
     if (result == -1) {
-        return errno == call->pardoned ? 0 : errno;
+        return errno == call->ignored_errno ? 0 : errno;
     }
     if (call->result != -1 && result != call->result) {
         return EPERM;
     }
-    for (Py_ssize_t at = 0; at < call->cleared_size; at++) {
-        if (call->cleared[at] != 0) {
+    for (Py_ssize_t at = 0; at < call->zeroed_size; at++) {
+        if (call->zeroed[at] != 0) {
             return EPERM;
         }
     }
     return 0;
 }
 
-/* Fork by the system call, for its flags. As the C library's own `fork`, let the kernel write the
- * new thread's number where the library keeps it, if the kernel tells where that is. */
+/* Fork by the system call, for its flags. Like the C library's own `fork`, have the kernel store the
+ * new thread id where the library keeps it, if the kernel reveals where that is. */
 static long
 fork_into(unsigned long flags, int *process)
 {
@@ -151,15 +150,15 @@ fork_into(unsigned long flags, int *process)
 PyDoc_STRVAR(spawn_doc,
     "spawn(flags, calls, alone, /)\n--\n\n"
     "Fork, and make the calls in the child up to the first that fails.\n\n"
-    "`alone` says that this is the only thread: then the child has nothing to forget, and goes on\n"
-    "as its parent does. Returns the child's process id, a descriptor of it, -1 and 0; in the\n"
-    "child 0, -1, the index of the call that failed (-1 if none) and its errno.");
+    "`alone`: whether this is the only thread; then the child has nothing to clean up, and continues\n"
+    "like its parent. Returns the child's process id, its pidfd, -1 and 0; in the child 0, -1, the\n"
+    "index of the call that failed (-1 if none) and its errno.");
 
 static PyObject *
 spawn(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    /* On the stack, which a new process need not copy to read. */
-    struct call calls[MOST_CALLS];
+    /* On the stack, which a new process can read without a page fault. */
+    struct call calls[MAX_CALLS];
     unsigned long flags;
     PyObject *list;
     int alone;
@@ -183,11 +182,11 @@ spawn(PyObject *Py_UNUSED(module), PyObject *arguments)
         } else {
             PyOS_AfterFork_Child();
         }
-        PyObject *told = Py_BuildValue("iini", 0, -1, at < count ? at : (Py_ssize_t)-1, failed);
-        if (told == NULL) {
-            _exit(1); /* or it would go on as a second template */
+        PyObject *outcome = Py_BuildValue("iini", 0, -1, at < count ? at : (Py_ssize_t)-1, failed);
+        if (outcome == NULL) {
+            _exit(1); /* or it would continue as a second template */
         }
-        return told;
+        return outcome;
     }
     failed = errno;
     PyOS_AfterFork_Parent();
@@ -210,7 +209,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "envweave.sandbox._spawn",
-    .m_doc = "The birth of a session in one go. See `envweave.sandbox.inside.spawn`.",
+    .m_doc = "Spawns a session. See `envweave.sandbox.inside.spawn`.",
     .m_size = 0,
     .m_methods = functions,
     .m_slots = slots,

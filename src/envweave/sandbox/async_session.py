@@ -1,68 +1,57 @@
-"""A session for a caller on an event loop: `Session`'s twin, with no thread of its own."""
+"""A session for a caller on an event loop: the async twin of `Session`, without its own thread."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, final
 
-from envweave.errors import BranchError, BusyError, SandboxError
-from envweave.lifetime import OwnerProcess
+from envweave.errors import SandboxError
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller, release_late, settle
+from envweave.sandbox.processes.async_bridge import CallOutcome, awaited, called
+from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller
 from envweave.sandbox.processes.process import SessionHandle
-from envweave.sandbox.processes.tool_loop import Outcome, awaited, called
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import LATE, ToolInvocation
-from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply
+from envweave.sandbox.protocol.session_protocol import SessionReply
 from envweave.sandbox.protocol.termination import Termination, TerminationError
 from envweave.sandbox.results import ExecutionResult
-from envweave.sandbox.session_base import (
-    SessionFinalizer,
-    closed,
-    forked,
-    has_hung_up,
-    standing,
-    wake,
-    wake_to_branch,
-)
-from envweave.sandbox.tools import SandboxTools, described
-
-_CLOSE_S = 5.0
-_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)  # macOS has none
+from envweave.sandbox.session_base import CLOSE_S, SEND_FLAGS, SessionBase
+from envweave.sandbox.tools import SandboxTools, describe_error
 
 
 @final
-class AsyncSession:
-    """Runs code, one piece after the other, in a process of its own behind the sandbox's walls.
+class AsyncSession(SessionBase["AsyncSession"]):
+    """Runs pieces of code, one after the other, in its own process behind the sandbox's walls.
 
-    The twin of `Session`; see there for what each call promises. It belongs to no event loop: each
-    call uses the one it is awaited on. One call at a time: a second one is refused.
+    The async twin of `Session`, which documents what each call promises. It is bound to no event
+    loop: each call uses the loop that it is awaited on. One call at a time: a second one is
+    refused.
 
     Cancelling a call interrupts the code, waits for it to end, at most the grace period, and then
-    lets the cancellation pass. Code that ended in time keeps its variables, and the session can be
-    used. Otherwise, or if it is cancelled twice, the session is killed, and later calls raise
+    propagates the cancellation. Code that ended in time keeps its variables, and the session can
+    be used. Otherwise, or if it is cancelled twice, the session is killed, and later calls raise
     `SessionLostError`.
 
     Args:
-        body: Its process, whose `Ready` has been read.
+        handle: Its process, whose `Ready` has been read.
         limits: What it may use.
-        tools: What its code may call. An `async` function is awaited here and cancelled at the
-            deadline; any other runs in a thread of the loop's, and at the deadline is waited for
-            no longer.
+        tools: The host functions that its code may call. An `async` function is awaited here and
+            cancelled at the deadline; any other runs in a thread of the loop's executor, and is
+            not waited for after the deadline.
         work: The work folder, as the code sees it.
         explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
         adopt: Makes the session of a branch; without it, branches are like this one.
     """
 
+    _BUSY_HINT = "Await that first, or use one session per task."
+
     def __init__(
         self,
-        body: SessionHandle,
+        handle: SessionHandle,
         limits: Limits,
         tools: SandboxTools,
         *,
@@ -71,104 +60,74 @@ class AsyncSession:
         on_close: Callable[[], None] | None = None,
         adopt: Callable[[SessionHandle], AsyncSession] | None = None,
     ) -> None:
-        self._body = body
-        self._tools = tools
-        self._work = work
-        self._adopt = adopt
-        self._talk = SessionProtocol(limits, tools, work=work, explain=explain)
-        self._socket = body.socket
+        super().__init__(
+            handle, limits, tools, work=work, explain=explain, on_close=on_close, adopt=adopt
+        )
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
-        self._descriptor = body.socket.fileno()
-        self._owner = OwnerProcess()
-        self._look_s = 0.0
-        self._is_closed = False
+        self._descriptor = self._socket.fileno()
         self._is_half_sent = False
-        self._wanted: ToolInvocation | None = None  # the tool that runs
-        self._lock = threading.Lock()  # held by the call under way, and while letting go
-        self._closers: list[asyncio.Future[None]] = []  # who wait for that call to let go
-        self._letting_go = SessionFinalizer(body, on_close)
-        body.watch(self._talk, self._lock)
-        self._unclosed = self._letting_go.guard(self)
+        self._running: ToolInvocation | None = None
+        self._closers: list[asyncio.Future[None]] = []  # waiting for the call under way to leave
 
     async def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
-        """Run code, and return what it came to. See `Session.run`."""
+        """Run code and return its result. See `Session.run`."""
         self._enter("run")
         try:
-            frame = self._talk.start_run(code, timeout_s)
+            frame = self._protocol.start_run(code, timeout_s)
             if type(frame) is ExecutionResult:
                 return frame
-            return await self._converse(frame)  # type: ignore[no-any-return, arg-type]
+            return await self._exchange(frame)  # type: ignore[no-any-return, arg-type]
         finally:
             self._leave()
 
     async def get(self, name: str) -> Any:
         """Return the value of a variable, as plain data. See `Session.get`."""
-        return await self._ask("get", self._talk.start_get, name)
+        return await self._request("get", self._protocol.start_get, name)
 
     async def put(self, name: str, value: Any) -> None:
         """Set a variable to plain data. See `Session.put`."""
-        await self._ask("put", self._talk.start_put, name, value)
+        await self._request("put", self._protocol.start_put, name, value)
 
     async def read_file(self, path: str) -> bytes:
-        """Return what a file of the work folder holds. See `Session.read_file`."""
-        data: bytes = await self._ask("read_file", self._talk.start_read, path)
+        """Return the content of a file in the work folder. See `Session.read_file`."""
+        data: bytes = await self._request("read_file", self._protocol.start_read, path)
         return data
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Write a file of the work folder, and the folders above it. See `Session.write_file`."""
-        await self._ask("write_file", self._talk.start_write, path, data)
+        """Write a file in the work folder. See `Session.write_file`."""
+        await self._request("write_file", self._protocol.start_write, path, data)
 
     async def list_files(self, path: str = ".") -> list[str]:
         """Return the paths of the files below a folder, sorted. See `Session.list_files`."""
-        paths: list[str] = await self._ask("list_files", self._talk.start_list, path)
+        paths: list[str] = await self._request("list_files", self._protocol.start_list, path)
         return paths
 
     async def branch(self, seed: int | None = None) -> AsyncSession:
-        """Return a live copy. See `Session.branch`. It is made in a thread of the loop's.
+        """Return a live copy. See `Session.branch`. It is made in a thread of the loop's executor.
 
-        A cancellation waits until the copy is made, and ends that.
+        A cancellation waits until the copy is made, and then ends the copy.
         """
         self._enter("branch")
         try:
-            deadline_s = self._talk.prepare_branch(seed)
-            wake_to_branch(self._body, self._talk)
-            body = await self._branch(seed, deadline_s)
+            handle = await self._branch(seed, self._start_branch(seed))
         finally:
             self._leave()
         if self._adopt is not None:
-            return self._adopt(body)
-        return AsyncSession(body, self._talk.limits, self._tools, work=self._work)
-
-    def interrupt(self) -> None:
-        """Interrupt the code that runs. See `Session.interrupt`. Harmless when nothing runs."""
-        if self._talk.is_open and self._owner.is_current:
-            self._talk.hurry()
-            self._body.interrupt()
-
-    @property
-    def alive(self) -> bool:
-        """Whether code can be run here: the session is not closed, ended or lost."""
-        if self._is_closed or self._talk.ending is not None:
-            return False
-        return not has_hung_up(self._socket)
+            return self._adopt(handle)
+        return AsyncSession(handle, self._protocol.limits, self._tools, work=self._work)
 
     async def close(self) -> None:
         """End the session and everything in it. May be called twice."""
-        self._is_closed = True
-        if not self._owner.is_current:
-            self._unclosed.disarm()
+        if not self._start_close():
             return
-        if self._letting_go.is_done:
-            return
-        self._body.kill()
         if not self._lock.acquire(blocking=False):
-            # The call under way sees the end, and lets go.
+            # The call under way sees the end, and releases the process.
             idle = asyncio.get_running_loop().create_future()
             self._closers.append(idle)
-            await asyncio.wait([idle], timeout=_CLOSE_S)
+            await asyncio.wait([idle], timeout=CLOSE_S)
             return
         try:
-            self._let_go()
+            self._release_process()
         finally:
             self._lock.release()
 
@@ -183,39 +142,20 @@ class AsyncSession:
     ) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        return f"<AsyncSession: {standing(self._talk, is_closed=self._is_closed)}>"
-
-    def _enter(self, call: str) -> None:
-        if not self._owner.is_current:
-            raise forked(call)
-        if not self._lock.acquire(blocking=False):
-            raise BusyError(
-                f"{call}() while another call on the same session is under way. Await that first, "
-                "or take one session for each task."
-            )
-        if self._is_closed:
-            self._leave()
-            raise closed(call)
-
     def _leave(self) -> None:
         try:
             if self._is_closed:
-                self._let_go()
+                self._release_process()
         finally:
             self._lock.release()
         while self._closers:
             idle = self._closers.pop()
-            idle.get_loop().call_soon_threadsafe(settle, idle)
+            idle.get_loop().call_soon_threadsafe(_resolve, idle)
 
-    def _let_go(self) -> None:
-        self._unclosed.disarm()
-        self._letting_go()
-
-    async def _ask(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:
+    async def _request(self, call: str, start: Callable[..., bytes], *args: Any) -> Any:
         self._enter(call)
         try:
-            reply: SessionReply = await self._converse(start(*args))
+            reply: SessionReply = await self._exchange(start(*args))
         finally:
             self._leave()
         if reply.error is not None:
@@ -224,20 +164,18 @@ class AsyncSession:
 
     async def _branch(self, seed: int | None, deadline_s: float) -> SessionHandle:
         self._socket.setblocking(True)  # noqa: FBT003 - the standard library's
-        making = asyncio.ensure_future(asyncio.to_thread(self._body.branch, seed, deadline_s))
+        making = asyncio.ensure_future(asyncio.to_thread(self._handle.branch, seed, deadline_s))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            making.add_done_callback(release_late)
+            making.add_done_callback(_release_result)
             try:
                 await asyncio.wait([making])
             except asyncio.CancelledError:
                 self._abandon()
             raise
         except SandboxError as error:
-            if not isinstance(error, BranchError) or has_hung_up(self._socket):
-                self._talk.ending = termination.of_branch(error)
-                self._body.kill()
+            self._branch_failed(error)
             raise
         except BaseException:
             self._abandon()
@@ -245,155 +183,143 @@ class AsyncSession:
         finally:
             self._socket.setblocking(False)  # noqa: FBT003 - the standard library's
 
-    async def _converse(self, frame: bytes) -> Any:
-        """Send a call, do what the session asks for, and return what the call came to."""
-        self._look_s = self._talk.start_s + WATCH_S
-        waiting = AsyncSocketPoller(asyncio.get_running_loop(), self._descriptor)
+    async def _exchange(self, frame: bytes) -> Any:
+        """Send a call, serve the session's tool calls, and return the result or reply."""
+        self._next_check_s = self._protocol.start_s + WATCH_S
+        poller = AsyncSocketPoller(asyncio.get_running_loop(), self._descriptor)
         try:
-            if self._body.is_stopped:
-                wake(self._body, self._talk)
-            return await self._exchange(frame, waiting, self._answer)
-        except TerminationError as over:
-            ending = over.ending
+            if self._handle.is_stopped:
+                self._wake()
+            return await self._serve(frame, poller, self._run_tool)
+        except TerminationError as error:
+            reason = error.termination
         except asyncio.CancelledError:
-            await self._stop(waiting)
+            await self._stop(poller)
             raise
         except BaseException:
             self._abandon()
             raise
         finally:
-            waiting.close()
-        self._body.kill()
-        return self._talk.end(termination.CLOSED if self._is_closed else ending)
+            poller.close()
+        self._handle.kill()
+        return self._protocol.end(termination.CLOSED if self._is_closed else reason)
 
-    async def _exchange(
+    async def _serve(
         self,
         frame: bytes | None,
-        waiting: AsyncSocketPoller,
-        answer: Callable[..., Awaitable[bytes]],
+        poller: AsyncSocketPoller,
+        run_tool: Callable[..., Awaitable[bytes]],
     ) -> Any:
-        talk = self._talk
+        protocol = self._protocol
         if frame is not None:
-            await self._send(frame, waiting)
-        move = talk.next()  # what came between the calls
+            await self._send(frame, poller)
+        move = protocol.next()  # messages that arrived between calls
         while True:
             while move is not None:
                 kind = type(move)
                 if kind is ExecutionResult or kind is SessionReply:
                     return move
                 if kind is ToolInvocation:
-                    move = await answer(move, waiting)
-                await self._send(move, waiting)  # type: ignore[arg-type]
-                self._look(time.monotonic())
-                move = talk.next()
-            move = talk.receive(await self._receive(waiting))
+                    move = await run_tool(move, poller)
+                await self._send(move, poller)  # type: ignore[arg-type]
+                self._check_limits(time.monotonic())
+                move = protocol.next()
+            move = protocol.receive(await self._receive(poller))
 
-    async def _stop(self, waiting: AsyncSocketPoller) -> None:
-        """Interrupt the code of a call that was cancelled, and wait for its end or bring it."""
+    async def _stop(self, poller: AsyncSocketPoller) -> None:
+        """Interrupt the code of a cancelled call, and wait for it to end or kill it."""
         if self._is_half_sent:
             self._abandon()
             return
         self.interrupt()
-        wanted, self._wanted = self._wanted, None
+        running, self._running = self._running, None
         try:
-            # A thread of the code may wait for the tool as well, and is not interrupted.
-            answer = None if wanted is None else await self._refuse(wanted, waiting)
-            await self._exchange(answer, waiting, self._refuse)
-        except TerminationError as over:
-            self._body.kill()
-            self._talk.ending = over.ending
+            # A thread of the code may wait for the tool too, and is not interrupted.
+            frame = None if running is None else await self._refuse_tool(running, poller)
+            await self._serve(frame, poller, self._refuse_tool)
+        except TerminationError as error:
+            self._handle.kill()
+            self._protocol.termination = error.termination
         except BaseException:
             self._abandon()
             raise
 
-    def _abandon(self) -> None:
-        """Give up a session of which nobody knows how far it came."""
-        self._talk.abandon()
-        self._body.kill()
+    async def _refuse_tool(self, invocation: ToolInvocation, _poller: AsyncSocketPoller) -> bytes:
+        return self._protocol.fail(invocation, "RuntimeError: The run was cancelled.")
 
-    async def _refuse(self, wanted: ToolInvocation, _waiting: AsyncSocketPoller) -> bytes:
-        return self._talk.fail(wanted, "RuntimeError: The run was cancelled.")
-
-    async def _answer(self, wanted: ToolInvocation, waiting: AsyncSocketPoller) -> bytes:
-        """Run a tool, and return what to send."""
-        talk = self._talk
-        self._wanted = wanted
-        running = awaited(wanted) if wanted.tool.is_async else asyncio.to_thread(called, wanted)
-        task: asyncio.Task[Outcome] = waiting.loop.create_task(running)
+    async def _run_tool(self, invocation: ToolInvocation, poller: AsyncSocketPoller) -> bytes:
+        """Run a tool, and return the frame to send."""
+        protocol = self._protocol
+        self._running = invocation
+        is_async = invocation.tool.is_async
+        running = awaited(invocation) if is_async else asyncio.to_thread(called, invocation)
+        task: asyncio.Task[CallOutcome] = poller.loop.create_task(running)
         try:
-            while not await waiting.done(task, talk.deadline_s - time.monotonic()):
-                if time.monotonic() >= talk.deadline_s:
+            while not await poller.done(task, protocol.deadline_s - time.monotonic()):
+                if time.monotonic() >= protocol.deadline_s:
                     break
-                self._look(time.monotonic())
+                self._check_limits(time.monotonic())
         finally:
             task.cancel()  # harmless if it is done
-        self._wanted = None
+        self._running = None
         now_s = time.monotonic()
-        if now_s >= talk.deadline_s:
-            self._look(now_s)  # the code is interrupted before it can go on
-            return talk.fail(wanted, LATE)
+        if now_s >= protocol.deadline_s:
+            self._check_limits(now_s)  # interrupts the code before it can continue
+            return protocol.fail(invocation, LATE)
         outcome = task.result()
         if outcome.error is None:
-            return talk.answer(wanted, outcome.value)
+            return protocol.answer(invocation, outcome.value)
         if not isinstance(outcome.error, Exception):
             raise outcome.error
-        return talk.fail(wanted, described(outcome.error))
+        return protocol.fail(invocation, describe_error(outcome.error))
 
-    def _look(self, now_s: float) -> None:
-        """Interrupt code whose time is over, and look at the limits that only the host watches.
-
-        Raises:
-            EndingError: It was interrupted before, or is beyond another limit.
-        """
-        if self._is_closed:
-            raise TerminationError(termination.CLOSED)
-        if now_s >= self._talk.deadline_s:
-            self._talk.due()
-            self._body.interrupt()
-        if now_s >= self._look_s:
-            self._look_s = now_s + WATCH_S
-            if self._talk.is_interrupted:
-                self._body.interrupt()  # the first may have come before the code began
-            excess = self._body.excess()
-            if excess is not None:
-                raise TerminationError(termination.of_excess(excess, self._talk.limits))
-
-    async def _receive(self, waiting: AsyncSocketPoller) -> bytes:
+    async def _receive(self, poller: AsyncSocketPoller) -> bytes:
         """Return what the session sends next.
 
         Raises:
-            EndingError: It is gone, or must go.
+            TerminationError: It is gone, or must be killed.
         """
-        talk = self._talk
+        protocol = self._protocol
         while True:
             now_s = time.monotonic()
-            if now_s >= talk.deadline_s or now_s >= self._look_s:
-                self._look(now_s)
-            data = await waiting.read(talk.room(), talk.deadline_s - now_s)
+            if now_s >= protocol.deadline_s or now_s >= self._next_check_s:
+                self._check_limits(now_s)
+            data = await poller.read(protocol.read_size(), protocol.deadline_s - now_s)
             if data:
                 return data
             if data is not None:
-                raise TerminationError(await self._ending())
+                raise TerminationError(await self._exit_reason())
 
-    async def _send(self, frame: bytes, waiting: AsyncSocketPoller) -> None:
+    async def _send(self, frame: bytes, poller: AsyncSocketPoller) -> None:
         """Send a frame.
 
         Raises:
-            EndingError: The session is gone, or does not read and must go.
+            TerminationError: The session is gone, or does not read and must be killed.
         """
         rest = memoryview(frame)
         self._is_half_sent = True
         while rest:
             try:
-                rest = rest[self._socket.send(rest, _SEND_FLAGS) :]
+                rest = rest[self._socket.send(rest, SEND_FLAGS) :]
             except BlockingIOError:
                 now_s = time.monotonic()
-                self._look(now_s)
-                await waiting.writable(self._talk.deadline_s - now_s)
+                self._check_limits(now_s)
+                await poller.wait_writable(self._protocol.deadline_s - now_s)
             except OSError:
-                raise TerminationError(await self._ending()) from None
+                raise TerminationError(await self._exit_reason()) from None
         self._is_half_sent = False
 
-    async def _ending(self) -> Termination:
-        """Return why the process is gone. The template is asked, which may take a moment."""
-        return termination.of_death(await asyncio.to_thread(self._body.death))
+    async def _exit_reason(self) -> Termination:
+        """Return why the process is gone. This asks the template, which may take a moment."""
+        return termination.of_exit(await asyncio.to_thread(self._handle.exit_reason))
+
+
+def _release_result(making: asyncio.Future[SessionHandle]) -> None:
+    """Release a branch whose caller was cancelled."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().release()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

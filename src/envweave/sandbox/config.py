@@ -1,4 +1,4 @@
-"""How a sandbox is to be, checked once."""
+"""The configuration of a sandbox: checking options, visible files, and the plan of a template."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UseCgroups = Literal["auto", "never", "always"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """What `Sandbox` and `AsyncSandbox` take, but for the tools."""
+    """The options of `Sandbox` and `AsyncSandbox`, except the tools."""
 
     limits: Limits = field(default_factory=Limits)
     preload: tuple[str, ...] = ()
@@ -64,10 +64,10 @@ def read_options(
     cgroups: Any,
     native: Any,
 ) -> SandboxConfig:
-    """Return the options, all of them sound.
+    """Return the checked options.
 
     Raises:
-        OptionError: One is not; the message names it and says what it may be.
+        OptionError: One is not valid; the message names it and what it may be.
     """
     for name, value, kind in (
         ("profile", profile, Profile),
@@ -79,20 +79,20 @@ def read_options(
             raise OptionError(f"Sandbox({name}={value!r}): expected one of {known}.")
     if limits is not None and not isinstance(limits, Limits):
         raise OptionError(f"Sandbox(limits={limits!r}): expected a Limits.")
-    most = len(os.sched_getaffinity(0))
-    for name, number, least in (("shards", shards, 1), ("warm", warm, 0)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise OptionError(f"Sandbox({name}={number!r}): expected at least {least}.")
-    if shards > most:
+    cores = len(os.sched_getaffinity(0))
+    for name, number, minimum in (("shards", shards, 1), ("warm", warm, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < minimum:
+            raise OptionError(f"Sandbox({name}={number!r}): expected an integer >= {minimum}.")
+    if shards > cores:
         raise OptionError(
-            f"Sandbox(shards={shards}): a shard keeps to one core, and there are {most}."
+            f"Sandbox(shards={shards}): each shard is pinned to one core, and there are {cores}."
         )
-    modules, wanted, secret = _modules(preload), read_packages(packages), tuple(private)
-    resolve_packages(modules, wanted, secret, shell=profile == "shell")
+    modules, requested, secret = _modules(preload), read_packages(packages), tuple(private)
+    resolve_packages(modules, requested, secret, shell=profile == "shell")
     return SandboxConfig(
         limits=limits or Limits(),
         preload=modules,
-        packages=wanted,
+        packages=requested,
         private=secret,
         visible=_paths(visible),
         profile=profile,
@@ -110,7 +110,7 @@ def _modules(preload: Iterable[str]) -> tuple[str, ...]:
     names = tuple(preload)
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-            raise OptionError(f"Sandbox(preload=…): {name!r} is no module's name.")
+            raise OptionError(f"Sandbox(preload=…): {name!r} is not a valid module name.")
         if importlib.util.find_spec(name.split(".")[0]) is None:
             raise OptionError(
                 f"Sandbox(preload=…): there is no module {name!r}. Install it where envweave is."
@@ -124,14 +124,14 @@ def _paths(visible: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     paths = []
     for given in visible:
         if not isinstance(given, str | os.PathLike):
-            raise OptionError(f"Sandbox(visible=…): {given!r} is no path.")
+            raise OptionError(f"Sandbox(visible=…): {given!r} is not a path.")
         path = Path(os.path.normpath(Path(given).absolute()))
         if not path.exists():
             raise OptionError(f"Sandbox(visible=…): {str(given)!r} does not exist.")
         if str(path) == "/" or path.parts[1] in ("proc", "sys", "dev"):
             raise OptionError(
-                f"Sandbox(visible=…): {str(path)!r} would tear a hole into the walls. Name the "
-                "folder that the code needs."
+                f"Sandbox(visible=…): {str(path)!r} would defeat the isolation. Name the folder "
+                "that the code needs."
             )
         paths.append(str(path))
     return tuple(paths)
@@ -153,24 +153,24 @@ _LIBRARIES = (
 )
 _PROGRAMS = ("/bin", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
-_OF_AN_INTERPRETER = ("bin", "lib", "lib32", "lib64", "libexec", "share/terminfo", "share/zoneinfo")
-"""What an interpreter needs of the folder that it is installed in. Not all of `share` and `etc`,
-where distributions put data."""
+_INTERPRETER_PATHS = ("bin", "lib", "lib32", "lib64", "libexec", "share/terminfo", "share/zoneinfo")
+"""What an interpreter needs of its prefix. Not all of `share` and `etc`, where distributions put
+data."""
 
-_OF_A_VIRTUAL_ENVIRONMENT = ("bin", "lib64", "pyvenv.cfg")
-"""The same; `lib64` is a link, and in `lib` there are packages alone."""
+_VENV_PATHS = ("bin", "lib64", "pyvenv.cfg")
+"""The same for a virtual environment; `lib64` is a link, and `lib` contains only packages."""
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedFiles:
-    """What of the host a session may read.
+class VisibleFiles:
+    """The files of the host that a session may read.
 
     Attributes:
         roots: Files and folders, at their own paths.
         hidden: Files and folders below these that it may not read.
-        targets: The same, and what of it is below no root, with no links on the way.
-        shown: Files and folders that it may read, below what is hidden or outside of the roots.
-        path: The folders of `sys.path`, but for those of the standard library.
+        targets: The same with links resolved, including those outside the roots.
+        shown: Files and folders that it may read, below `hidden` or outside the roots.
+        path: The folders of `sys.path`, except those of the standard library.
     """
 
     roots: tuple[str, ...]
@@ -186,13 +186,13 @@ def packages_of(options: SandboxConfig) -> PackageView:
     return resolve_packages(options.preload, options.packages, options.private, shell=shell)
 
 
-def visible_files(options: SandboxConfig) -> PreparedFiles:
-    """Return what a session may read: interpreter, libraries, packages, programs, `visible`."""
+def visible_files(options: SandboxConfig) -> VisibleFiles:
+    """Return the files that a session may read: interpreter, libraries, packages, `visible`."""
     view = packages_of(options)
     roots = [*_LIBRARIES, *(_PROGRAMS if options.profile == "shell" else ())]
     for prefix in _prefixes():
         is_virtual = os.path.isfile(f"{prefix}/pyvenv.cfg")
-        names = _OF_A_VIRTUAL_ENVIRONMENT if is_virtual else _OF_AN_INTERPRETER
+        names = _VENV_PATHS if is_virtual else _INTERPRETER_PATHS
         names = (*names, "include") if options.profile == "shell" else names
         roots.extend(f"{prefix}/{name}" for name in names)
     roots.append(sysconfig.get_path("stdlib"))
@@ -202,12 +202,12 @@ def visible_files(options: SandboxConfig) -> PreparedFiles:
     roots = _existing([*roots, *options.visible])
     seen = tuple(options.visible)
     hidden = [one for one in (*folders, *view.hidden) if not any(is_below(one, up) for up in seen)]
-    asked = [one for one in seen if any(is_below(one, up) for up in hidden)]
+    revealed = [one for one in seen if any(is_below(one, up) for up in hidden)]
     linked = [os.path.realpath(one) for one in view.shown if os.path.islink(one)]
     targets = _existing(map(os.path.realpath, hidden))
     hidden = _existing(_as_seen(hidden, roots))
-    shown = _existing(_as_seen([*view.shown, *linked, *asked], roots, outside=True))
-    return PreparedFiles(
+    shown = _existing(_as_seen([*view.shown, *linked, *revealed], roots, outside=True))
+    return VisibleFiles(
         roots=tuple(roots),
         hidden=tuple(hidden),
         targets=tuple(targets),
@@ -229,13 +229,13 @@ def make_plan(
     work: str,
     memory_counted: bool,
 ) -> TemplatePlan:
-    """Return the plan of one template, with an empty folder made for it.
+    """Return the plan of one template, and make an empty folder for its root.
 
     Args:
-        isolation: The walls.
-        options: The sandbox's.
-        cpu: The core that it keeps to.
-        users: The ids of its sessions.
+        isolation: The tier.
+        options: The options of the sandbox.
+        cpu: The core that it is pinned to.
+        users: The user ids of its sessions.
         work: The folder in which work folders are made.
         memory_counted: Whether a cgroup counts the memory of a session.
     """
@@ -287,7 +287,7 @@ def _standard_library() -> list[str]:
 
 
 def _package_folders() -> list[str]:
-    """Return the folders for packages of this interpreter, and of others that may be visible."""
+    """Return the site folders of this interpreter, and of others that may be visible."""
     folders = [*site_folders(), *_folders_around()]
     return [one for one in dict.fromkeys(folders) if glob.glob(f"{one}/*")]
 
@@ -308,12 +308,12 @@ def _existing(paths: Iterable[str]) -> list[str]:
 
 
 def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = False) -> list[str]:
-    """Return where sessions find paths, which links may lead to, below the roots.
+    """Return the paths as sessions see them below the roots, with links in them resolved.
 
     Args:
-        paths: Of the host.
-        roots: See `PreparedFiles`.
-        outside: Whether to keep those that are below none, as they are.
+        paths: Paths of the host.
+        roots: See `VisibleFiles`.
+        outside: Whether to keep those that are below no root, unchanged.
     """
     real = [(root, os.path.realpath(root)) for root in roots if not os.path.islink(root)]
     seen = []
@@ -324,14 +324,14 @@ def _as_seen(paths: Iterable[str], roots: Sequence[str], *, outside: bool = Fals
     return seen
 
 
-def _granted(files: PreparedFiles) -> list[str]:
-    """Return what to grant by rules that know no exceptions: what is beside the hidden, one by one.
+def _granted(files: VisibleFiles) -> list[str]:
+    """Return what to grant by rules without exceptions: the siblings of hidden paths, one by one.
 
-    A link below a root is among it, and leads to nothing that is not granted by itself.
+    They include links below a root; the target of a link needs a grant of its own.
     """
     granted: dict[str, None] = {}
     hidden = set(files.targets)
-    around = {folder for one in hidden for folder in _above(one)}
+    around = {folder for one in hidden for folder in _parents(one)}
 
     def grant(path: str) -> None:
         if path in around and os.path.isdir(path) and not os.path.islink(path):
@@ -348,11 +348,11 @@ def _granted(files: PreparedFiles) -> list[str]:
 
 
 def _around(paths: Iterable[str], apart: str) -> list[str]:
-    """Return the fewest folders and files that hold these paths, and none that holds `apart`."""
-    without = {apart, *_above(apart)}
+    """Return the fewest folders and files that contain these paths but not `apart`."""
+    without = {apart, *_parents(apart)}
     around = set()
     for path in paths:
-        for above in _above(path):
+        for above in _parents(path):
             if above in without:
                 break
             path = above
@@ -360,14 +360,14 @@ def _around(paths: Iterable[str], apart: str) -> list[str]:
     return sorted(around)
 
 
-def _above(path: str) -> Iterator[str]:
+def _parents(path: str) -> Iterator[str]:
     while path != "/":
         path = os.path.dirname(path)
         yield path
 
 
 def _listings(path: Iterable[str], granted: Sequence[str]) -> dict[str, list[str]]:
-    """Return the names in folders of `sys.path` that are granted in part, by folder."""
+    """Return the names in partly granted folders of `sys.path`, by folder."""
     listings: dict[str, list[str]] = {}
     for folder in path:
         real = os.path.realpath(folder)
@@ -377,7 +377,9 @@ def _listings(path: Iterable[str], granted: Sequence[str]) -> dict[str, list[str
         for one in granted:
             if one.startswith(real + "/"):
                 around = folder
-                for name in one[len(real) + 1 :].split("/"):  # several, where packages share one
+                for name in one[len(real) + 1 :].split(
+                    "/"
+                ):  # several levels, where packages share a folder
                     listings.setdefault(around, []).append(name)
                     around = f"{around}/{name}"
     return listings

@@ -1,4 +1,4 @@
-"""What a session may use up, and what each limit is called when it is hit."""
+"""The limits of a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envweave.errors import OptionError
 
 MEGABYTE = 1 << 20
 LONGEST_S = 1e9
-"""The longest time that is kept, some thirty years: for whoever wants none."""
+"""The longest time limit, some thirty years: practically none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,13 @@ class Limits:
             longer is interrupted, and keeps its variables.
         grace_s: How long interrupted code may take to end before its session is killed.
         memory_bytes: Memory of one process of the session.
-        disk_bytes: What its work folder may hold.
-        files: How many files and folders the work folder may hold.
+        disk_bytes: Size of its work folder.
+        files: How many files and folders the work folder may contain.
         open_files: How many files it may have open at once.
         processes: How many threads, and with `profile="shell"` processes, it may have at once.
         output_bytes: How much of each of stdout and stderr one `run` returns; the rest is cut.
-        message_bytes: The largest value, file or piece of code that goes in or out at once.
-        tool_calls: How many tools one `run` may call.
+        message_bytes: The largest value, file or piece of code in one message.
+        tool_calls: How many tool calls one `run` may make.
     """
 
     timeout_s: float = 5.0
@@ -46,16 +46,16 @@ class Limits:
             seconds = field.name.endswith("_s")
             kinds = (int, float) if seconds else (int,)
             if isinstance(value, bool) or not isinstance(value, kinds):
-                wanted = "a number of seconds" if seconds else "a whole number"
-                raise OptionError(f"Limits({field.name}={value!r}): expected {wanted}.")
-            least, most = _LEAST.get(field.name, 1), _MOST.get(field.name, 1 << 62)
-            if not least <= value <= most:
+                expected = "a number of seconds" if seconds else "an integer"
+                raise OptionError(f"Limits({field.name}={value!r}): expected {expected}.")
+            low, high = _MIN.get(field.name, 1), _MAX.get(field.name, 1 << 62)
+            if not low <= value <= high:
                 raise OptionError(
-                    f"Limits({field.name}={value!r}): expected at least {least}, at most {most}."
+                    f"Limits({field.name}={value!r}): expected at least {low}, at most {high}."
                 )
 
 
-_LEAST: dict[str, float] = {
+_MIN: dict[str, float] = {
     "timeout_s": 0.001,
     "grace_s": 0.0,
     "memory_bytes": 64 * MEGABYTE,
@@ -66,7 +66,7 @@ _LEAST: dict[str, float] = {
     "message_bytes": 64 << 10,
     "tool_calls": 0,
 }
-_MOST: dict[str, float] = {
+_MAX: dict[str, float] = {
     "timeout_s": LONGEST_S,
     "grace_s": LONGEST_S,
     "message_bytes": 1 << 30,

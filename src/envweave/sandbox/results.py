@@ -1,4 +1,4 @@
-"""What a run of code came to."""
+"""The result of a run of code."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Limit = Literal["time", "memory", "disk", "output", "message", "tool_calls", "idle"]
-"""The limits that a result names: see `Limits`. `idle` says that the session worked on after the
-run before, while no run was open, and was stopped until this one."""
+"""The limits that a result names: see `Limits`. `idle` means that the session used CPU after the
+previous run, while no run was open, and was stopped until this one."""
 
 
-def _shown(record: Any) -> str:
+def _safe_repr(record: Any) -> str:
     """Return the `repr` of a dataclass, whatever the code put into it.
 
-    Python refuses to show an int of many digits. Code must not be able to stop whoever logs.
+    Python refuses the `repr` of an int with many digits. Code must not be able to break logging.
     """
-    parts = [f"{one.name}={_part(getattr(record, one.name))}" for one in fields(record)]
+    parts = [f"{one.name}={_value_repr(getattr(record, one.name))}" for one in fields(record)]
     return f"{type(record).__name__}({', '.join(parts)})"
 
 
-def _part(value: Any) -> str:
+def _value_repr(value: Any) -> str:
     try:
         return repr(value)
     except ValueError as error:
@@ -31,12 +31,12 @@ class ToolCall:
     """One call of a tool by the code, as the host saw it.
 
     Attributes:
-        name: What the code called, whether or not there is such a tool.
-        arguments: The positional arguments, then those by keyword. Of what the tools of one run
-            were given and gave, a megabyte is kept; calls beyond that have neither.
+        name: The name that the code called, whether or not there is such a tool.
+        arguments: The positional arguments, then the keyword arguments. Arguments and values of
+            one run are recorded up to a megabyte; calls beyond that have neither.
         value: What the tool returned; `None` if it failed.
         error: Why it failed; `None` if it did not.
-        duration_s: How long it took; two calls are equal whatever it is.
+        duration_s: How long it took; ignored by `==`.
     """
 
     name: str
@@ -45,31 +45,31 @@ class ToolCall:
     error: str | None = None
     duration_s: float = field(default=0.0, compare=False)
 
-    __repr__ = _shown
+    __repr__ = _safe_repr
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class ExecutionResult:
-    """What one `run` came to.
+    """The result of one `run`.
 
-    All but `duration_s`, `session_ended`, `tool_calls` and the limits "time" and "idle" is the word
-    of the code that ran: whoever can run code can also lie about it.
+    All but `duration_s`, `session_ended`, `tool_calls` and the limits "time" and "idle" is reported
+    by the session, and hostile code can forge it.
 
     Attributes:
-        success: Whether the code came to its end without an exception.
+        success: Whether the code finished without an exception.
         stdout: What it printed, up to the limit.
-        stderr: What it wrote there, warnings included, up to the limit.
+        stderr: What it wrote to stderr, warnings included, up to the limit.
         return_value: The value of the last expression as plain data: numbers, text, bytes,
-            `None`, lists, tuples, sets, dicts, numpy arrays. `None` where it has no such form.
+            `None`, lists, tuples, sets, dicts, numpy arrays. `None` if it is not plain data.
         return_repr: The `repr` of that value, shortened; `None` if the code does not end in an
             expression or its value is `None`.
         exception_type: The name of the exception's class; `None` on success.
-        exception_message: What the exception says.
+        exception_message: The message of the exception.
         traceback: The traceback as text, without frames of the sandbox.
-        duration_s: How long the caller waited; two results are equal whatever it is.
-        limits_hit: The limits that the code ran into, or none. Also those that it passed after the
-            run before had ended.
-        session_ended: Whether the session is gone: its variables and files with it.
+        duration_s: How long the caller waited; ignored by `==`.
+        limits_hit: The limits that the code reached; also those that it exceeded after the
+            previous run.
+        session_ended: Whether the session is gone, with its variables and files.
         tool_calls: The tools that the code called, in order.
     """
 
@@ -86,4 +86,4 @@ class ExecutionResult:
     session_ended: bool = False
     tool_calls: tuple[ToolCall, ...] = field(default=())
 
-    __repr__ = _shown
+    __repr__ = _safe_repr

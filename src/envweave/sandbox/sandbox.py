@@ -1,4 +1,4 @@
-"""`Sandbox` and `AsyncSandbox`: where a caller begins."""
+"""`Sandbox` and `AsyncSandbox`: the entry points of the sandbox."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation, packag
 from envweave.sandbox.doctor.probe import Tier
 from envweave.sandbox.host.packages import AnyPackages, calling_module
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.factory import SessionFactory, make_aside
+from envweave.sandbox.processes.async_bridge import make_in_thread
+from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionHandle, SessionProcess
-from envweave.sandbox.processes.template import WallSetupError, refuse_elsewhere
+from envweave.sandbox.processes.template import WallSetupError, require_linux
 from envweave.sandbox.protocol.session_protocol import seed_of
 from envweave.sandbox.session import Session
 from envweave.sandbox.tools import SandboxTools
@@ -31,8 +32,8 @@ ToolFunctions = Mapping[str, Callable[..., Any]]
 SessionT = TypeVar("SessionT")
 
 
-class AnySandbox:
-    """What both sandboxes are: a nursery, tools, and an end."""
+class SandboxBase:
+    """The base of both sandboxes: a session factory, tools, and closing."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class AnySandbox:
         cgroups: UseCgroups = "auto",
         native: bool = True,
     ) -> None:
-        refuse_elsewhere()
+        require_linux()
         options = read_options(
             limits=limits,
             preload=preload,
@@ -69,14 +70,14 @@ class AnySandbox:
         self._limits = options.limits
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         try:
-            self._nursery = SessionFactory(options)
+            self._factory = SessionFactory(options)
         except OSError as error:
-            raise _refused("sandbox", error) from error
+            raise _os_failure("sandbox", error) from error
         self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
         self._is_closed = False
-        self._unclosed = CloseGuard(
+        self._drop_guard = CloseGuard(
             self,
-            partial(_close_factory, self._nursery),
+            partial(_close_factory, self._factory),
             "A Sandbox was dropped without close(). Use it in a `with` block, or close it.",
             at_exit=AtExit.WARN,
         )
@@ -87,8 +88,8 @@ class AnySandbox:
 
     @property
     def tier(self) -> Tier:
-        """The walls that stand here, and what they lack."""
-        return self._nursery.tier
+        """The isolation tier in use, and what it lacks."""
+        return self._factory.tier
 
     @property
     def limits(self) -> Limits:
@@ -96,8 +97,8 @@ class AnySandbox:
         return self._limits
 
     def template_pids(self) -> list[int]:
-        """Return the process ids of the templates, for whoever watches over processes."""
-        return self._nursery.template_pids()
+        """Return the process ids of the templates, for process monitors."""
+        return self._factory.template_pids()
 
     def _tools_for(self, tools: ToolFunctions | None) -> SandboxTools:
         if tools is None:
@@ -106,69 +107,69 @@ class AnySandbox:
         self._own_tools.add(own)
         return own
 
-    def _bodies(
+    def _processes(
         self, seeds: Sequence[int | None], tools: SandboxTools, *, alone: bool
     ) -> list[SessionProcess]:
         try:
             if alone:
-                return [self._nursery.body(seeds[0], tools.faces())]
-            return self._nursery.bodies(seeds, tools.faces())
+                return [self._factory.make(seeds[0], tools.signatures())]
+            return self._factory.make_many(seeds, tools.signatures())
         except WallSetupError as error:
             raise SandboxError(f"A session could not be made: {error.text}.") from None
         except OSError as error:
             if self._is_closed:
                 raise _closed() from None
-            raise _refused("session", error) from error
+            raise _os_failure("session", error) from error
 
     def _explain(self, module: str) -> str | None:
-        """Say why a session could not import a module; `None` if that is nobody's wish."""
+        """Return why a session could not import a module; `None` if there is nothing to explain."""
         if self.tier.name == "none":
             return None
-        return packages_of(self._nursery.options).explain(module)
+        return packages_of(self._factory.options).explain(module)
 
-    def _work(self, body: SessionHandle) -> str:
-        return body.work or WORK
+    def _work(self, handle: SessionHandle) -> str:
+        return handle.work or WORK
 
-    def _keep(self, body: SessionHandle, as_session: Callable[[], SessionT]) -> SessionT:
-        """Return the session of a body, counted in so that closing ends it.
+    def _register(self, handle: SessionHandle, make: Callable[[], SessionT]) -> SessionT:
+        """Return the session of a process, registered so that closing the sandbox closes it.
 
         Raises:
-            ClosedError: The sandbox was closed meanwhile; the body is released.
+            ClosedError: The sandbox was closed meanwhile; the process is released.
         """
         with self._lock:
             if not self._is_closed:
-                session = as_session()
+                session = make()
                 self._sessions.add(session)
                 return session
-        body.release()
+        handle.release()
         raise _closed()
 
-    def _shut(self) -> list[Any]:
-        """Let no session come any more, and return those that are to be closed."""
+    def _stop_accepting(self) -> list[Any]:
+        """Refuse new sessions, and return those that must be closed."""
         with self._lock:
             self._is_closed = True
             return list(self._sessions)
 
     def end(self) -> None:
-        """End the sandbox and what runs in it at once, from any thread and without a loop.
+        """Kill the sandbox and everything in it, from any thread and without an event loop.
 
-        `close` is kinder to sessions that are in use. Harmless twice.
+        `close` is gentler to sessions that are in use. Harmless twice.
         """
-        self._shut()
+        self._stop_accepting()
         self._end()
 
     def _end(self) -> None:
-        """End what is left, when the sessions are closed."""
-        self._nursery.close()
+        """Release everything, after the sessions are closed."""
+        self._factory.close()
         for tools in (self._tools, *self._own_tools):
             tools.close()
-        self._unclosed.disarm()
+        self._drop_guard.disarm()
 
 
-def _close_factory(nursery: SessionFactory) -> bool:
-    if not nursery.is_own:
+def _close_factory(factory: SessionFactory) -> bool:
+    if not factory.is_own:
         return False
-    nursery.close()
+    factory.close()
     return True
 
 
@@ -176,74 +177,75 @@ def _closed() -> ClosedError:
     return ClosedError("This sandbox is closed. Make another one.")
 
 
-def _refused(what: str, error: OSError) -> Exception:
-    """Return what to tell of an error by which the kernel refused something."""
-    if isinstance(error, SandboxError) or error.errno is None:  # a signal handler's has none
+def _os_failure(what: str, error: OSError) -> Exception:
+    """Return the error for a refusal by the kernel, with advice where there is any."""
+    if isinstance(error, SandboxError) or error.errno is None:  # raised by a signal handler
         return error
-    way_out = ""
+    advice = ""
     if error.errno == errno.EMFILE:
-        way_out = (
-            " A session takes two descriptors of this process: close some, or raise `ulimit -n`."
+        advice = (
+            " A session uses two descriptors of this process: close some, or raise `ulimit -n`."
         )
     if error.errno == errno.ENOSPC:
-        way_out = " Free some space there, or name another folder by TMPDIR."
-    return SandboxError(f"A {what} could not be made: {error}.{way_out}")
+        advice = " Free some space there, or set TMPDIR to another folder."
+    return SandboxError(f"A {what} could not be made: {error}.{advice}")
 
 
 def _seeds(count: Any, seeds: Sequence[int | None] | None) -> list[int | None]:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise OptionError(f"sessions({count!r}): expected how many.")
-    given: list[int | None] = (
+        raise OptionError(f"sessions({count!r}): expected an integer of at least 0.")
+    checked: list[int | None] = (
         [None] * count if seeds is None else [seed_of(one, "sessions") for one in seeds]
     )
-    if len(given) != count:
-        raise OptionError(f"sessions({count}): {len(given)} seeds were given.")
-    return given
+    if len(checked) != count:
+        raise OptionError(f"sessions({count}): got {len(checked)} seeds.")
+    return checked
 
 
-class Sandbox(AnySandbox):
-    """Runs arbitrary Python behind kernel walls. Blocking; `AsyncSandbox` is its twin.
+class Sandbox(SandboxBase):
+    """Runs untrusted Python behind kernel-enforced walls. Blocking; see also `AsyncSandbox`.
 
-    Making one starts an interpreter and puts up the walls, in a fraction of a second; a session
-    then takes milliseconds. May be used by several threads; each session by one at a time.
+    Making one starts an interpreter and sets up the walls, in a fraction of a second; a session
+    then takes milliseconds. Thread-safe; each session can be used by one thread at a time.
 
     Args:
         limits: What each session may use.
         preload: Modules that every session finds imported, which makes their first use free.
         packages: The installed packages that sessions can import and read, besides the standard
-            library, numpy and what `preload` names: import names or names of distributions. What
-            they require is visible too, and nothing else. `"all"`: all that is installed.
-        private: What sessions never see, also with `"all"`, by the same names. By default the
-            distribution, or the module, whose code makes the sandbox. envweave is always among it.
-        tools: Functions of the host that code may call by these names. They run here, with this
-            process's rights: what they return is all that crosses.
-        profile: `"python"` runs Python alone; `"shell"` also programs, inside the same walls.
-        isolation: The walls. `"auto"` takes the strongest that this machine can put up, and
-            raises if it can put up none. `"none"` must be asked for by name.
+            library, numpy and what `preload` names: import names or distribution names. Their
+            requirements are visible too, and nothing else. `"all"`: everything installed.
+        private: Packages that sessions never see, even with `"all"`, by the same names. By default
+            the distribution or module that makes the sandbox. envweave is always private.
+        tools: Functions of the host that code may call by these names. They run in this process,
+            with its rights; only their return values cross the walls.
+        profile: `"python"` runs Python only; `"shell"` also programs, inside the same walls.
+        isolation: The tier. `"auto"` uses the strongest that this machine supports, and raises if
+            it supports none. `"none"` must be requested explicitly.
         visible: Files and folders of the host that code may read, and import from.
-        shards: How many templates to spread sessions over, each with its sessions on one core.
-            With one, the kernel spreads them over the cores that this process may use.
+        shards: How many templates to spread sessions over, each pinned to one core with its
+            sessions. With one, the kernel spreads them over the cores of this process.
         warm: How many sessions to keep ready.
-        cgroups: Whether to bound what a session uses as a whole by a control group: `"auto"` does
-            it wherever this process may make one, `"always"` raises where it may not.
+        cgroups: Whether to limit what a session uses as a whole by a control group: `"auto"` does
+            so where this process may make one, `"always"` raises where it may not.
         native: Whether to use the compiled extension, where it was built.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says why, and what to do.
-        OptionError: An option is not sound.
+        IsolationError: This machine does not support the isolation; the message says why, and what
+            to do.
+        OptionError: An option is not valid.
         SandboxError: A module could not be preloaded.
     """
 
     def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Session:
-        """Return a fresh session, which nobody used before.
+        """Return a fresh session.
 
         Args:
-            seed: Of `random` and numpy inside; without one they are seeded from the system.
-            tools: Instead of the sandbox's.
+            seed: Seeds `random` and numpy in the session; `None` seeds from the system.
+            tools: Replaces the sandbox's tools.
         """
         chosen = self._tools_for(tools)
-        body = self._bodies([seed_of(seed, "session")], chosen, alone=True)[0]
-        return self._session(chosen, body)
+        handle = self._processes([seed_of(seed, "session")], chosen, alone=True)[0]
+        return self._session(chosen, handle)
 
     def sessions(
         self,
@@ -252,25 +254,25 @@ class Sandbox(AnySandbox):
         seeds: Sequence[int | None] | None = None,
         tools: ToolFunctions | None = None,
     ) -> list[Session]:
-        """Return many fresh sessions, quicker than one after the other."""
+        """Return many fresh sessions, faster than one after the other."""
         chosen = self._tools_for(tools)
-        bodies = self._bodies(_seeds(count, seeds), chosen, alone=False)
-        return [self._session(chosen, one) for one in bodies]
+        handles = self._processes(_seeds(count, seeds), chosen, alone=False)
+        return [self._session(chosen, one) for one in handles]
 
     def close(self) -> None:
-        """End all sessions, and leave nothing behind. Harmless twice."""
-        for session in self._shut():
+        """Close all sessions, and leave nothing behind. Harmless twice."""
+        for session in self._stop_accepting():
             session.close()
         self._end()
 
-    def _session(self, tools: SandboxTools, body: SessionHandle) -> Session:
-        # A session holds on to its sandbox, which would end it when dropped.
+    def _session(self, tools: SandboxTools, handle: SessionHandle) -> Session:
+        # Keeps the sandbox alive, which would close the session when collected.
         adopt = partial(self._session, tools)
-        work = self._work(body)
-        return self._keep(
-            body,
+        work = self._work(handle)
+        return self._register(
+            handle,
             lambda: Session(
-                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
             ),
         )
 
@@ -286,24 +288,26 @@ class Sandbox(AnySandbox):
         self.close()
 
 
-class AsyncSandbox(AnySandbox):
-    """The async twin of `Sandbox`: the same options, the same sessions, awaited.
+class AsyncSandbox(SandboxBase):
+    """The async twin of `Sandbox`: the same options and the same sessions, awaited.
 
-    Its constructor blocks for as long as a template takes to start, a fraction of a second; where
-    an event loop must not wait so long, use `async with await AsyncSandbox.start(…)`.
+    Its constructor blocks while a template starts, a fraction of a second; where an event loop
+    must not wait that long, use `async with await AsyncSandbox.start(…)`.
     """
 
     @classmethod
     async def start(cls, **options: Any) -> AsyncSandbox:
         """Make one without blocking the event loop."""
         options.setdefault("private", calling_module())
-        return await make_aside(lambda: cls(**options), cls._end)
+        return await make_in_thread(lambda: cls(**options), cls._end)
 
-    def session(self, *, seed: int | None = None, tools: ToolFunctions | None = None) -> Pending:
+    def session(
+        self, *, seed: int | None = None, tools: ToolFunctions | None = None
+    ) -> PendingSession:
         """Return a fresh session: `await` it, or use it in `async with`."""
         chosen = self._tools_for(tools)
-        make = partial(self._bodies, [seed_of(seed, "session")], chosen, alone=True)
-        return Pending(make, partial(self._session, chosen))
+        make = partial(self._processes, [seed_of(seed, "session")], chosen, alone=True)
+        return PendingSession(make, partial(self._session, chosen))
 
     async def sessions(
         self,
@@ -312,26 +316,25 @@ class AsyncSandbox(AnySandbox):
         seeds: Sequence[int | None] | None = None,
         tools: ToolFunctions | None = None,
     ) -> list[AsyncSession]:
-        """Return many fresh sessions, quicker than one after the other."""
+        """Return many fresh sessions, faster than one after the other."""
         chosen = self._tools_for(tools)
-        given = _seeds(count, seeds)
-        make = partial(self._bodies, given, chosen, alone=False)
-        bodies = await make_aside(make, _release)
-        return [self._session(chosen, one) for one in bodies]
+        make = partial(self._processes, _seeds(count, seeds), chosen, alone=False)
+        handles = await make_in_thread(make, _release)
+        return [self._session(chosen, one) for one in handles]
 
     async def close(self) -> None:
-        """End all sessions, and leave nothing behind. Harmless twice."""
-        for session in self._shut():
+        """Close all sessions, and leave nothing behind. Harmless twice."""
+        for session in self._stop_accepting():
             await session.close()
         await asyncio.to_thread(self._end)
 
-    def _session(self, tools: SandboxTools, body: SessionHandle) -> AsyncSession:
+    def _session(self, tools: SandboxTools, handle: SessionHandle) -> AsyncSession:
         adopt = partial(self._session, tools)
-        work = self._work(body)
-        return self._keep(
-            body,
+        work = self._work(handle)
+        return self._register(
+            handle,
             lambda: AsyncSession(
-                body, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
             ),
         )
 
@@ -347,8 +350,8 @@ class AsyncSandbox(AnySandbox):
         await self.close()
 
 
-class Pending:
-    """A session that is being made. Await it for the session, or enter it."""
+class PendingSession:
+    """A session that is being made. Await it, or use it in `async with`."""
 
     def __init__(
         self,
@@ -376,10 +379,10 @@ class Pending:
             await self._session.close()
 
     async def _made(self) -> AsyncSession:
-        body = (await make_aside(self._make, _release))[0]
-        return self._as_session(body)
+        handle = (await make_in_thread(self._make, _release))[0]
+        return self._as_session(handle)
 
 
-def _release(bodies: list[SessionProcess]) -> None:
-    for body in bodies:
-        body.release()
+def _release(processes: list[SessionProcess]) -> None:
+    for process in processes:
+        process.release()

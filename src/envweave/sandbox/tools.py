@@ -1,8 +1,8 @@
-"""The host functions that code in a session may call: found by name, their arguments checked.
+"""The host functions that code in a session may call: looked up by name, with checked arguments.
 
-A call comes from hostile code. It names a function of this table or none, its arguments are plain
-data that fit the signature, and what goes wrong on the host goes back as one line of text, never
-as a traceback.
+Calls come from hostile code. A call can only name a function of this table, its arguments are plain
+data that fit the signature, and an error on the host is returned as one line of text, never as a
+traceback.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from typing import Any, final
 import msgspec
 
 from envweave.errors import OptionError, suggest
-from envweave.sandbox.processes.tool_loop import ToolLoop
+from envweave.sandbox.processes.async_bridge import ToolLoop
 from envweave.sandbox.protocol.messages import ToolSignature
 
-_LEAVES = (bool, int, float, str, bytes, type(None))
+_SCALARS = (bool, int, float, str, bytes, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 
 
 def reader_of(hint: Any) -> Callable[[Any], Any] | None:
-    """Return what checks an argument against a hint and makes of it what the hint asks for.
+    """Return a function that checks an argument against a hint and converts it.
 
     Returns:
-        A function that raises `msgspec.ValidationError`; `None` if there is nothing to check.
+        It raises `msgspec.ValidationError`; `None` if there is nothing to check.
     """
-    if hint is Any or hint is object or not _is_understood(hint, set()):
+    if hint is Any or hint is object or not _is_supported(hint, set()):
         return None
-    # Text is no bytes: without this, base64 would be decoded.
+    # Otherwise text would be decoded as base64 where bytes are expected.
     read = functools.partial(msgspec.convert, type=hint, strict=True, builtin_types=(bytes,))
     try:
         msgspec.msgpack.Decoder(hint)
-    except Exception:  # noqa: BLE001 - such as a union that msgspec cannot tell apart
+    except Exception:  # noqa: BLE001 - such as an ambiguous union
         return None
-    return functools.partial(_read_known, hint, read) if _has_fields(hint, set()) else read
+    return functools.partial(_read_strictly, hint, read) if _has_fields(hint, set()) else read
 
 
-def _read_known(hint: Any, read: Callable[[Any], Any], value: Any) -> Any:
-    """Read a value whose type has fields; `msgspec` would ignore those that it does not know."""
-    made = read(value)
+def _read_strictly(hint: Any, read: Callable[[Any], Any], value: Any) -> Any:
+    """Read a value whose type has fields; `msgspec` would ignore unknown ones."""
+    converted = read(value)
     _refuse_unknown(hint, value, "$")
-    return made
+    return converted
 
 
-def _is_understood(hint: Any, seen: set[Any]) -> bool:
-    if hint is Any or hint in _LEAVES or hint in _CONTAINERS:
+def _is_supported(hint: Any, seen: set[Any]) -> bool:
+    if hint is Any or hint in _SCALARS or hint in _CONTAINERS:
         return True
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return True
     if origin is typing.Annotated:
-        return _is_understood(parts[0], seen)
+        return _is_supported(parts[0], seen)
     if origin in (typing.Union, types.UnionType) or origin in _CONTAINERS:
-        return all(part is Ellipsis or _is_understood(part, seen) for part in parts)
+        return all(part is Ellipsis or _is_supported(part, seen) for part in parts)
     if not isinstance(hint, type):
         return False
     if issubclass(hint, enum.Enum):
@@ -71,7 +71,7 @@ def _is_understood(hint: Any, seen: set[Any]) -> bool:
     if hint in seen:
         return True
     seen.add(hint)
-    return all(_is_understood(field, seen) for field in _fields(hint).values())
+    return all(_is_supported(field, seen) for field in _fields(hint).values())
 
 
 def _is_record(hint: type) -> bool:
@@ -82,7 +82,7 @@ def _fields(record: type) -> Mapping[str, Any]:
     try:
         hints = typing.get_type_hints(record, include_extras=True)
     except Exception:  # noqa: BLE001 - evaluating an author's annotations may do anything
-        return {"": None, "?": NotImplemented}  # not understood
+        return {"": None, "?": NotImplemented}  # not supported
     if dataclasses.is_dataclass(record):
         names = {field.name for field in dataclasses.fields(record) if field.init}
         return {name: hint for name, hint in hints.items() if name in names}
@@ -102,7 +102,7 @@ def _has_fields(hint: Any, seen: set[Any]) -> bool:
 
 
 def _refuse_unknown(hint: Any, value: Any, path: str) -> None:
-    """Refuse a key that no field has, in this value and below. The value fits otherwise."""
+    """Refuse unknown keys in this value and below. The value is valid otherwise."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         _refuse_unknown(parts[0], value, path)
@@ -138,13 +138,13 @@ def _fits_shape(hint: Any, value: Any) -> bool:
 
 
 TEXT_LIMIT = 4096
-"""How many characters of an error go back to the code."""
+"""How many characters of an error are returned to the code."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ArgumentsError(Exception):
-    """Arguments do not fit a tool. The text is for the code that called."""
+    """Arguments do not fit a tool. The text is for the calling code."""
 
 
 @final
@@ -152,32 +152,42 @@ class SandboxTool:
     """One function that code may call.
 
     Attributes:
-        name: What the code calls it.
-        function: What runs on the host.
+        name: Its name in the code.
+        function: The function on the host.
         is_async: Whether it must be awaited.
-        face: How the code sees it.
+        signature: How the code sees it.
     """
 
-    __slots__ = ("_least", "_readers", "_signature", "face", "function", "is_async", "name")
+    __slots__ = (
+        "_min_args",
+        "_parameters",
+        "_readers",
+        "function",
+        "is_async",
+        "name",
+        "signature",
+    )
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.function = function
         self.is_async = _is_async(function)
-        self._signature = _signature(function)
-        self.face = ToolSignature(name, _shown(self._signature), inspect.getdoc(function) or "")
+        self._parameters = _signature(function)
+        self.signature = ToolSignature(
+            name, _shown(self._parameters), inspect.getdoc(function) or ""
+        )
         self._readers: tuple[tuple[str, Callable[[Any], Any] | None], ...] | None = None
-        self._least = 0
-        if self._signature is not None:
-            self._prepare(self._signature, _hints(function))
+        self._min_args = 0
+        if self._parameters is not None:
+            self._prepare(self._parameters, _hints(function))
 
     def _prepare(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
-        """Keep what each positional parameter takes, for calls that have no others."""
+        """Prepare the fast path for calls with positional arguments only."""
         parameters = signature.parameters.values()
         readers = {
             each.name: reader_of(hints[each.name]) for each in parameters if each.name in hints
         }
-        self._signature = signature.replace(
+        self._parameters = signature.replace(
             parameters=[each.replace(annotation=readers.get(each.name)) for each in parameters],
         )
         plain = [each for each in parameters if each.kind in _POSITIONAL]
@@ -186,30 +196,30 @@ class SandboxTool:
         )
         if needs_keyword or not plain:
             return
-        self._least = sum(each.default is each.empty for each in plain)
+        self._min_args = sum(each.default is each.empty for each in plain)
         self._readers = tuple((each.name, readers.get(each.name)) for each in plain)
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments as the function takes them.
+        """Return the arguments, converted as the type hints ask.
 
         Raises:
             ArgumentsError: They do not fit its signature or its type hints.
         """
         readers = self._readers
-        if readers is not None and not kwargs and self._least <= len(args) <= len(readers):
+        if readers is not None and not kwargs and self._min_args <= len(args) <= len(readers):
             return [
                 value if reader is None else self._read(name, reader, value)
                 for value, (name, reader) in zip(args, readers, strict=False)
             ], kwargs
-        if self._signature is None:
+        if self._parameters is None:
             return args, kwargs
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = self._parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentsError(f"TypeError: {self.name}() {_reason(error)}") from None
-        parameters = self._signature.parameters
+        parameters = self._parameters.parameters
         for name, value in bound.arguments.items():
             parameter = parameters[name]
             reader = parameter.annotation
@@ -231,60 +241,58 @@ class SandboxTool:
             reason, _, path = str(error).partition(" - at `$")
             where = f"{parameter}{path.rstrip('`')}"
             raise ArgumentsError(f"TypeError: {self.name}() argument {where}: {reason}") from None
-        except Exception as error:  # noqa: BLE001 - a dataclass may raise as it is made
-            text = described(error)
+        except Exception as error:  # noqa: BLE001 - a constructor may raise anything
+            text = describe_error(error)
             raise ArgumentsError(f"{text} (in argument {parameter} of {self.name}())") from None
 
 
 @final
 class SandboxTools:
-    """What code may call, by name.
+    """The tools of a session, by name.
 
     Args:
-        functions: Each is called with plain data and returns plain data. Type hints that are
-            understood are checked, and a dataclass is made where one is asked for. An `async`
-            function is awaited.
+        functions: Each is called with plain data and returns plain data. Supported type hints are
+            checked, and a dict is converted where a dataclass is expected. An `async` function is
+            awaited.
 
     Raises:
-        OptionError: A name that cannot be called as one, or a value that cannot be called.
+        OptionError: A name is not a usable identifier, or a value is not callable.
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._tools: dict[str, SandboxTool] = {}
         self._loop = ToolLoop()
         if functions is not None and not isinstance(functions, Mapping):
-            raise OptionError(
-                f"tools={functions!r}: expected the functions by the names that code calls them by."
-            )
+            raise OptionError(f"tools={functions!r}: expected a dict of functions by name.")
         for name, function in (functions or {}).items():
             _check(name, function)
             self._tools[name] = SandboxTool(name, function)
 
     def __repr__(self) -> str:
-        return f"<Tools: {', '.join(self._tools) or 'none'}>"
+        return f"<SandboxTools: {', '.join(self._tools) or 'none'}>"
 
     def __len__(self) -> int:
         return len(self._tools)
 
-    def faces(self) -> list[ToolSignature]:
+    def signatures(self) -> list[ToolSignature]:
         """Return how the code sees each tool."""
-        return [tool.face for tool in self._tools.values()]
+        return [tool.signature for tool in self._tools.values()]
 
     def find(self, name: str) -> SandboxTool | None:
         """Return the tool of this name, or `None`."""
         return self._tools.get(name)
 
     def missing(self, name: str) -> str:
-        """Return what to tell code that called a tool which is none, with the nearest."""
-        asked = name[:100]
+        """Return the error text for an unknown tool, with the nearest name."""
+        shown = name[:100]
         known = f" Known: {', '.join(self._tools)}." if self._tools else ""
-        return f"NameError: There is no tool {asked!r}.{suggest(asked, self._tools)}{known}"
+        return f"NameError: There is no tool {shown!r}.{suggest(shown, self._tools)}{known}"
 
     def await_result(self, tool: SandboxTool, bound: Callable[[], Any], left_s: float) -> Any:
         """Run an `async` tool on the thread that these tools share; return its result.
 
         Raises:
-            DeadlineError: It took longer, and was cancelled.
+            DeadlineError: It took longer than `left_s`, and was cancelled.
         """
         return self._loop.run(tool.name, bound, left_s)
 
@@ -293,8 +301,8 @@ class SandboxTools:
         self._loop.close()
 
 
-def described(error: BaseException) -> str:
-    """Return an exception as the code is told of it: its class and what it says, no traceback."""
+def describe_error(error: BaseException) -> str:
+    """Return an exception as text for the code: its class and message, without traceback."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -306,15 +314,14 @@ def described(error: BaseException) -> str:
 def _check(name: object, function: object) -> None:
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise OptionError(
-            f"tools={{{name!r}: …}}: a tool's name is how code calls it, so it must be a Python "
-            "identifier and no keyword."
+            f"tools={{{name!r}: …}}: the name of a tool must be a Python identifier and not a "
+            "keyword."
         )
     if name.startswith("__") and (name.endswith("__") or hasattr(builtins, name)):
-        raise OptionError(f"tools={{{name!r}: …}}: names like __this__ belong to Python.")
+        raise OptionError(f"tools={{{name!r}: …}}: names like __this__ are reserved for Python.")
     if not callable(function):
         raise OptionError(
-            f"tools={{{name!r}: {function!r}}}: a tool is a function, or something else that can "
-            "be called."
+            f"tools={{{name!r}: {function!r}}}: a tool must be a function or another callable."
         )
 
 
@@ -338,7 +345,7 @@ def _shown(signature: inspect.Signature | None) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the type hints, or none where a name in them cannot be found."""
+    """Return the type hints; empty if they cannot be evaluated."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):

@@ -1,1 +1,1 @@
-"""What this machine can enforce, and what to do where it cannot."""
+"""What isolation this machine supports, and how to improve it."""

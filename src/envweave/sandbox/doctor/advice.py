@@ -1,4 +1,4 @@
-"""What to do about a wall that does not stand: sentences with the exact setting or command."""
+"""Advice for a wall that cannot be set up: sentences with the exact setting or command."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envweave.sandbox.doctor.machine import Facts
+from envweave.sandbox.doctor.machine import MachineFacts
 
 BY_DOCKER = (
     "With a Docker engine, the code of an environment runs in a container instead: "
     "`create_codeact_env(executor='docker')`."
 )
-"""The way out where an environment is wanted rather than a sandbox."""
+"""The alternative for code of environments."""
 
 _USERS = frozenset({"namespaces", "user namespace"})
 _MOUNTS = frozenset({"namespaces", "user namespace", "root folder", "work folder"})
@@ -26,64 +26,64 @@ _ANY = frozenset[str]()
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What to say about some walls.
+    """Advice for some walls.
 
     Attributes:
         walls: Their names; empty for any.
-        errnos: What the kernel may have said; empty for anything.
-        holds: Whether it is to be said on a machine.
-        says: What is said.
+        errnos: The errors of the kernel that it applies to; empty for any.
+        applies: Whether it applies to a machine.
+        text: The advice.
     """
 
     walls: frozenset[str]
     errnos: frozenset[int]
-    holds: Callable[[Facts], bool]
-    says: Callable[[Facts], str]
+    applies: Callable[[MachineFacts], bool]
+    text: Callable[[MachineFacts], str]
 
 
-def advise(wall: str, number: int, facts: Facts) -> list[str]:
-    """Say how to get a wall that does not stand.
+def advise(wall: str, number: int, facts: MachineFacts) -> list[str]:
+    """Return advice for a wall that cannot be set up.
 
     Args:
         wall: Its name.
         number: The error's number from the kernel; 0 if it was not the kernel.
-        facts: Of the machine.
+        facts: The machine.
 
     Returns:
-        Sentences, the likeliest cause first; none where nothing is known but the failure.
+        Sentences, the most likely cause first; none where only the failure is known.
     """
     if facts.system != "linux":
         return _elsewhere(facts)
-    said = [
-        rule.says(facts)
+    advice = [
+        rule.text(facts)
         for rule in _RULES
         if (not rule.walls or wall in rule.walls)
         and (not rule.errnos or number in rule.errnos)
-        and rule.holds(facts)
+        and rule.applies(facts)
     ]
     oldest = _OLDEST.get(wall)
     if oldest is not None and facts.kernel < oldest:
-        said.insert(
+        advice.insert(
             0,
             f"This needs Linux {_version(oldest)} or newer, and this is {_version(facts.kernel)}: "
             "upgrade the kernel.",
         )
-    if not said and number:
-        said.append(
-            f"The kernel said {errno.errorcode.get(number, number)}. See what it logged: "
+    if not advice and number:
+        advice.append(
+            f"The kernel returned {errno.errorcode.get(number, number)}. See its log: "
             "`sudo dmesg | tail`, `sudo journalctl -k -n 50`."
         )
-    return said
+    return advice
 
 
-def advise_cgroups(facts: Facts) -> list[str]:
-    """Say how this process gets cgroups that it may divide among its sessions."""
+def advise_cgroups(facts: MachineFacts) -> list[str]:
+    """Return advice on how this process gets cgroups for its sessions."""
     if facts.system != "linux":
         return []
     if facts.container == "kubernetes":
         return [
-            "A pod's memory limit bounds all sessions together; one for each needs a node whose "
-            "container runtime mounts cgroups writable."
+            "A pod's memory limit applies to all sessions together; a limit for each needs a node "
+            "whose container runtime mounts cgroups writable."
         ]
     if facts.container is not None:
         return ["Start the container with `--security-opt writable-cgroups=true` (Docker 28)."]
@@ -92,38 +92,38 @@ def advise_cgroups(facts: Facts) -> list[str]:
     return ["Start it with `systemd-run --user --scope -p Delegate=yes COMMAND`."]
 
 
-def _elsewhere(facts: Facts) -> list[str]:
+def _elsewhere(facts: MachineFacts) -> list[str]:
     machine = {"darwin": "macOS", "win32": "Windows"}.get(facts.system, facts.system)
-    ways = [
-        f"The walls are made by the Linux kernel, which {machine} has not: run all of it in a "
+    advice = [
+        f"The sandbox needs the Linux kernel, and this is {machine}: run everything in a "
         "container with Docker Desktop, `docker run -it -v .:/work -w /work python:3.12 bash`."
     ]
     if facts.system == "darwin":
-        ways.insert(0, BY_DOCKER)
-        ways.append("Or in a Linux machine: `brew install lima`, `limactl start`, `lima`.")
+        advice.insert(0, BY_DOCKER)
+        advice.append("Or in a Linux VM: `brew install lima`, `limactl start`, `lima`.")
     elif facts.system == "win32":
-        ways.append("Or in WSL 2: `wsl --install`, then work in its Linux.")
-    return ways
+        advice.append("Or in WSL 2: `wsl --install`, then work in its Linux.")
+    return advice
 
 
 def _version(numbers: tuple[int, int]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _always(_: Facts) -> bool:
+def _always(_: MachineFacts) -> bool:
     return True
 
 
-def _profile(facts: Facts) -> str:
+def _profile(facts: MachineFacts) -> str:
     """Return an AppArmor profile's text that lets the interpreter make user namespaces."""
     return f"abi <abi/4.0>, profile envweave {facts.python} flags=(unconfined) {{ userns, }}"
 
 
-def _in(*containers: str) -> Callable[[Facts], bool]:
+def _in(*containers: str) -> Callable[[MachineFacts], bool]:
     return lambda facts: facts.container in containers
 
 
-def _said(text: str) -> Callable[[Facts], str]:
+def _text(text: str) -> Callable[[MachineFacts], str]:
     return lambda _: text
 
 
@@ -132,7 +132,7 @@ _RULES = (
         _USERS,
         _REFUSED,
         lambda facts: facts.userns_clone == 0 and not facts.is_admin,
-        _said(
+        _text(
             "User namespaces are forbidden to ordinary users. Allow them: "
             "`sudo sysctl -w kernel.unprivileged_userns_clone=1`, and to keep it "
             "`echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/50-userns.conf`."
@@ -143,18 +143,18 @@ _RULES = (
         _REFUSED,
         lambda facts: facts.apparmor_restricts == 1 and not facts.is_admin,
         lambda facts: (
-            "AppArmor takes the rights from user namespaces of ordinary users. Let this "
-            f"interpreter have them: put `{_profile(facts)}` into /etc/apparmor.d/envweave and run "
-            "`sudo apparmor_parser -r /etc/apparmor.d/envweave`; or all programs: "
+            "AppArmor restricts user namespaces of ordinary users. Allow them for this "
+            f"interpreter: put `{_profile(facts)}` into /etc/apparmor.d/envweave and run "
+            "`sudo apparmor_parser -r /etc/apparmor.d/envweave`; or for all programs: "
             "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`."
         ),
     ),
     _Rule(
         _USERS,
         _EXHAUSTED,
-        lambda facts: facts.most_user_namespaces == 0,
-        _said(
-            "User namespaces are turned off. Turn them on: "
+        lambda facts: facts.max_user_namespaces == 0,
+        _text(
+            "User namespaces are disabled. Enable them: "
             "`sudo sysctl -w user.max_user_namespaces=15000`, and to keep it "
             "`echo user.max_user_namespaces=15000 | sudo tee /etc/sysctl.d/50-userns.conf`."
         ),
@@ -162,10 +162,10 @@ _RULES = (
     _Rule(
         _USERS,
         _EXHAUSTED,
-        lambda facts: facts.most_user_namespaces != 0,
+        lambda facts: facts.max_user_namespaces != 0,
         lambda facts: (
-            f"All {facts.most_user_namespaces or 'allowed'} user namespaces of this user are in "
-            "use, or they are nested 32 deep. Close sandboxes, or allow more: "
+            f"All {facts.max_user_namespaces or 'allowed'} user namespaces of this user are in "
+            "use, or they are nested 32 levels deep. Close sandboxes, or allow more: "
             "`sudo sysctl -w user.max_user_namespaces=100000`."
         ),
     ),
@@ -173,9 +173,9 @@ _RULES = (
         _USERS,
         _UNKNOWN,
         _always,
-        _said(
-            "This kernel was built without user namespaces: use one with CONFIG_USER_NS=y, as the "
-            "distributions' are."
+        _text(
+            "This kernel was built without user namespaces: use one with CONFIG_USER_NS=y, such as "
+            "those of the distributions."
         ),
     ),
     _Rule(
@@ -185,10 +185,10 @@ _RULES = (
             facts.container in ("docker", "other")
             and (facts.is_filtered or facts.is_admin or not facts.is_root)
         ),
-        _said(
+        _text(
             "A container's default profile forbids namespaces and mounts. Start it with "
             "`docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined`, "
-            "or with a seccomp profile that is Docker's own plus clone, unshare, setns, mount, "
+            "or with a seccomp profile that adds to Docker's own clone, unshare, setns, mount, "
             "mount_setattr, umount2, pivot_root and sethostname."
         ),
     ),
@@ -198,16 +198,16 @@ _RULES = (
         lambda facts: (
             facts.container in ("docker", "other") and facts.is_root and not facts.is_admin
         ),
-        _said(
-            "Root in a container has not the right to it: be an ordinary user there, "
-            "`--user 1000`, or have that right too, `--cap-add SYS_ADMIN`."
+        _text(
+            "Root in a container lacks the capability: run as an ordinary user there, "
+            "`--user 1000`, or add it, `--cap-add SYS_ADMIN`."
         ),
     ),
     _Rule(
         _MOUNTS,
         _REFUSED,
         _in("podman"),
-        _said(
+        _text(
             "A container's default profile forbids namespaces and mounts. Start it with "
             "`podman run --security-opt seccomp=unconfined --security-opt label=disable "
             "--cap-add SYS_ADMIN`."
@@ -217,20 +217,20 @@ _RULES = (
         _MOUNTS,
         _REFUSED,
         _in("kubernetes"),
-        _said(
+        _text(
             "A pod's default profile forbids namespaces and mounts. Set `hostUsers: false` in the "
             "pod's spec, and `securityContext: {seccompProfile: {type: Unconfined}, "
             "appArmorProfile: {type: Unconfined}, capabilities: {add: [SYS_ADMIN]}}` in the "
-            "container's; with `hostUsers: false` that right ends at the pod."
+            "container's; with `hostUsers: false` that capability is confined to the pod."
         ),
     ),
     _Rule(
         _MOUNTS,
         _REFUSED,
         lambda facts: facts.container is None and facts.is_filtered,
-        _said(
-            "A seccomp filter around this process forbids it. Under systemd, take "
-            "`RestrictNamespaces=`, `SystemCallFilter=` and `PrivateUsers=` out of the unit."
+        _text(
+            "A seccomp filter on this process forbids it. Under systemd, remove "
+            "`RestrictNamespaces=`, `SystemCallFilter=` and `PrivateUsers=` from the unit."
         ),
     ),
     _Rule(
@@ -243,7 +243,7 @@ _RULES = (
             and facts.userns_clone != 0
             and facts.apparmor_restricts != 1
         ),
-        _said(
+        _text(
             "A security module forbids user namespaces, or this process is in a chroot. See "
             "`sudo dmesg | grep -iE 'apparmor|avc|denied'`; with SELinux "
             "`sudo setsebool -P unconfined_user_namespaces on` where the policy has it."
@@ -253,9 +253,9 @@ _RULES = (
         frozenset({"root folder"}),
         frozenset({errno.EINVAL}),
         _always,
-        _said(
-            "The root folder cannot be changed where this machine still runs from its initial "
-            "file system in memory: boot it from a disk, or start this in a container."
+        _text(
+            "The root folder cannot be changed while this machine runs from its initial "
+            "file system in memory (initramfs): boot it from a disk, or use a container."
         ),
     ),
     _Rule(
@@ -263,7 +263,7 @@ _RULES = (
         frozenset({errno.EOPNOTSUPP}),
         lambda facts: facts.modules is None or "landlock" not in facts.modules,
         lambda facts: (
-            "Landlock is in this kernel and not turned on. Boot with "
+            "Landlock is built into this kernel but not enabled. Boot with "
             f"`lsm={','.join(('landlock', *(facts.modules or ('…',))))}` on the kernel's command "
             "line: in /etc/default/grub, then `sudo update-grub`."
         ),
@@ -272,13 +272,13 @@ _RULES = (
         frozenset({"landlock"}),
         frozenset({errno.ENOSYS}),
         lambda facts: facts.kernel >= _OLDEST["landlock"],
-        _said("This kernel was built without Landlock: use one with CONFIG_SECURITY_LANDLOCK=y."),
+        _text("This kernel was built without Landlock: use one with CONFIG_SECURITY_LANDLOCK=y."),
     ),
     _Rule(
         frozenset({"landlock"}),
         frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP}),
         lambda facts: facts.container is not None or facts.is_filtered,
-        _said(
+        _text(
             "Old container engines forbid Landlock: upgrade to Docker 20.10.24, containerd 1.6 or "
             "Podman 4.2, or newer."
         ),
@@ -287,18 +287,17 @@ _RULES = (
         frozenset({"seccomp gate"}),
         frozenset({errno.EBUSY}),
         _always,
-        _said(
-            "Somebody around this process already answers for its system calls (LXD, "
-            "systemd-nspawn, a container engine with seccomp notification), and there can be only "
-            "one: run outside of it."
+        _text(
+            "Another program already handles the seccomp notifications of this process (LXD, "
+            "systemd-nspawn, a container engine), and there can be only one: run outside of it."
         ),
     ),
     _Rule(
         frozenset({"seccomp", "seccomp gate"}),
         _UNKNOWN,
         _always,
-        _said(
-            "This kernel cannot filter system calls as it must: use Linux 5.6 or newer with "
+        _text(
+            "This kernel lacks the required seccomp features: use Linux 5.6 or newer with "
             "CONFIG_SECCOMP_FILTER=y."
         ),
     ),
@@ -306,14 +305,14 @@ _RULES = (
         frozenset({"seccomp", "seccomp gate"}),
         _UNKNOWN,
         lambda facts: facts.machine not in ("x86_64", "aarch64"),
-        lambda facts: f"The walls are known for x86_64 and aarch64, and this is {facts.machine}.",
+        lambda facts: f"The sandbox supports x86_64 and aarch64, and this is {facts.machine}.",
     ),
     _Rule(
         frozenset({"user"}),
         frozenset({errno.EPERM, errno.EINVAL}),
         _always,
-        _said(
-            "Sessions cannot be given user ids of their own: give this process CAP_SETUID and "
+        _text(
+            "Sessions cannot get separate user ids: give this process CAP_SETUID and "
             "CAP_SETGID, or run it as an ordinary user."
         ),
     ),
@@ -321,8 +320,8 @@ _RULES = (
         _ANY,
         _NO_ROOM,
         _always,
-        _said(
-            "The machine has no room for more processes, memory or open files: see `ulimit -u`, "
+        _text(
+            "The machine has run out of processes, memory or open files: see `ulimit -u`, "
             "`ulimit -n`, `free -m` and the container's limits."
         ),
     ),

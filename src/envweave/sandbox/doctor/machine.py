@@ -1,4 +1,4 @@
-"""What this machine is, as far as it decides which walls stand."""
+"""Facts about this machine that decide which walls can be set up."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What decides over walls. A setting that this machine has not is `None`.
+class MachineFacts:
+    """Facts about a machine. A setting that it does not have is `None`.
 
     Attributes:
         system: As `sys.platform` has it.
@@ -26,12 +26,12 @@ class Facts:
         kernel: The first two numbers of the kernel's version.
         is_root: Whether this process has user id 0.
         is_admin: Whether it has CAP_SYS_ADMIN.
-        is_filtered: Whether somebody put a seccomp filter around it.
+        is_filtered: Whether it runs under a seccomp filter.
         container: What it runs in.
         userns_clone: `kernel.unprivileged_userns_clone`.
-        most_user_namespaces: `user.max_user_namespaces`.
+        max_user_namespaces: `user.max_user_namespaces`.
         apparmor_restricts: `kernel.apparmor_restrict_unprivileged_userns`.
-        modules: The kernel's security modules that are on; `None` if it does not say.
+        modules: The enabled security modules of the kernel; `None` if unknown.
         python: The interpreter's path.
     """
 
@@ -43,18 +43,20 @@ class Facts:
     is_filtered: bool = False
     container: Container | None = None
     userns_clone: int | None = None
-    most_user_namespaces: int | None = None
+    max_user_namespaces: int | None = None
     apparmor_restricts: int | None = None
     modules: tuple[str, ...] | None = None
     python: str = "/usr/bin/python3"
 
 
-def machine_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Facts:
-    """Look at this machine. What cannot be read is taken for not there."""
+def machine_facts(
+    root: Path = Path("/"), environment: Mapping[str, str] = os.environ
+) -> MachineFacts:
+    """Return the facts about this machine. What cannot be read counts as missing."""
     status = _status(root / "proc/self/status")
     modules = _text(root / "sys/kernel/security/lsm")
     release = re.match(r"(\d+)\.(\d+)", platform.release())
-    return Facts(
+    return MachineFacts(
         system=sys.platform,
         machine=platform.machine(),
         kernel=(int(release[1]), int(release[2])) if release is not None else (0, 0),
@@ -63,7 +65,7 @@ def machine_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.en
         is_filtered=status.get("Seccomp", "0") != "0",
         container=_container(root, environment),
         userns_clone=_number(root / "proc/sys/kernel/unprivileged_userns_clone"),
-        most_user_namespaces=_number(root / "proc/sys/user/max_user_namespaces"),
+        max_user_namespaces=_number(root / "proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number(root / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         modules=None if modules is None else tuple(modules.strip().split(",")),
         python=os.path.realpath(sys.executable),

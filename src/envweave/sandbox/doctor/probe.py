@@ -1,4 +1,4 @@
-"""Which walls this machine can put up, and what to do for better ones."""
+"""Isolation tiers: trying which ones work on this machine, and what each lacks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from envweave.sandbox.protocol.orders import Isolation
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """What came of trying one tier.
+    """The result of trying one tier.
 
     Attributes:
-        name: Of the tier.
-        available: Whether its walls stood around a session.
-        reason: Why not; empty if they did.
+        name: The name of the tier.
+        available: Whether a session could be made with it.
+        reason: Why not; empty if it could.
         missing: What it lacks here, a sentence each.
         advice: How to get it, a sentence each.
     """
@@ -40,7 +40,7 @@ def examine() -> list[TierReport]:
 def _try(name: Isolation) -> TierReport:
     facts = machine_facts()
     if sys.platform != "linux":
-        reason = f"The walls are the Linux kernel's, and this is {sys.platform}."
+        reason = f"The sandbox needs Linux, and this is {sys.platform}."
         return TierReport(
             name, available=False, reason=reason, advice=tuple(advise("platform", 0, facts))
         )
@@ -48,48 +48,47 @@ def _try(name: Isolation) -> TierReport:
     from envweave.sandbox.processes.template import WallSetupError
 
     try:
-        nursery = SessionFactory(SandboxConfig(isolation=name))
+        factory = SessionFactory(SandboxConfig(isolation=name))
     except IsolationError as error:
-        down = error.__cause__
-        assert isinstance(down, WallSetupError)
-        advice = tuple(advise(down.wall, down.errno, facts))
-        return TierReport(name, available=False, reason=down.text, advice=advice)
+        cause = error.__cause__
+        assert isinstance(cause, WallSetupError)
+        advice = tuple(advise(cause.wall, cause.errno, facts))
+        return TierReport(name, available=False, reason=cause.text, advice=advice)
     except SandboxError as error:
         return TierReport(name, available=False, reason=str(error))
     try:
-        return TierReport(name, available=True, missing=nursery.tier.missing)
+        return TierReport(name, available=True, missing=factory.tier.missing)
     finally:
-        nursery.close()
+        factory.close()
 
 
 _WITHOUT_NAMESPACES = (
-    "No namespaces: Landlock keeps files outside, seccomp other processes and the network.",
-    "The work folder is on the host's disk: its size is watched, not enforced, and files that are "
-    "deleted but open are not seen.",
-    "`stat` tells names, sizes and times of files outside: Landlock has no right for it.",
-    "Code can load libraries that it wrote to the work folder, since nothing is mounted there.",
+    "No namespaces: Landlock protects files, seccomp other processes and the network.",
+    "The work folder is on the host's disk: its size is polled, not enforced, and deleted files "
+    "that are still open are not counted.",
+    "`stat` reveals names, sizes and times of files outside: Landlock does not cover it.",
+    "Code can load libraries that it wrote to the work folder, which is not mounted noexec.",
     "Sessions cannot be branched.",
 )
-NAMES_LISTED = (
-    "Programs can list the names of files in packages that are not visible, and not read them."
-)
-"""What a shell without namespaces has not got: programs list folders with hidden packages."""
+NAMES_LISTED = "Programs can list, but not read, files in packages that are not visible."
+"""What `profile="shell"` lacks without namespaces."""
 
 _WITHOUT_WALLS = (
-    "No walls: code can do whatever this user can. Only the limits of a process hold.",
+    "No isolation: code can do whatever this user can. Only the process limits apply.",
     "Sessions cannot be branched.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The walls that stand.
+    """The isolation tier in use.
 
     Attributes:
         name: `namespace`, `landlock` or `none`.
-        missing: What a stronger machine would have, a sentence each.
-        reasons: Why a stronger tier does not stand; empty for the strongest.
-        native: Whether the compiled extension puts them up, which is quicker. They are the same.
+        missing: What it lacks on this machine, a sentence each.
+        reasons: Why a stronger tier does not work; empty for the strongest.
+        native: Whether the compiled extension sets up the walls, which is faster. The walls are
+            the same.
     """
 
     name: Isolation
@@ -102,7 +101,7 @@ class Tier:
 
 
 def missing_of(isolation: Isolation, kernel: Sequence[str]) -> list[str]:
-    """Return what a tier has not got, with what this kernel has not."""
+    """Return what a tier lacks, including what this kernel lacks."""
     if isolation == "none":
         return list(_WITHOUT_WALLS)
     if isolation == "landlock":

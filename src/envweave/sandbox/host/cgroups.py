@@ -1,4 +1,4 @@
-"""Cgroups for sessions: found where this process may make them, and swept after hosts that died.
+"""Making cgroups for sessions, pooling them, and removing those of hosts that died.
 
     found = find_cgroups()
     if found.cgroups is not None:
@@ -7,7 +7,7 @@
         ...
         group.remove()
 
-Whether they can be made is found out by making one, with a process in it.
+Whether they can be made is determined by making one, with a process in it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from pathlib import Path
 from typing import Literal
 
 from envweave.errors import OptionError, SandboxError
-from envweave.sandbox.host.cleanup import is_left, mark
+from envweave.sandbox.host.cleanup import is_stale, mark
 from envweave.sandbox.host.session_cgroups import (
-    ASIDE,
+    HOST_SUFFIX,
     Cgroup,
     CgroupLimits,
-    NewCgroup,
-    OldCgroup,
-    Places,
-    UnusableError,
-    find_new,
-    find_old,
-    find_places,
+    CgroupPaths,
+    CgroupsUnavailableError,
+    CgroupV1,
+    CgroupV2,
+    find_cgroup_paths,
+    find_v1,
+    find_v2,
 )
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MOST_NEIGHBOURS = 1000
-_PATIENCE_S = 10.0
+_MAX_SIBLINGS = 1000
+_PROBE_S = 10.0
 _PROBE = CgroupLimits(memory_bytes=64 << 20, processes=8)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCgroups:
-    """What `find_cgroups` found.
+    """The result of `find_cgroups`.
 
     Attributes:
-        cgroups: What makes them; `None` if this process cannot.
+        cgroups: Makes them; `None` if this process cannot.
         reason: Why it cannot, as a sentence; empty if it can.
     """
 
@@ -61,15 +61,15 @@ class FoundCgroups:
 
 
 _serial = itertools.count()
-"""Of all cgroups of this process, whoever makes them."""
+"""Numbers all cgroups of this process."""
 
 
 class Cgroups:
-    """Makes cgroups below the one that this process is in. May be used by several threads.
+    """Makes cgroups below the one that this process is in. Thread-safe.
 
     Attributes:
-        version: Of the kernel's interface: 1 or 2.
-        has_cpus: Whether `CgroupLimits(cpus=…)` can be kept.
+        version: The version of the kernel's interface: 1 or 2.
+        has_cpus: Whether `CgroupLimits(cpus=…)` is supported.
     """
 
     def __init__(self, folders: dict[str, Path], version: Literal[1, 2]) -> None:
@@ -78,7 +78,7 @@ class Cgroups:
         self._folders = folders
 
     def create(self, name: str, limits: CgroupLimits) -> Cgroup:
-        """Make an empty cgroup. The names of two may be the same.
+        """Make an empty cgroup. Names need not be unique.
 
         Raises:
             SandboxError: The kernel refused.
@@ -86,11 +86,11 @@ class Cgroups:
         """
         if not _NAME.fullmatch(name):
             raise OptionError(
-                f"A cgroup cannot be called {name!r}: at most 64 letters, digits, '-' and '_'."
+                f"Invalid cgroup name {name!r}: expected at most 64 letters, digits, '-' and '_'."
             )
         if limits.cpus is not None and not self.has_cpus:
             raise OptionError(
-                f"CgroupLimits(cpus={limits.cpus!r}) cannot be kept: the cpu controller is not "
+                f"CgroupLimits(cpus={limits.cpus!r}) is not supported: the cpu controller is not "
                 "delegated to this process."
             )
         group = self._group(f"{mark()}-{next(_serial)}-{name}", limits)
@@ -100,7 +100,7 @@ class Cgroups:
             group.limit(limits)
         except OSError as error:
             group.remove(0)
-            if error.errno == errno.EMFILE:  # whose way out is known where sessions are made
+            if error.errno == errno.EMFILE:  # reported with advice where sessions are made
                 raise
             raise SandboxError(
                 f"A cgroup for the session {name!r} could not be made in "
@@ -109,46 +109,46 @@ class Cgroups:
         return group
 
     def sweep(self) -> int:
-        """Remove what hosts left that died without closing, and return how many it was.
+        """Remove cgroups of hosts that died without closing; return how many.
 
-        Looks where this process makes its own, and where its neighbours do.
+        Looks where this process makes its own, and in the siblings of that folder.
         """
         names = {
-            (folder, left.name)
+            (folder, stale.name)
             for own in set(self._folders.values())
-            for folder in _neighbourhood(own)
-            for left in _left_in(folder)
+            for folder in _with_siblings(own)
+            for stale in _stale_in(folder)
         }
         for folder, name in names:
-            if name.endswith(ASIDE):  # processes that the host left are in it, and not a session's
+            if name.endswith(HOST_SUFFIX):  # may contain other processes than those of a session
                 with contextlib.suppress(OSError):
                     (folder / name).rmdir()
             else:
-                NewCgroup([folder / name]).remove(0.5)
-        return len({name for _, name in names if not name.endswith(ASIDE)})
+                CgroupV2([folder / name]).remove(0.5)
+        return len({name for _, name in names if not name.endswith(HOST_SUFFIX)})
 
     def _group(self, name: str, limits: CgroupLimits) -> Cgroup:
         if self.version == 2:
-            return NewCgroup([self._folders["memory"] / name])
-        wanted = {"memory", "pids"} | ({"cpu"} if limits.cpus is not None else set())
+            return CgroupV2([self._folders["memory"] / name])
+        controllers = {"memory", "pids"} | ({"cpu"} if limits.cpus is not None else set())
         folders = self._folders.items()
-        return OldCgroup({one: folder / name for one, folder in folders if one in wanted})
+        return CgroupV1({one: folder / name for one, folder in folders if one in controllers})
 
 
-def find_cgroups(places: Places | None = None) -> FoundCgroups:
-    """Find out whether this process can bound its sessions by cgroups, and sweep up.
+def find_cgroups(paths: CgroupPaths | None = None) -> FoundCgroups:
+    """Find out whether this process can limit its sessions by cgroups, and sweep stale ones.
 
-    Costs the start of one process.
+    This starts one process.
     """
     if sys.platform != "linux":
-        return FoundCgroups(None, "Cgroups are a part of Linux.")
-    places = places or find_places()
+        return FoundCgroups(None, "Cgroups need Linux.")
+    paths = paths or find_cgroup_paths()
     reasons = []
     for version in (2, 1):
         try:
-            made = _new(places) if version == 2 else Cgroups(find_old(places), 1)
+            made = _v2(paths) if version == 2 else Cgroups(find_v1(paths), 1)
             _try_out(made)
-        except (UnusableError, SandboxError) as error:
+        except (CgroupsUnavailableError, SandboxError) as error:
             reasons.append(str(error))
         else:
             made.sweep()
@@ -156,16 +156,16 @@ def find_cgroups(places: Places | None = None) -> FoundCgroups:
     return FoundCgroups(None, f"Sessions have no cgroup. {' '.join(reasons)}")
 
 
-def _new(places: Places) -> Cgroups:
-    folder = find_new(places, f"{mark()}{ASIDE}")
+def _v2(paths: CgroupPaths) -> Cgroups:
+    folder = find_v2(paths, f"{mark()}{HOST_SUFFIX}")
     controllers = (folder / "cgroup.subtree_control").read_text().split()
     return Cgroups({one: folder for one in ("memory", "pids", "cpu") if one in controllers}, 2)
 
 
 def _try_out(cgroups: Cgroups) -> None:
-    """Do with a process of our own all that is done with a session's."""
+    """Do everything with a child process that is done with a session."""
     group = cgroups.create("probe", _PROBE)
-    waiter = subprocess.Popen(
+    child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -173,64 +173,66 @@ def _try_out(cgroups: Cgroups) -> None:
         env={},
     )
     try:
-        group.add(waiter.pid)
-        if waiter.pid not in group.pids():
-            raise UnusableError("A process that was put into a cgroup is not in it.")
+        group.add(child.pid)
+        if child.pid not in group.pids():
+            raise CgroupsUnavailableError("A process that was added to a cgroup is not in it.")
         group.kill_all()
-        waiter.wait(_PATIENCE_S)
+        child.wait(_PROBE_S)
     except OSError as error:
-        raise UnusableError(f"No process can be put into a cgroup: {error.strerror}.") from error
+        raise CgroupsUnavailableError(
+            f"Processes cannot be added to a cgroup: {error.strerror}."
+        ) from error
     except subprocess.TimeoutExpired as error:
-        raise UnusableError("The processes in a cgroup cannot be killed.") from error
+        raise CgroupsUnavailableError("The processes in a cgroup cannot be killed.") from error
     finally:
-        waiter.kill()
-        waiter.communicate()
-        gone = group.remove(_PATIENCE_S)
-    if not gone:
-        raise UnusableError(f"A cgroup that was made cannot be removed: {group.folders[0]}.")
+        child.kill()
+        child.communicate()
+        is_removed = group.remove(_PROBE_S)
+    if not is_removed:
+        raise CgroupsUnavailableError(f"A new cgroup cannot be removed: {group.folders[0]}.")
 
 
-def _neighbourhood(own: Path) -> Iterator[Path]:
-    """Yield `own` and the folders beside it."""
+def _with_siblings(own: Path) -> Iterator[Path]:
+    """Yield `own` and its siblings."""
     yield own
     if not (own / "cgroup.sane_behavior").exists() and (own.parent / "cgroup.procs").exists():
         with contextlib.suppress(OSError):
-            for beside in itertools.islice(own.parent.iterdir(), _MOST_NEIGHBOURS):
-                if beside != own and beside.is_dir():
-                    yield beside
+            for sibling in itertools.islice(own.parent.iterdir(), _MAX_SIBLINGS):
+                if sibling != own and sibling.is_dir():
+                    yield sibling
 
 
-def _left_in(folder: Path) -> Iterator[Path]:
+def _stale_in(folder: Path) -> Iterator[Path]:
     """Yield the cgroups in `folder` whose host is dead."""
     with contextlib.suppress(OSError):
-        yield from [entry for entry in folder.iterdir() if is_left(entry.name)]
+        yield from [entry for entry in folder.iterdir() if is_stale(entry.name)]
 
 
-_MOST_READY = 32
+_MAX_READY = 32
 _EMPTY_S = 2.0
-"""How long the processes of a session take to end at most, before they are killed once more."""
+"""How long the processes of a session may take to end before they are killed again."""
 
 
 @dataclass(slots=True)
 class _Emptying:
-    """A cgroup that was given back. Killing what is in it forbids it to hold processes for good."""
+    """A released cgroup. After `kill_all` it can never hold processes again."""
 
     cgroup: Cgroup
     deadline_s: float
     was_killed: bool
 
 
-class CgroupStock:
-    """Hands out cgroups and takes them back. May be used by several threads.
+class CgroupPool:
+    """A pool of cgroups. Thread-safe.
 
     Args:
-        cgroups: What makes them.
-        limits: Of each of them.
+        cgroups: Makes them.
+        limits: The limits of each.
         is_reused: Whether one may be used again. If not, whatever is in it is killed when it is
-            taken back.
+            released.
 
     Attributes:
-        returned: Set when `tend` has something to do.
+        released: Set when `clean_up` has something to do.
     """
 
     def __init__(self, cgroups: Cgroups, limits: CgroupLimits, *, is_reused: bool) -> None:
@@ -238,12 +240,12 @@ class CgroupStock:
         self._limits = limits
         self._is_reused = is_reused
         self._names = itertools.count()
-        # Single operations on these are atomic. A lock would be met by finalizers of sessions.
+        # Single operations on these are atomic. A lock could deadlock with finalizers of sessions.
         self._ready: deque[Cgroup] = deque()
         self._emptying: deque[_Emptying] = deque()
-        self.returned = threading.Event()
+        self.released = threading.Event()
 
-    def take(self) -> Cgroup:
+    def acquire(self) -> Cgroup:
         """Return an empty cgroup.
 
         Raises:
@@ -254,22 +256,26 @@ class CgroupStock:
         except IndexError:
             return self._cgroups.create(f"session-{next(self._names)}", self._limits)
 
-    def give_back(self, cgroup: Cgroup) -> None:
-        """Take back a cgroup whose session was killed, though it may not be gone yet."""
+    def release(self, cgroup: Cgroup) -> None:
+        """Take back a cgroup whose session was killed; its processes may not be gone yet."""
         if not self._is_reused:
             cgroup.kill_all()
         deadline_s = time.monotonic() + _EMPTY_S
         self._emptying.append(_Emptying(cgroup, deadline_s, was_killed=not self._is_reused))
-        if not self.returned.is_set():  # which is quicker than to set it again
-            self.returned.set()
+        if not self.released.is_set():  # faster than setting it again
+            self.released.set()
 
-    def tend(self) -> bool:
+    def clean_up(self) -> bool:
         """Keep or remove the cgroups that have become empty; return whether some have not."""
         for _ in range(len(self._emptying)):
             one = self._emptying.popleft()
             is_late = time.monotonic() > one.deadline_s
             if is_late or one.cgroup.is_drained():
-                if not one.was_killed and len(self._ready) < _MOST_READY and one.cgroup.is_as_new():
+                if (
+                    not one.was_killed
+                    and len(self._ready) < _MAX_READY
+                    and one.cgroup.is_reusable()
+                ):
                     self._ready.append(one.cgroup)
                     continue
                 if one.cgroup.try_remove():
@@ -281,7 +287,7 @@ class CgroupStock:
         return bool(self._emptying)
 
     def close(self) -> None:
-        """Remove all that were given back. Harmless twice."""
+        """Remove all that were released. Harmless twice."""
         while self._ready:
             self._ready.pop().remove()
         while self._emptying:

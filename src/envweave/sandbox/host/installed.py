@@ -1,4 +1,4 @@
-"""What is installed where this process looks for modules: their files, and what they require."""
+"""Installed modules and distributions: their files, and what they require."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_standard(name: str) -> bool:
-    """Whether a top-level module is one of the standard library."""
+    """Whether a top-level module is part of the standard library."""
     return name in sys.stdlib_module_names
 
 
@@ -32,17 +32,17 @@ _SITE_NAMES = ("site-packages", "dist-packages")
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is this folder, or in it. Both are absolute and normal."""
+    """Whether a path is this folder, or below it. Both are absolute and normalized."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModule:
-    """A module, where it was found.
+    """The location of a module.
 
     Attributes:
         paths: What it consists of. A namespace package may be several folders.
-        folders: Where an import of it begins.
+        folders: The entries of `sys.path` that it is imported from.
         is_regular: Whether it is more than a folder without `__init__`.
     """
 
@@ -59,16 +59,16 @@ def find_module(name: str) -> FoundModule | None:
         spec = _spec(".".join(parts[:depth]), path)
         if spec is None:
             return None
-        where = spec.submodule_search_locations
+        locations = spec.submodule_search_locations
         if spec.origin is not None and spec.has_location:
-            own = os.path.dirname(spec.origin) if where is not None else spec.origin
+            own = os.path.dirname(spec.origin) if locations is not None else spec.origin
             folder = own
             for _ in range(depth):
                 folder = os.path.dirname(folder)
             return FoundModule((os.path.abspath(own),), (os.path.abspath(folder),), is_regular=True)
-        if where is None:
+        if locations is None:
             return None  # built in, or frozen
-        path = list(where)
+        path = list(locations)
     paths = tuple(os.path.abspath(one) for one in path or () if os.path.isdir(one))
     folders = paths
     for _ in parts:
@@ -86,11 +86,11 @@ def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """A distribution, or a module that none provides.
+    """A distribution, or a module that belongs to none.
 
     Attributes:
         paths: The files and folders that it consists of.
-        folders: Where its modules are looked for.
+        folders: Where its modules are searched.
         outside: What it has elsewhere: scripts, data.
     """
 
@@ -101,14 +101,14 @@ class InstalledPackage:
     distribution: Distribution | None = None
 
     def overlaps(self, other: InstalledPackage) -> bool:
-        """Whether a file of one is a file of the other too."""
+        """Whether they have a file in common."""
         ours, theirs = (*self.paths, *self.outside), (*other.paths, *other.outside)
         return self.name == other.name or any(
             is_below(one, another) or is_below(another, one) for one in ours for another in theirs
         )
 
     def all_paths(self) -> list[str]:
-        """Return everything of it, also the bytecode of modules beside that of others."""
+        """Return all its paths, including bytecode in a shared `__pycache__`."""
         compiled = [
             f"{os.path.dirname(path)}/__pycache__/{os.path.basename(path)[:-3]}.*"
             for path in self.paths
@@ -122,17 +122,17 @@ class InstalledPackage:
 
 
 def numpy_package() -> list[InstalledPackage]:
-    """Return numpy, which requires nothing. This is quicker than to read its list of files."""
+    """Return numpy, which requires nothing. Faster than reading its list of files."""
     found = find_module("numpy")
     if found is None:
         return []
     folder = found.folders[0]
-    beside = [*glob.glob(f"{folder}/numpy.libs"), *glob.glob(f"{folder}/numpy-*-info")]
-    return [InstalledPackage("numpy", (*found.paths, *beside), found.folders)]
+    siblings = [*glob.glob(f"{folder}/numpy.libs"), *glob.glob(f"{folder}/numpy-*-info")]
+    return [InstalledPackage("numpy", (*found.paths, *siblings), found.folders)]
 
 
 def look_up(name: str) -> list[InstalledPackage]:
-    """Return what an import name, or else a distribution's name, stands for."""
+    """Return the packages for an import name, or else for the name of a distribution."""
     is_module = all(part.isidentifier() for part in name.split("."))
     found = find_module(name) if is_module else None
     while is_module and found is None and "." in name:  # an attribute, such as `os.path`
@@ -148,7 +148,7 @@ def look_up(name: str) -> list[InstalledPackage]:
 
 
 def _package_of(distribution: Distribution, module: FoundModule | None = None) -> InstalledPackage:
-    """Return the package that a distribution is, one of whose modules may be known."""
+    """Return the package of a distribution, one of whose modules may be known."""
     name, files, root = _name(distribution), _files(distribution), _root(distribution)
     if files is not None and _project_of(distribution) is None:
         outside = [one for one in files if one.startswith(("../", "/"))]
@@ -161,12 +161,12 @@ def _package_of(distribution: Distribution, module: FoundModule | None = None) -
         )
     modules = [one for one in map(find_module, _top_level(distribution)) if one is not None]
     modules += [] if module is None else [module]
-    about = getattr(distribution, "_path", None)  # its folder `*.dist-info`
+    info = getattr(distribution, "_path", None)  # its folder `*.dist-info`
     return InstalledPackage(
         name,
         (
             *(path for one in modules for path in one.paths),
-            *(() if about is None else (os.path.abspath(about),)),
+            *(() if info is None else (os.path.abspath(info),)),
         ),
         (*(folder for one in modules for folder in one.folders), root),
         distribution=distribution,
@@ -208,7 +208,7 @@ def _distribution(name: str) -> Distribution | None:
 
 
 def _distributions() -> Iterator[Distribution]:
-    from importlib import metadata  # it takes as long to import as all else of this package
+    from importlib import metadata  # importing it takes as long as the rest of this package
 
     yield from metadata.distributions()
 
@@ -222,7 +222,7 @@ def _root(distribution: Distribution) -> str:
 
 
 def _files(distribution: Distribution) -> list[str] | None:
-    """Return its files, relative to where it is installed; `None` if it does not say."""
+    """Return its files, relative to where it is installed; `None` if they are not recorded."""
     import csv
 
     text = distribution.read_text("RECORD")
@@ -239,26 +239,26 @@ def _project_of(distribution: Distribution) -> str | None:
     import json
     import urllib.parse
 
-    told = json.loads(text)
-    if not told.get("dir_info", {}).get("editable"):
+    direct_url = json.loads(text)
+    if not direct_url.get("dir_info", {}).get("editable"):
         return None
-    return os.path.normpath(urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path))
+    return os.path.normpath(urllib.parse.unquote(urllib.parse.urlsplit(direct_url["url"]).path))
 
 
 def editable_packages() -> list[InstalledPackage]:
-    """Return what is installed in editable mode, from folders that hold no other packages."""
+    """Return what is installed in editable mode."""
     every = _distributions()
     return [_package_of(one) for one in every if _project_of(one) is not None]
 
 
 def _top_level(distribution: Distribution) -> list[str]:
-    """Return its modules, as it says or as its name suggests."""
-    told = (distribution.read_text("top_level.txt") or "").split()
-    return told or [re.sub(r"[-.]+", "_", _name(distribution)).lower()]
+    """Return its top-level modules, as recorded or as its name suggests."""
+    names = (distribution.read_text("top_level.txt") or "").split()
+    return names or [re.sub(r"[-.]+", "_", _name(distribution)).lower()]
 
 
 def _cover(folder: str, names: Iterable[str]) -> list[str]:
-    """Return the fewest paths that hold these files, and none of another distribution's.
+    """Return the fewest paths that contain these files, and none of another distribution.
 
     A package is one path. A folder without `__init__` may be shared by several distributions.
     """
@@ -284,15 +284,15 @@ def _cover(folder: str, names: Iterable[str]) -> list[str]:
 def with_requirements(
     packages: Iterable[InstalledPackage], private: Sequence[InstalledPackage]
 ) -> list[InstalledPackage]:
-    """Return packages, and what they require as far as it is installed and not private."""
+    """Return packages with their requirements, as far as those are installed and not private."""
     found: dict[str, InstalledPackage] = {}
-    asked: set[tuple[str, str]] = set()
-    waiting = [(one, "") for one in packages]
-    while waiting:
-        package, extra = waiting.pop()
-        if (package.name, extra) in asked:
+    seen: set[tuple[str, str]] = set()
+    pending = [(one, "") for one in packages]
+    while pending:
+        package, extra = pending.pop()
+        if (package.name, extra) in seen:
             continue
-        asked.add((package.name, extra))
+        seen.add((package.name, extra))
         if any(map(package.overlaps, private)):
             continue
         found.setdefault(package.name, package)
@@ -301,7 +301,7 @@ def with_requirements(
                 required = _distribution(name)
                 if required is not None:
                     one = _package_of(required)
-                    waiting += [(one, each) for each in ("", *extras)]
+                    pending += [(one, each) for each in ("", *extras)]
     return list(found.values())
 
 
@@ -313,11 +313,11 @@ def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str,
 
     for line in lines:
         try:
-            wanted = Requirement(line)
-        except InvalidRequirement:  # of before there was a standard
+            requirement = Requirement(line)
+        except InvalidRequirement:  # older than the standard
             continue
-        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
-            yield wanted.name, wanted.extras
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement.name, requirement.extras
 
 
 def distribution_names() -> set[str]:

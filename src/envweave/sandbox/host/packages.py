@@ -1,8 +1,8 @@
-"""Which installed packages a session sees, found by import names and distribution names.
+"""Which installed packages a session sees, by import names and distribution names.
 
 By default these are numpy and what `preload` and `packages` name, each with the distributions that
-it requires. A distribution that is *private* is never among them: envweave itself, and what defines
-the environment, whose wheel may hold the tasks and their answers.
+it requires. A *private* distribution is never among them: envweave itself, and the one that defines
+the environment, whose wheel may contain the tasks and their answers.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 AnyPackages = Iterable[str] | Literal["all"] | None
 Packages = tuple[str, ...] | Literal["all"] | None
-"""`AnyPackages` once it has been read."""
+"""`AnyPackages`, parsed."""
 
 ALWAYS_PRIVATE = "envweave"
 _DEFAULT = "numpy"
-_MOST_NAME = 100
+_MAX_NAME_LENGTH = 100
 _log = logging.getLogger(__name__)
 
 
@@ -53,11 +53,11 @@ class PackageView:
 
     Attributes:
         shown: Files and folders that sessions may read.
-        hidden: Files and folders that they may not, though they lie in folders that they may.
-        folders: Where modules are looked for, after the standard library.
-        names: The distributions, or modules of no distribution, that are shown.
-        private: The modules and distributions that are never shown.
-        is_all: Whether all but the private ones are.
+        hidden: Files and folders that they may not, though they are in folders that they may.
+        folders: Where modules are searched, after the standard library.
+        names: The visible distributions, and visible modules of no distribution.
+        private: The modules and distributions that are never visible.
+        is_all: Whether all but the private ones are visible.
     """
 
     shown: tuple[str, ...]
@@ -68,20 +68,20 @@ class PackageView:
     is_all: bool
 
     def describe(self) -> str:
-        """Return in words what sessions can import."""
+        """Return a description of what sessions can import."""
         if self.is_all:
             private = ", ".join(self.private)
-            return f"the standard library and all installed packages but {private}"
+            return f"the standard library and all installed packages except {private}"
         return " and ".join(["the standard library", *filter(None, [", ".join(self.names)])])
 
     def explain(self, module: str) -> str | None:
-        """Say why a session could not import a module that this process could.
+        """Return why a session could not import a module that this process can.
 
         Returns:
             `None` if this process has no such module either, or sessions do see it.
         """
         name = module.split(".")[0]
-        if not name.isidentifier() or len(name) > _MOST_NAME or is_standard(name):
+        if not name.isidentifier() or len(name) > _MAX_NAME_LENGTH or is_standard(name):
             return None
         found = find_module(name)
         if found is None or not found.is_regular or any(map(self._shows, found.paths)):
@@ -100,24 +100,24 @@ def _explanation(view: PackageView, name: str, found: FoundModule) -> str:
     own = [path for one in _private_packages(view.private, briefly=False) for path in one.paths]
     if any(is_below(path, one) for path in found.paths for one in own):
         return (
-            f"{text}: it belongs to what defines the environment, which sessions never see. "
-            "Code for agents goes into a folder of its own, named by visible=[…]."
+            f"{text}: it belongs to the package that defines the environment, which sessions never "
+            "see. Put code for agents into a separate folder, and pass visible=[…]."
         )
     return f"{text} because only {view.describe()} are visible; pass packages=[{name!r}]."
 
 
 _NO_MODULE = re.compile(r"No module named '([^']{1,200})'")
-_told: set[str] = set()
-_told_lock = threading.Lock()  # protects `_told`
-_MOST_TOLD = 1000
+_logged: set[str] = set()
+_logged_lock = threading.Lock()  # protects `_logged`
+_MAX_LOGGED = 1000
 
 
 def warn_of_import(failure: Failure | None, explain: Callable[[str], str | None]) -> None:
     """Log why an import failed, for the author, once for each module.
 
     Args:
-        failure: What code of an agent's came to: its own word, and so is the module's name.
-        explain: Says why a module could not be imported, if it is for the author to know.
+        failure: The failure of an agent's code. It is not trusted, nor is the module's name in it.
+        explain: Returns why a module could not be imported, where the author should know.
     """
     if failure is None or failure.type != "ModuleNotFoundError":
         return
@@ -125,18 +125,18 @@ def warn_of_import(failure: Failure | None, explain: Callable[[str], str | None]
     text = None if named is None else explain(named[1])
     if text is None:
         return
-    with _told_lock:
-        if text in _told or len(_told) >= _MOST_TOLD:
+    with _logged_lock:
+        if text in _logged or len(_logged) >= _MAX_LOGGED:
             return
-        _told.add(text)
+        _logged.add(text)
     _log.warning("%s", text)
 
 
 def read_packages(given: Any) -> Packages:
-    """Return the option `packages`.
+    """Return the parsed option `packages`.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not valid.
     """
     if given is None or (isinstance(given, str) and given == "all"):
         return given  # type: ignore[return-value]
@@ -150,7 +150,7 @@ def read_packages(given: Any) -> Packages:
 
 
 def calling_module() -> tuple[str, ...]:
-    """Return the name of the module that called into envweave; none if it has no name."""
+    """Return the name of the module that called into envweave; empty if it has no name."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - what `inspect` uses too
     while frame is not None:
         known = frame.f_globals
@@ -162,7 +162,7 @@ def calling_module() -> tuple[str, ...]:
 
 
 def defining_modules(*things: Any) -> tuple[str, ...]:
-    """Return the names of the modules in which these objects, or their classes, are defined."""
+    """Return the names of the modules that define these objects or their classes."""
     names: dict[str, None] = {}
     for thing in things:
         while isinstance(thing, functools.partial):
@@ -189,16 +189,16 @@ def resolve_packages(
     *,
     shell: bool = False,
 ) -> PackageView:
-    """Return what a session sees of what is installed.
+    """Return which installed packages a session sees.
 
     Args:
         preload: Modules.
         packages: Import names or distribution names, or `"all"`.
-        private: Modules or distributions that are never shown. What is not installed is left out.
-        shell: Whether sessions see the folders of programs, which may hold data of distributions.
+        private: Modules or distributions that are never visible. Those not installed are ignored.
+        shell: Whether sessions see the folders of programs, which may contain data of packages.
 
     Raises:
-        OptionError: Something is not installed, or private.
+        OptionError: A package is not installed, or is private.
     """
     return _resolve(tuple(preload), packages, tuple(sorted(set(private))), shell, tuple(sys.path))
 
@@ -213,15 +213,15 @@ def _resolve(
 ) -> PackageView:
     is_all = packages == "all"
     named = _names(preload, packages)
-    # Most sandboxes name no package: they need not wait until all that is installed is looked at.
+    # Most sandboxes name no package: they need not wait for a scan of everything installed.
     secret = _private_packages(private, briefly=not (named or is_all or shell))
-    kept = {one.name for one in secret}
-    wanted = [one for option, name in named for one in _named(option, name, secret)]
+    private_names = {one.name for one in secret}
+    requested = [one for option, name in named for one in _named(option, name, secret)]
     if is_all:
-        wanted += editable_packages()
+        requested += editable_packages()
     else:
-        wanted += numpy_package()
-    found = with_requirements(wanted, secret)
+        requested += numpy_package()
+    found = with_requirements(requested, secret)
     folders = dict.fromkeys(folder for one in found for folder in one.folders)
     order = {os.path.abspath(path): at for at, path in enumerate(sys.path)}
     if is_all:
@@ -231,15 +231,15 @@ def _resolve(
         hidden=tuple(dict.fromkeys(path for one in secret for path in one.all_paths())),
         folders=tuple(sorted(folders, key=lambda one: order.get(one, len(order)))),
         names=tuple(sorted(one.name for one in found)),
-        private=tuple(sorted(kept or {ALWAYS_PRIVATE, *private})),
+        private=tuple(sorted(private_names or {ALWAYS_PRIVATE, *private})),
         is_all=is_all,
     )
 
 
 def _names(preload: Sequence[str], packages: Packages) -> list[tuple[str, str]]:
-    """Return the names that say something, each after the option that it was given by."""
+    """Return the names that have an effect, each with the option that it was passed by."""
     names = [("packages", one) for one in (() if packages in (None, "all") else packages or ())]
-    # Modules of envweave are imported before the walls stand, and no file of them is shown.
+    # Modules of envweave are imported before the walls are set up, and their files stay hidden.
     names += [("preload", one) for one in preload if one.split(".")[0] != ALWAYS_PRIVATE]
     return [one for one in names if not is_standard(one[1].split(".")[0]) and one[1] != _DEFAULT]
 
@@ -247,9 +247,9 @@ def _names(preload: Sequence[str], packages: Packages) -> list[tuple[str, str]]:
 def relevant_private(
     preload: Sequence[str], packages: Packages, private: Iterable[str], *, shell: bool
 ) -> tuple[str, ...]:
-    """Return those of the private modules that change what sessions see.
+    """Return the private modules that affect what sessions see.
 
-    Sandboxes that differ in others can be shared.
+    Sandboxes that differ only in others can be shared.
     """
     if packages != "all" and not _names(preload, packages):
         if not shell:
@@ -265,29 +265,29 @@ def relevant_private(
 
 
 def _named(option: str, name: str, private: Sequence[InstalledPackage]) -> list[InstalledPackage]:
-    """Return what a name that a caller gave stands for.
+    """Return the packages for a name that the caller passed.
 
     Raises:
-        OptionError: Nothing, or something private.
+        OptionError: There are none, or one is private.
     """
     packages = look_up(name)
     if not packages:
         raise OptionError(_unknown(option, name))
     if any(one.overlaps(another) for one in packages for another in private):
         raise OptionError(
-            f"Sandbox({option}=…): {name!r} belongs to what defines the environment, which "
-            "sessions never see: it may hold tasks and answers. Put the code that agents may read "
-            "into a folder of its own, and name that by visible=[…]."
+            f"Sandbox({option}=…): {name!r} belongs to the package that defines the environment, "
+            "which sessions never see: it may contain tasks and answers. Put the code that agents "
+            "may read into a separate folder, and pass visible=[…]."
         )
     return packages
 
 
 def _private_packages(names: Iterable[str], *, briefly: bool) -> list[InstalledPackage]:
-    """Return what is never shown.
+    """Return the packages that are never visible.
 
     Args:
         names: As for `resolve_packages`.
-        briefly: Whether what lies in the folders for packages may be left out.
+        briefly: Whether packages in site folders may be omitted.
     """
     if not briefly:
         every = (look_up(name) for name in (ALWAYS_PRIVATE, *names))
@@ -302,16 +302,16 @@ def _private_packages(names: Iterable[str], *, briefly: bool) -> list[InstalledP
 
 
 def _whole(package: InstalledPackage) -> InstalledPackage:
-    """Return a module of no distribution with all that its top-level package has beside it."""
+    """Return a module of no distribution together with all of its top-level package."""
     if package.distribution is not None or "." not in package.name:
         return package
     top = package.name.split(".")[0]
     tops = (os.path.join(folder, top) for folder in package.folders)
-    beside = [one for one in tops if os.path.isdir(one)]
-    installed = site_folders()  # where others may have a part in a package without `__init__`
-    if any(is_below(one, folder) for one in beside for folder in installed):
+    folders = [one for one in tops if os.path.isdir(one)]
+    installed = site_folders()  # others may have a part in a package without `__init__`
+    if any(is_below(one, folder) for one in folders for folder in installed):
         return package
-    return replace(package, paths=tuple(dict.fromkeys((*beside, *package.paths))))
+    return replace(package, paths=tuple(dict.fromkeys((*folders, *package.paths))))
 
 
 def _unknown(option: str, name: str) -> str:

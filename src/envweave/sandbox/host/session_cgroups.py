@@ -1,7 +1,8 @@
-"""One session's cgroup: everything that its processes use together stays below one bound.
+"""The cgroup of one session, for versions 1 and 2, and where cgroups can be made.
 
-It stops what limits of single processes let through: a hundred processes that each keep to their
-own memory limit, and a family that forks faster than anybody can kill it.
+It limits what the processes of a session use together, and so stops what limits of single processes
+let through: a hundred processes that each keep to their own memory limit, and processes that fork
+faster than they can be killed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from envweave.sandbox.processes.process_group import signal_each
 
 _PERIOD_US = 100_000
 _BATCH_BYTES = 1 << 20  # the kernel charges for several pages at once
-_LEFT_BYTES = 1 << 20  # the kernel keeps some of its own memory for a while
+_RESIDUAL_BYTES = 1 << 20  # the kernel keeps some of its own memory for a while
 _READ_BYTES = 64 << 10
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class CgroupLimits:
     Attributes:
         memory_bytes: Memory, the files of its work folder included. No swap on top.
         processes: Processes and threads at once.
-        cpus: Processor time, as a number of cores; `None` for no bound.
+        cpus: CPU time, as a number of cores; `None` for no limit.
     """
 
     memory_bytes: int
@@ -46,7 +47,7 @@ class CgroupLimits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(
-                    f"CgroupLimits({name}={value!r}): expected a whole number, at least {least}."
+                    f"CgroupLimits({name}={value!r}): expected an integer of at least {least}."
                 )
         if self.cpus is not None and not (math.isfinite(self.cpus) and self.cpus >= 0.01):
             raise OptionError(
@@ -58,7 +59,7 @@ class Cgroup(abc.ABC):
     """The cgroup of one session.
 
     Attributes:
-        own_file: Where a process with one thread adds itself.
+        own_file: Where a process with one thread adds itself by writing "0".
     """
 
     own_file = "cgroup.procs"
@@ -68,12 +69,12 @@ class Cgroup(abc.ABC):
 
     @property
     def folders(self) -> list[Path]:
-        """Where it is; version 1 has one for each controller."""
+        """Its folders; version 1 has one for each controller."""
         return list(self._folders)
 
     @abc.abstractmethod
     def limit(self, limits: CgroupLimits) -> None:
-        """Set the bounds.
+        """Set the limits.
 
         Raises:
             OSError: The kernel refused.
@@ -81,7 +82,7 @@ class Cgroup(abc.ABC):
 
     @abc.abstractmethod
     def memory_hit(self) -> bool:
-        """Say whether the kernel ended a process because they used too much memory together."""
+        """Whether the kernel killed a process because they used too much memory together."""
 
     @abc.abstractmethod
     def kill_all(self) -> None:
@@ -89,17 +90,17 @@ class Cgroup(abc.ABC):
 
     @abc.abstractmethod
     def is_drained(self) -> bool:
-        """Say whether next to no memory is counted in it."""
+        """Whether almost no memory is charged to it."""
 
     @abc.abstractmethod
-    def is_as_new(self) -> bool:
-        """Say whether it is drained and empty, and never met its limit."""
+    def is_reusable(self) -> bool:
+        """Whether it is drained and empty, and never reached its limit."""
 
     def add(self, pid: int) -> None:
-        """Put a process in it. What that process starts from then on is in it too.
+        """Add a process. What that process starts from then on is in it too.
 
         Raises:
-            ProcessLookupError: It is gone already.
+            ProcessLookupError: The process is already gone.
             OSError: The kernel refused.
         """
         for folder in self._folders:
@@ -107,7 +108,7 @@ class Cgroup(abc.ABC):
 
     @contextlib.contextmanager
     def open_files(self) -> Iterator[list[int]]:
-        """Open what puts a thread into it that writes "0" to each.
+        """Open the files that a thread joins it by, by writing "0" to each.
 
         Raises:
             OSError: The kernel refused.
@@ -122,7 +123,7 @@ class Cgroup(abc.ABC):
                 os.close(one)
 
     def pids(self) -> list[int]:
-        """Return the processes in it; none when it is gone."""
+        """Return the ids of the processes in it; none when it is gone."""
         found: set[int] = set()
         for folder in self._folders:
             with contextlib.suppress(OSError):
@@ -130,7 +131,7 @@ class Cgroup(abc.ABC):
         return sorted(found - {0})
 
     def try_remove(self) -> bool:
-        """Remove it if it is empty, and return whether it is gone."""
+        """Remove it if it is empty; return whether it is gone."""
         self._folders = [folder for folder in self._folders if not _removed(folder)]
         return not self._folders
 
@@ -138,7 +139,7 @@ class Cgroup(abc.ABC):
         """Kill what is left in it, and remove it as soon as it is empty.
 
         Returns:
-            Whether it is gone. What is not, the next start of a sandbox removes.
+            Whether it is gone. If not, the next start of a sandbox removes it.
         """
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
@@ -149,17 +150,17 @@ class Cgroup(abc.ABC):
                 return False
             self.kill_all()
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause = min(pause * 2, _MAX_PAUSE_S)
 
 
-class NewCgroup(Cgroup):
+class CgroupV2(Cgroup):
     """A cgroup of version 2."""
 
     def limit(self, limits: CgroupLimits) -> None:
-        """Set the bounds; swap is forbidden."""
+        """Set the limits; swap is not allowed."""
         (folder,) = self._folders
         write(folder / "memory.max", str(limits.memory_bytes))
-        with contextlib.suppress(FileNotFoundError):  # a kernel that has no swap has no such file
+        with contextlib.suppress(FileNotFoundError):  # missing in kernels without swap
             write(folder / "memory.swap.max", "0")
         write(folder / "pids.max", str(limits.processes))
         if limits.cpus is not None:
@@ -170,11 +171,11 @@ class NewCgroup(Cgroup):
         return any(_counters(one / "memory.events").get("oom", 0) > 0 for one in self._folders)
 
     def is_drained(self) -> bool:
-        """Say whether next to no memory is left in it."""
-        return all(_number(one / "memory.current") < _LEFT_BYTES for one in self._folders)
+        """Whether almost no memory is charged to it."""
+        return all(_number(one / "memory.current") < _RESIDUAL_BYTES for one in self._folders)
 
-    def is_as_new(self) -> bool:
-        """Say whether nothing is left in it."""
+    def is_reusable(self) -> bool:
+        """Whether a new session can use it."""
         if not self._folders or not self.is_drained() or self.pids():
             return False
         events = _counters(self._folders[0] / "memory.events")
@@ -189,20 +190,20 @@ class NewCgroup(Cgroup):
                 _kill_each(self, folder / "pids.max")
 
 
-class OldCgroup(Cgroup):
+class CgroupV1(Cgroup):
     """A cgroup of version 1: a folder in the tree of each controller."""
 
-    own_file = "tasks"  # unlike cgroup.procs it has nobody wait for the forks of others
+    own_file = "tasks"  # unlike cgroup.procs, writing to it does not wait for other forks
 
     def __init__(self, by_controller: dict[str, Path]) -> None:
         super().__init__(list(dict.fromkeys(by_controller.values())))
         self._by_controller = by_controller
 
     def limit(self, limits: CgroupLimits) -> None:
-        """Set the bounds; swap counts as memory."""
+        """Set the limits; swap counts as memory."""
         memory = self._by_controller["memory"]
         write(memory / "memory.limit_in_bytes", str(limits.memory_bytes))
-        with contextlib.suppress(FileNotFoundError):  # there where swap is counted
+        with contextlib.suppress(FileNotFoundError):  # exists where swap is counted
             write(memory / "memory.memsw.limit_in_bytes", str(limits.memory_bytes))
         write(self._by_controller["pids"] / "pids.max", str(limits.processes))
         if limits.cpus is not None:
@@ -211,24 +212,24 @@ class OldCgroup(Cgroup):
             write(cpu / "cpu.cfs_quota_us", str(round(limits.cpus * _PERIOD_US)))
 
     def memory_hit(self) -> bool:
-        """Say whether its own limit was met, and a process was killed."""
+        """Whether it reached its own limit and a process was killed."""
         memory = self._by_controller["memory"]
-        # A limit that is met may be kept by reclaim; a kill may be for the whole machine's sake.
+        # Reclaim may resolve a limit that was reached; a kill may be due to the whole machine.
         if _counters(memory / "memory.oom_control").get("oom_kill") == 0:
             return False
         counters = ("memory.failcnt", "memory.memsw.failcnt")
-        # Kernels differ in what they count as a failure; none lets the peak pass the limit.
+        # Kernels differ in what they count as a failure; in all, the peak stays below the limit.
         peak = _number(memory / "memory.max_usage_in_bytes")
         limit = _number(memory / "memory.limit_in_bytes")
         at_limit = 0 < limit < peak + _BATCH_BYTES
         return at_limit or any(_number(memory / one) for one in counters)
 
     def is_drained(self) -> bool:
-        """Say whether next to no memory is left in it."""
-        return _number(self._by_controller["memory"] / "memory.usage_in_bytes") < _LEFT_BYTES
+        """Whether almost no memory is charged to it."""
+        return _number(self._by_controller["memory"] / "memory.usage_in_bytes") < _RESIDUAL_BYTES
 
-    def is_as_new(self) -> bool:
-        """Say whether nothing is left in it."""
+    def is_reusable(self) -> bool:
+        """Whether a new session can use it."""
         memory = self._by_controller["memory"]
         if not self.is_drained() or self.pids() or _number(memory / "memory.failcnt"):
             return False
@@ -239,15 +240,15 @@ class OldCgroup(Cgroup):
         _kill_each(self, self._by_controller["pids"] / "pids.max")
 
 
-def _kill_each(group: Cgroup, most: Path) -> None:
-    """Forbid `group` to fork, then kill its processes one by one, until no other appears."""
+def _kill_each(group: Cgroup, pids_max: Path) -> None:
+    """Forbid `group` to fork, then kill its processes one by one, until no new one appears."""
     with contextlib.suppress(OSError):
-        write(most, "0")
+        write(pids_max, "0")
     signal_each(group.pids, signal.SIGKILL)
 
 
 def write(path: Path, text: str) -> None:
-    """Write to a file of the kernel's, in one call and without making it."""
+    """Write to an existing kernel file, in one call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -256,10 +257,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> str:
-    """Read a file of the kernel's, quicker than `Path.read_text` does."""
+    """Read a kernel file, faster than `Path.read_text`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # One call returns about a page of a list, however much is asked for.
+        # One call returns about a page of a list, whatever the size of the buffer.
         return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b"")).decode()
     finally:
         os.close(descriptor)
@@ -290,61 +291,61 @@ def _number(path: Path) -> int:
         return 0
 
 
-NEEDED = frozenset({"memory", "pids"})
-"""The controllers without which a cgroup bounds nothing that matters here."""
+REQUIRED = frozenset({"memory", "pids"})
+"""The controllers without which a cgroup is useless here."""
 
-ASIDE = "-host"
-"""How the name of a folder ends that a host stepped into."""
+HOST_SUFFIX = "-host"
+"""The suffix of the folder that a host moved itself into."""
 
 _INITIAL_NAMESPACE = 0xEFFF_FFFB  # the inode number that the kernel gives the first one
 
 
-class UnusableError(Exception):
-    """No cgroup can be made here; the message is a sentence that says why."""
+class CgroupsUnavailableError(Exception):
+    """No cgroup can be made here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The folders of this process's cgroups, as far as they are mounted here.
+class CgroupPaths:
+    """The folders of this process's cgroups, where they are mounted.
 
     Attributes:
-        old: For each controller of version 1, the folder.
-        new: The folder of version 2; `None` if it is not mounted.
-        top: Where version 2 is mounted; `None` likewise.
+        v1: The folder of each controller of version 1.
+        v2: The folder of version 2; `None` if it is not mounted.
+        v2_root: Where version 2 is mounted; `None` likewise.
     """
 
-    old: dict[str, Path]
-    new: Path | None
-    top: Path | None
+    v1: dict[str, Path]
+    v2: Path | None
+    v2_root: Path | None
 
 
-def find_places(proc: Path = Path("/proc")) -> Places:
+def find_cgroup_paths(proc: Path = Path("/proc")) -> CgroupPaths:
     """Look up the cgroups of this process."""
     try:
         memberships = (proc / "self/cgroup").read_text().splitlines()
         mounts = (proc / "self/mountinfo").read_text().splitlines()
     except OSError:
-        return Places({}, None, None)
-    paths: dict[str, str] = {}
+        return CgroupPaths({}, None, None)
+    members: dict[str, str] = {}
     for line in memberships:
         _, controllers, path = line.split(":", 2)
-        paths |= dict.fromkeys(controllers.split(","), path)
-    old: dict[str, Path] = {}
-    new: Path | None = None
-    top: Path | None = None
+        members |= dict.fromkeys(controllers.split(","), path)
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    v2_root: Path | None = None
     for line in mounts:
         left, _, right = line.partition(" - ")
         root, where = left.split(" ")[3:5]
         kind, _, options = right.split(" ", 2)
-        if kind == "cgroup2" and "" in paths and new is None:
-            top = Path(_unescaped(where))
-            new = _folder(top, _unescaped(root), paths[""])
+        if kind == "cgroup2" and "" in members and v2 is None:
+            v2_root = Path(_unescaped(where))
+            v2 = _folder(v2_root, _unescaped(root), members[""])
         elif kind == "cgroup":
-            for controller in set(options.split(",")) & set(paths) - set(old):
-                folder = _folder(Path(_unescaped(where)), _unescaped(root), paths[controller])
+            for controller in set(options.split(",")) & set(members) - set(v1):
+                folder = _folder(Path(_unescaped(where)), _unescaped(root), members[controller])
                 if folder is not None:
-                    old[controller] = folder
-    return Places(old, new, top)
+                    v1[controller] = folder
+    return CgroupPaths(v1, v2, v2_root)
 
 
 def _folder(mount: Path, root: str, path: str) -> Path | None:
@@ -362,75 +363,77 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
-def find_old(places: Places) -> dict[str, Path]:
+def find_v1(paths: CgroupPaths) -> dict[str, Path]:
     """Return the folders of version 1 below which cgroups can be made.
 
     Raises:
-        UnusableError: The controllers are not there, or not for this process to use.
+        CgroupsUnavailableError: A controller is missing, or this process may not use it.
     """
-    missing = NEEDED - set(places.old)
+    missing = REQUIRED - set(paths.v1)
     if missing:
-        raise UnusableError(f"No cgroup tree has {_listed(missing)}.")
-    usable = {name: places.old[name] for name in ("memory", "pids", "cpu") if name in places.old}
+        raise CgroupsUnavailableError(f"No cgroup tree has {_listed(missing)}.")
+    usable = {name: paths.v1[name] for name in ("memory", "pids", "cpu") if name in paths.v1}
     for name, folder in usable.items():
-        if name in NEEDED and not os.access(folder, os.W_OK | os.X_OK):
-            raise UnusableError(f"{folder} is not for this process to write in.")
+        if name in REQUIRED and not os.access(folder, os.W_OK | os.X_OK):
+            raise CgroupsUnavailableError(f"{folder} is not writable by this process.")
     return {name: folder for name, folder in usable.items() if os.access(folder, os.W_OK)}
 
 
-def find_new(places: Places, mark: str) -> Path:
-    """Return the folder of version 2 below which cgroups can be made, its controllers turned on.
+def find_v2(paths: CgroupPaths, mark: str) -> Path:
+    """Return the folder of version 2 below which cgroups can be made, with its controllers enabled.
 
-    Where only this process and its children sit in a folder that was given to it, they step into
-    a new one below, named by `mark`, for the sake of the rule about processes in folders. Others
-    that they start find themselves there, and use the same folder.
+    A cgroup with processes cannot have children with controllers. So if only this process and its
+    children are in a folder that is delegated to it, they move to a new one below, named `mark`.
+    Processes that they start later are there too, and use the same folder.
 
     Raises:
-        UnusableError: There is no such folder.
+        CgroupsUnavailableError: There is no such folder.
     """
-    own, top = places.new, places.top
+    own, top = paths.v2, paths.v2_root
     if own is None or top is None:
-        raise UnusableError("Cgroups of version 2 are not mounted where this process sees its own.")
+        raise CgroupsUnavailableError("The cgroup v2 folder of this process is not mounted.")
     reasons = []
     for folder in _candidates(own, top):
         try:
-            _turn_on(folder, own, mark)
-        except UnusableError as error:
+            _enable_controllers(folder, own, mark)
+        except CgroupsUnavailableError as error:
             reasons.append(str(error))
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}.")
         else:
             return folder
-    raise UnusableError(reasons[0])
+    raise CgroupsUnavailableError(reasons[0])
 
 
 def _candidates(own: Path, top: Path) -> list[Path]:
-    """Return the folders to try: where an earlier host stepped aside, the one it stepped out of."""
+    """Return the folders to try; if an earlier host moved into `own`, only the one above."""
     if own == top:
         return [own]
-    return [own.parent] if own.name.endswith(ASIDE) else [own, own.parent]
+    return [own.parent] if own.name.endswith(HOST_SUFFIX) else [own, own.parent]
 
 
-def _turn_on(folder: Path, own: Path, mark: str) -> None:
+def _enable_controllers(folder: Path, own: Path, mark: str) -> None:
     available = set((folder / "cgroup.controllers").read_text().split())
-    if not available >= NEEDED:
-        raise UnusableError(f"{folder} has not {_listed(NEEDED - available)} to pass on.")
+    if not available >= REQUIRED:
+        raise CgroupsUnavailableError(f"{folder} cannot delegate {_listed(REQUIRED - available)}.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UnusableError(f"{folder} is not for this process to write in.")
+        raise CgroupsUnavailableError(f"{folder} is not writable by this process.")
     if not _is_delegated(folder, own):
-        raise UnusableError(f"{folder} belongs to the system's manager of cgroups: not delegated.")
+        raise CgroupsUnavailableError(
+            f"{folder} belongs to the system's cgroup manager and is not delegated."
+        )
     switch = folder / "cgroup.subtree_control"
-    wanted = NEEDED | ({"cpu"} & available)
-    if set(switch.read_text().split()) >= wanted:
+    controllers = REQUIRED | ({"cpu"} & available)
+    if set(switch.read_text().split()) >= controllers:
         return
-    with _stepped_aside(folder, own, mark):
-        switch.write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+    with _moved_below(folder, own, mark):
+        switch.write_text(" ".join(f"+{name}" for name in sorted(controllers)))
 
 
 def _is_delegated(folder: Path, own: Path) -> bool:
-    """Say whether whoever manages cgroups here has left this folder to its users.
+    """Whether the cgroup manager of the system delegated this folder.
 
-    A cgroup outside would escape the limits that an operator set on this process's own.
+    A cgroup outside would escape the limits that an operator set on this process.
     """
     if Path("/proc/self/ns/cgroup").stat().st_ino != _INITIAL_NAMESPACE:
         return True
@@ -438,24 +441,24 @@ def _is_delegated(folder: Path, own: Path) -> bool:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, attribute) == b"1":
                 return True
-    if not (folder / "cgroup.events").exists():  # the root of all, on a machine without a manager
+    if not (folder / "cgroup.events").exists():  # the root cgroup, on a machine without a manager
         return os.geteuid() == 0 and folder == own
-    is_own = folder == own or own.name.endswith(ASIDE)
+    is_own = folder == own or own.name.endswith(HOST_SUFFIX)
     return is_own and 0 != folder.stat().st_uid == os.geteuid()
 
 
 @contextlib.contextmanager
-def _stepped_aside(folder: Path, own: Path, mark: str) -> Iterator[None]:
-    """Move the processes of `folder` into one below; back again if what follows fails."""
+def _moved_below(folder: Path, own: Path, mark: str) -> Iterator[None]:
+    """Move the processes of `folder` into one below; undo that if the body fails."""
     procs = folder / "cgroup.procs"
     pids = [int(line) for line in procs.read_text().split()]
     if not pids or not (folder / "cgroup.events").exists():
         yield
         return
-    family = _family()
-    if folder != own or not family.issuperset(pids):
-        others = len(set(pids) - family)
-        raise UnusableError(f"{folder} holds {others} processes of others, so it cannot be shared.")
+    own_tree = _process_tree()
+    if folder != own or not own_tree.issuperset(pids):
+        others = len(set(pids) - own_tree)
+        raise CgroupsUnavailableError(f"{folder} contains {others} unrelated processes.")
     leaf = folder / mark
     leaf.mkdir(exist_ok=True)
     try:
@@ -472,8 +475,8 @@ def _stepped_aside(folder: Path, own: Path, mark: str) -> Iterator[None]:
         raise
 
 
-def _family() -> set[int]:
-    """Return the ids of this process and of all that descend from it."""
+def _process_tree() -> set[int]:
+    """Return the ids of this process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

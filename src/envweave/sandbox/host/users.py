@@ -1,7 +1,7 @@
-"""User ids for sessions: each has its own where the host may give ids away.
+"""User ids for sessions: each gets its own where the host may assign ids.
 
-Two sessions with one user id could signal each other and share what the kernel counts per user. So
-a host that is root, or has CAP_SETUID and CAP_SETGID, lends each session an id that no account of
+Two sessions with one user id could signal each other, and share what the kernel counts per user. So
+a host that is root, or has CAP_SETUID and CAP_SETGID, assigns each session an id that no account of
 this machine has.
 """
 
@@ -20,23 +20,23 @@ from pathlib import Path
 from envweave.errors import SandboxError
 
 _AREAS = (
-    # Above what systemd-nspawn and container managers hand out (524288 to 1879048191) and every
-    # usual /etc/subuid, below systemd's foreign ids and what 32 bits with a sign can hold.
+    # Above what systemd-nspawn and container managers assign (524288 to 1879048191) and every
+    # usual /etc/subuid, below systemd's foreign ids and the maximum of a signed 32-bit number.
     range(0x7000_0000, 0x7FFE_0000),
-    # A container with ids of its own has 65536 of them: above its accounts, below homed's.
+    # A container with a user namespace has 65536 ids: above its accounts, below homed's.
     range(40_000, 60_000),
 )
-_MOST = 16_384
-_LEAST = 64
+_MAX_COUNT = 16_384
+_MIN_COUNT = 64
 _HOSTS = 16
-"""How many hosts an area must at least have room for, where it is small."""
+"""How many hosts a small area must have room for at least."""
 _CAP_SETGID, _CAP_SETUID = 6, 7
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of ids, of which `count` follow on `first`."""
+    """`count` consecutive ids, starting at `first`."""
 
     first: int
     count: int
@@ -46,17 +46,17 @@ class Span:
         """The id after the last one."""
         return self.first + self.count
 
-    def meets(self, other: Span) -> bool:
-        """Say whether they have an id in common."""
+    def overlaps(self, other: Span) -> bool:
+        """Whether they have an id in common."""
         return self.first < other.end and other.first < self.end
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
-    """What `find_users` found.
+class FoundUsers:
+    """The result of `find_users`.
 
     Attributes:
-        range: The ids; `None` if there are none to give away.
+        range: The ids; `None` if there are none to assign.
         reason: Why there are none, as a sentence; empty if there are.
     """
 
@@ -65,12 +65,12 @@ class Users:
 
 
 class UserRange:
-    """Ids that belong to this host process until it closes or dies, each lent to one at a time.
+    """Ids that belong to this host process until it closes or dies, each used by one session.
 
-    An id is a user id and the group id of the same number. May be used by several threads.
+    An id is a user id and the group id of the same number. Thread-safe.
 
     Attributes:
-        first: The first of them, as this process's user namespace has it.
+        first: The first of them, in this process's user namespace.
         count: How many there are.
     """
 
@@ -80,18 +80,18 @@ class UserRange:
         self._claim = claim
         self._fresh = span.first
         self._returned: deque[int] = deque()
-        self._lent: set[int] = set()
-        # Protects what is lent. A finalizer may give an id back while this thread holds it.
+        self._used: set[int] = set()
+        # Protects the three above. A finalizer may release an id in the thread that holds it.
         self._lock = threading.RLock()
 
-    def take(self) -> int:
-        """Lend an id that nobody has.
+    def acquire(self) -> int:
+        """Return an unused id.
 
-        Ids that were never lent come first, then those given back longest ago, so that a session
-        that is slow to die does not meet the next one.
+        Ids that were never used come first, then those released longest ago, so that a session
+        that is slow to die does not share its id with the next one.
 
         Raises:
-            SandboxError: All of them are lent.
+            SandboxError: All of them are in use.
         """
         with self._lock:
             if self._fresh < self.first + self.count:
@@ -103,29 +103,29 @@ class UserRange:
                     f"No user id is left for another session: all {self.count} are in use. "
                     "Close sessions, or spread them over several host processes."
                 )
-            self._lent.add(user)
+            self._used.add(user)
             return user
 
-    def give_back(self, user: int) -> None:
+    def release(self, user: int) -> None:
         """Take an id back, when no process has it any more.
 
         Raises:
-            ValueError: It was not lent.
+            ValueError: It is not in use.
         """
         with self._lock:
-            if user not in self._lent:
-                raise ValueError(f"User id {user} was not lent, or has been given back.")
-            self._lent.remove(user)
+            if user not in self._used:
+                raise ValueError(f"User id {user} is not in use.")
+            self._used.remove(user)
             self._returned.append(user)
 
     def close(self) -> None:
-        """Let another host process have these ids. Harmless twice."""
+        """Free these ids for other host processes. Harmless twice."""
         if self._claim is not None:
             self._claim.close()
 
 
-def find_users(proc: Path = Path("/proc"), accounts: Iterable[Span] | None = None) -> Users:
-    """Choose ids that this process may give away and that nobody on this machine has.
+def find_users(proc: Path = Path("/proc"), accounts: Iterable[Span] | None = None) -> FoundUsers:
+    """Choose ids that this process may assign and that no account or host on this machine has.
 
     Args:
         proc: Where to look this process up.
@@ -133,10 +133,10 @@ def find_users(proc: Path = Path("/proc"), accounts: Iterable[Span] | None = Non
             /etc/subgid.
     """
     if not may_change_users(proc):
-        return Users(
+        return FoundUsers(
             None,
-            "Sessions share the user id of this process: it is not root, and has not both "
-            "CAP_SETUID and CAP_SETGID.",
+            "Sessions share the user id of this process: it is not root, and does not have "
+            "both CAP_SETUID and CAP_SETGID.",
         )
     mapped = _common(_read_map(proc / "self/uid_map"), _read_map(proc / "self/gid_map"))
     taken = list(known_accounts() if accounts is None else accounts)
@@ -145,17 +145,18 @@ def find_users(proc: Path = Path("/proc"), accounts: Iterable[Span] | None = Non
             room = _overlap(span, Span(area.start, len(area)))
             found = None if room is None else _claim(room, taken)
             if found is not None:
-                return Users(found)
+                return FoundUsers(found)
     ids = sum(span.count for span in mapped)
-    return Users(
+    return FoundUsers(
         None,
         f"Sessions share the user id of this process: of the {ids} ids that its user namespace "
-        f"maps, no {_LEAST} in a row are free between {_AREAS[1].start} and {_AREAS[1].stop - 1}.",
+        f"maps, no {_MIN_COUNT} consecutive ones are free between {_AREAS[1].start} and "
+        f"{_AREAS[1].stop - 1}.",
     )
 
 
 def may_change_users(proc: Path = Path("/proc")) -> bool:
-    """Say whether this process may take any user and group id that its namespace maps."""
+    """Whether this process may switch to any user and group id that its namespace maps."""
     if sys.platform != "linux":
         return False
     try:
@@ -170,37 +171,37 @@ def may_change_users(proc: Path = Path("/proc")) -> bool:
 
 
 def known_accounts(etc: Path = Path("/etc")) -> list[Span]:
-    """Return the ids that this machine's accounts and their subordinate ranges have."""
+    """Return the ids of this machine's accounts and their subordinate ranges."""
     files = [("passwd", 2, None), ("group", 2, None), ("subuid", 1, 2), ("subgid", 1, 2)]
     return [span for name, first, count in files for span in _spans(etc / name, first, count)]
 
 
-def obstacle(path: str | Path, user: int) -> Path | None:
-    """Return what keeps an ordinary user from reading `path`; `None` if nothing does.
+def blocking_path(path: str | Path, user: int) -> Path | None:
+    """Return what prevents an ordinary user from reading `path`; `None` if nothing does.
 
-    `user` is taken to be in no group but its own. Symbolic links are followed, and every folder on
-    the way must let it pass. A path that does not exist is its own obstacle.
+    `user` is assumed to be in no group but its own. Symbolic links are followed, and every folder
+    on the way must be traversable. A path that does not exist blocks itself.
     """
     done = Path("/")
     todo = list(Path(path).absolute().parts[1:])
     links = 0
     while True:
         try:
-            about = os.lstat(done)
-            if stat.S_ISLNK(about.st_mode):
+            status = os.lstat(done)
+            if stat.S_ISLNK(status.st_mode):
                 links += 1
-                if links > _MOST_LINKS:
+                if links > _MAX_LINKS:
                     return done
                 target = done.readlink()
                 done = Path("/") if target.is_absolute() else done.parent
                 todo = [*target.parts[target.is_absolute() :], *todo]
-                about = os.lstat(done)
+                status = os.lstat(done)
         except OSError:
             return done
-        wanted = stat.S_IXOTH if todo else stat.S_IROTH
-        if not todo and stat.S_ISDIR(about.st_mode):
-            wanted |= stat.S_IXOTH
-        if not _allows(about, wanted, user):
+        mode = stat.S_IXOTH if todo else stat.S_IROTH
+        if not todo and stat.S_ISDIR(status.st_mode):
+            mode |= stat.S_IXOTH
+        if not _allows(status, mode, user):
             return done
         if not todo:
             return None
@@ -209,36 +210,36 @@ def obstacle(path: str | Path, user: int) -> Path | None:
 
 
 def may_read(path: str | Path, user: int) -> bool:
-    """Say whether an ordinary user may read a file or folder once it is reached."""
-    about = Path(path).stat()
-    wanted = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(about.st_mode) else 0)
-    return _allows(about, wanted, user)
+    """Whether an ordinary user may read a file or folder, apart from the folders above it."""
+    status = Path(path).stat()
+    mode = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(status.st_mode) else 0)
+    return _allows(status, mode, user)
 
 
-def _allows(about: os.stat_result, wanted: int, user: int) -> bool:
-    """Say whether `user` has the rights `wanted`, which are given as those of others."""
-    if about.st_uid == user:
-        wanted <<= 6
-    elif about.st_gid == user:
-        wanted <<= 3
-    return about.st_mode & wanted == wanted
+def _allows(status: os.stat_result, mode: int, user: int) -> bool:
+    """Whether `user` has the permissions `mode`, given as those of others."""
+    if status.st_uid == user:
+        mode <<= 6
+    elif status.st_gid == user:
+        mode <<= 3
+    return status.st_mode & mode == mode
 
 
 def _claim(room: Span, taken: Sequence[Span]) -> UserRange | None:
     """Return a part of `room` that no account and no other host has.
 
-    Which part comes from the process id. The claim is a name in the kernel that dies with its
-    holder: an abstract socket, which nobody can connect to as it does not listen.
+    The process id selects the part. The claim is an abstract socket address, which the kernel
+    frees with its holder; the socket does not listen, so that nothing can connect to it.
     """
-    size = min(_MOST, room.count // _HOSTS)
-    if size < _LEAST:
-        size = min(room.count, _LEAST)
-    if size < _LEAST:
+    size = min(_MAX_COUNT, room.count // _HOSTS)
+    if size < _MIN_COUNT:
+        size = min(room.count, _MIN_COUNT)
+    if size < _MIN_COUNT:
         return None
     parts = room.count // size
     for step in range(min(parts, 1024)):
         span = Span(room.first + (os.getpid() + step) % parts * size, size)
-        if any(span.meets(one) for one in taken):
+        if any(span.overlaps(one) for one in taken):
             continue
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -260,7 +261,7 @@ def _read_map(path: Path) -> list[Span]:
 
 
 def _common(users: Iterable[Span], groups: Sequence[Span]) -> list[Span]:
-    """Return what both have. Lines that touch stay apart: no namespace below may span two."""
+    """Return what both have. Adjacent lines are not joined: no child namespace may span two."""
     overlaps = [_overlap(user, group) for user in users for group in groups]
     return [one for one in overlaps if one is not None]
 

@@ -1,6 +1,6 @@
-"""The work folder of a session that has no file system of its own: made, watched, removed.
+"""Work folders on the host's disk, for sessions without a file system of their own.
 
-What is in it is the agent's: links are not followed, and depth and number are whatever it liked.
+The agent controls the content: links are not followed, and depth and number are arbitrary.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class WorkFolder:
             os.chown(self.path, user, user)
 
     def is_over(self) -> bool:
-        """Say whether it holds more than it may."""
+        """Whether it exceeds its size or file limit."""
         used = 0
         try:
             for files, status in enumerate(_walk(self.path), 1):
                 used += status.st_blocks * 512
                 if used > self._disk_bytes or files > self._files:
                     return True
-        except OSError:  # deeper than a path can name, or closed to this user
+        except OSError:  # deeper than a path can name, or not readable by this user
             return True
         return False
 
@@ -46,24 +46,24 @@ class WorkFolder:
 
 
 def _walk(path: Path) -> Iterator[os.stat_result]:
-    """Yield what is known of everything below a folder.
+    """Yield the status of everything below a folder.
 
     Raises:
-        OSError: Something is deeper than a path can name, or closed to this user.
+        OSError: Something is deeper than a path can name, or not readable by this user.
     """
     folders = [str(path)]
     while folders:
-        with _gone(), os.scandir(folders.pop()) as entries:
+        with _skipping_removed(), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with _gone():
+                with _skipping_removed():
                     yield entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
 
 
 @contextlib.contextmanager
-def _gone() -> Iterator[None]:
-    """Pass over what has gone meanwhile. What cannot be seen could hide any amount."""
+def _skipping_removed() -> Iterator[None]:
+    """Skip what was removed meanwhile. But raise for what cannot be read: it may hide anything."""
     try:
         yield
     except OSError as error:
@@ -72,36 +72,36 @@ def _gone() -> Iterator[None]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder whose content may be of any shape, when nobody writes to it any more.
+    """Remove a folder with arbitrary content, when no process writes to it any more.
 
     One folder is open at a time and none is named by its path, so that neither recursion, nor open
-    files, nor the longest path is a limit. What is not this user's to remove stays.
+    files, nor the maximal path length is a limit. What this user may not remove stays.
     """
     try:
         here = os.open(path, _FLAGS)
     except OSError:
-        with contextlib.suppress(OSError):  # no descriptor is left, say, and it may be empty
+        with contextlib.suppress(OSError):  # for example no descriptor is left; it may be empty
             path.rmdir()
         return
     try:
-        way = [_Level("", _folders_in(here), _identity(here))]
+        levels = [_Level("", _remove_files(here), _identity(here))]
         while True:
-            if way[-1].folders:
-                name = way[-1].folders.pop()
+            if levels[-1].folders:
+                name = levels[-1].folders.pop()
                 here = _enter(here, name)
-                way.append(_Level(name, _folders_in(here), _identity(here)))
-            elif len(way) > 1:
+                levels.append(_Level(name, _remove_files(here), _identity(here)))
+            elif len(levels) > 1:
                 above = os.open("..", _FLAGS, dir_fd=here)
                 os.close(here)
                 here = above
-                if _identity(here) != way[-2].identity:
-                    break  # moved meanwhile, and this may be no folder of the session's
+                if _identity(here) != levels[-2].identity:
+                    break  # moved meanwhile; this may not be a folder of the session
                 with contextlib.suppress(OSError):
-                    os.rmdir(way.pop().name, dir_fd=here)
+                    os.rmdir(levels.pop().name, dir_fd=here)
             else:
                 break
     except OSError:
-        pass  # closed even to its owner's chmod: another's
+        pass  # owned by another user
     finally:
         os.close(here)
     with contextlib.suppress(OSError):
@@ -109,9 +109,9 @@ def remove_tree(path: Path) -> None:
 
 
 class _Level(NamedTuple):
-    """A folder on the way down: its name above, the folders in it that are left, and which it is.
+    """A folder on the way down: its name, the folders left in it, and its identity.
 
-    Who is killed may still end the call that it was in, and move a folder from under our feet.
+    A killed process may still finish a system call that moves a folder meanwhile.
     """
 
     name: str
@@ -125,11 +125,11 @@ def _identity(folder: int) -> tuple[int, int]:
 
 
 def _enter(here: int, name: str) -> int:
-    """Open a folder of an open one in its stead, whatever its mode."""
+    """Open a subfolder and close its parent, whatever the mode of the subfolder."""
     try:
         inner = os.open(name, _FLAGS, dir_fd=here)
     except PermissionError:
-        closed = os.open(name, _FLAGS | os.O_PATH, dir_fd=here)  # never what a link leads to
+        closed = os.open(name, _FLAGS | os.O_PATH, dir_fd=here)  # never the target of a link
         try:
             os.chmod(f"/proc/self/fd/{closed}", 0o700)
         finally:
@@ -139,8 +139,8 @@ def _enter(here: int, name: str) -> int:
     return inner
 
 
-def _folders_in(here: int) -> list[str]:
-    """Remove the files of an open folder, and return the names of the folders."""
+def _remove_files(here: int) -> list[str]:
+    """Remove the files in an open folder; return the names of its subfolders."""
     with contextlib.suppress(OSError):
         os.fchmod(here, 0o700)
     folders = []

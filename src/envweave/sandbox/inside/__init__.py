@@ -1,1 +1,1 @@
-"""What runs in the template and in the sessions, apart from the host."""
+"""The code that runs in the template and in sessions, not on the host."""

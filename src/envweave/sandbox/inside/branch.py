@@ -1,7 +1,7 @@
-"""How a session becomes two: it forks, and the copy moves into a work folder of its own.
+"""Branching a session: it forks, and the copy moves into a separate work folder.
 
-The walls refuse both steps, `fork` and the new namespace, but for the one moment in which the
-host, asked by the kernel, lets this process do each once.
+The walls refuse both steps, `fork` and the new namespace, except at the moment in which the host
+allows this process to do each once (see `processes/fork_gate.py`). The template copies the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envweave.sandbox.protocol.messages import (
     Replied,
     ToolAnswer,
 )
-from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, Down
+from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, OrderFailed
 from envweave.sandbox.walls import capabilities, kernel, mounts
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class BranchServer:
         self._runner = runner
 
     def __call__(self, message: Branch) -> None:
-        """Fork. The parent goes on as before; the copy returns into its own loop."""
+        """Fork. The parent continues as before; the copy returns into its own loop."""
         runner = self._runner
         runner.send(Replied(message.id, None, None))
-        line = socket.socket(fileno=os.dup(DESCRIPTOR))
+        connection = socket.socket(fileno=os.dup(DESCRIPTOR))
         try:
-            _, ancillary, _, _ = line.recvmsg(1, socket.CMSG_SPACE(4))
+            _, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(4))
         finally:
-            line.close()
+            connection.close()
         if not ancillary:
             return
         descriptor = array.array("i", ancillary[0][2][:4])[0]
@@ -62,21 +62,21 @@ class BranchServer:
             return
         if child == 0:
             try:
-                self._settle(message, descriptor)
-            except Exception as error:  # noqa: BLE001 - told to the host; this process ends
-                told = Failure(type(error).__name__, str(error), "")
-                runner.send(Replied(message.id, told, None))
+                self._become_session(message, descriptor)
+            except Exception as error:  # noqa: BLE001 - reported to the host; this process ends
+                failure = Failure(type(error).__name__, str(error), "")
+                runner.send(Replied(message.id, failure, None))
                 os._exit(1)
         else:
             os.close(descriptor)
             runner.send(Replied(message.id, None, None))
 
-    def _settle(self, message: Branch, descriptor: int) -> None:
-        """Make this process, which was just forked, a session of its own."""
+    def _become_session(self, message: Branch, descriptor: int) -> None:
+        """Turn this process, which was just forked, into a separate session."""
         runner = self._runner
         os.dup2(descriptor, DESCRIPTOR, inheritable=False)
         os.close(descriptor)
-        runner.start_over()
+        runner.reset_after_fork()
         here = os.getcwd()
         files = _open_files(here)
         runner.send(Replied(message.id, None, sorted({inode for inode, _ in files})))
@@ -95,14 +95,14 @@ class BranchServer:
 
 
 def _open_files(work: str) -> list[tuple[int, int]]:
-    """Return inode and descriptor of each regular file of the work folder that is open here."""
+    """Return inode and descriptor of each open regular file of the work folder."""
     device = os.stat(work).st_dev
     found = []
-    # One call for all, instead of one each: a regular file can always be read from.
-    looking = select.poll()
+    # One call for all, instead of one each: a regular file is always readable.
+    poll = select.poll()
     for descriptor in range(DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX")):
-        looking.register(descriptor, select.POLLIN)
-    for descriptor, event in looking.poll(0):
+        poll.register(descriptor, select.POLLIN)
+    for descriptor, event in poll.poll(0):
         if event & select.POLLNVAL:
             continue
         status = os.fstat(descriptor)
@@ -112,7 +112,7 @@ def _open_files(work: str) -> list[tuple[int, int]]:
 
 
 def _move(here: str, files: list[tuple[int, int]], paths: dict[int, str]) -> None:
-    """Leave the parent's work folder and files for the copies of them."""
+    """Switch from the parent's work folder and files to the copies."""
     import fcntl
 
     from envweave.sandbox.walls.mounts import WORK
@@ -126,7 +126,7 @@ def _move(here: str, files: list[tuple[int, int]], paths: dict[int, str]) -> Non
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         path = paths.get(inode)
         if path is None:
-            opened = _copy_nameless(descriptor, WORK)
+            opened = _copy_unlinked(descriptor, WORK)
         else:
             opened = os.open(f"{WORK}/{path}", flags)
         os.lseek(opened, position, os.SEEK_SET)
@@ -134,33 +134,33 @@ def _move(here: str, files: list[tuple[int, int]], paths: dict[int, str]) -> Non
         os.close(opened)
 
 
-def _copy_nameless(descriptor: int, folder: str) -> int:
-    """Return a copy of an open file that has no name any more, as temporary files have none."""
+def _copy_unlinked(descriptor: int, folder: str) -> int:
+    """Return a copy of an open file without a name, such as a temporary file."""
     copy = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     at = 0
     try:
         while data := os.pread(descriptor, 1 << 20, at):
             at += os.pwrite(copy, data, at)
-    except OSError:  # opened for writing alone: what was written is nobody's to read
+    except OSError:  # opened write-only: its content cannot be read
         pass
     return copy
 
 
-_LONGEST_PATH = 1000
+_MAX_PATH_LENGTH = 1000
 _CHUNK_BYTES = 1 << 20
 
 
 def copy_and_exit(
-    order: CopyFiles, branch: int, parent: int, walls: Walls, telling: int
+    order: CopyFiles, branch: int, parent: int, walls: Walls, report_to: int
 ) -> NoReturn:
-    """Copy, tell through `telling` what came of it, and end this process."""
+    """Copy the work folder, write the report to `report_to`, and exit."""
     try:
-        report: Copied | Down = Copied(_copy_for(order, branch, parent, walls))
+        report: Copied | OrderFailed = Copied(_copy_for(order, branch, parent, walls))
     except OSError as error:
-        report = Down("branch", error.errno or 0, f"its files could not be copied: {error}")
+        report = OrderFailed("branch", error.errno or 0, f"its files could not be copied: {error}")
     data = msgspec.msgpack.encode(report)
-    os.write(telling, data if len(data) <= MESSAGE_BYTES else b"")
-    os.close(telling)  # before this process is taken apart, which takes longer than all the rest
+    os.write(report_to, data if len(data) <= MESSAGE_BYTES else b"")
+    os.close(report_to)  # before the process exits, which takes longer than all the rest
     os._exit(0)
 
 
@@ -179,13 +179,13 @@ def _copy_for(order: CopyFiles, branch: int, parent: int, walls: Walls) -> dict[
 
 
 def _map_user(order: CopyFiles, parent: int, processes: int) -> None:
-    """Map the branch's user id to itself, from its parent's namespace, which alone may.
+    """Map the branch's user id to itself. Only a process in its parent's namespace may do that.
 
-    Without the map it could not be branched in turn.
+    Without the map the branch could not be branched in turn.
     """
     try:
         kernel.call("setns", parent, kernel.NEW_USERS)
-        if os.getuid() != order.user:  # nobody there: files could not be made
+        if os.getuid() != order.user:  # it is unmapped there, and could not create files
             take_user(order.user)
     except OSError as error:
         if error.errno != errno.EINVAL:  # the parent is in this very namespace
@@ -196,8 +196,8 @@ def _map_user(order: CopyFiles, parent: int, processes: int) -> None:
         os.close(descriptor)
 
 
-def _is_text(path: str) -> bool:
-    """Say whether a path can be told. A file with another is copied as if it had no name."""
+def _is_utf8(path: str) -> bool:
+    """Whether the path is valid UTF-8; other files are copied as if they had no name."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -206,20 +206,19 @@ def _is_text(path: str) -> bool:
 
 
 class _Copier:
-    """Copies one tree. Files with several names keep them."""
+    """Copies one tree. Hard links are preserved."""
 
-    def __init__(self, user: int, wanted: set[int]) -> None:
+    def __init__(self, user: int, inodes: set[int]) -> None:
         self._user = user
-        self._wanted = wanted
-        self._several: dict[int, str] = {}
+        self._inodes = inodes
+        self._linked: dict[int, str] = {}
         self._root = -1
         self.paths: dict[int, str] = {}
 
     def copy_folder(self, source: int, target: int) -> None:
-        """Copy what is in one open folder into another, iteratively: depth is the agent's choice.
+        """Copy the content of one open folder into another, iteratively: the agent chose the depth.
 
-        Folders get their modes and times last, for one without the right to write may have
-        something in it.
+        Folders get their modes and times last: one without write permission may have content.
         """
         self._root = target
         folders = [(source, target, "")]
@@ -250,10 +249,10 @@ class _Copier:
     def _copy_file(
         self, here: int, there: int, entry: str, path: str, found: os.stat_result
     ) -> None:
-        if found.st_ino in self._wanted and len(path) <= _LONGEST_PATH and _is_text(path):
+        if found.st_ino in self._inodes and len(path) <= _MAX_PATH_LENGTH and _is_utf8(path):
             self.paths[found.st_ino] = path
         if found.st_nlink > 1:
-            first = self._several.setdefault(found.st_ino, path)
+            first = self._linked.setdefault(found.st_ino, path)
             if first != path:
                 os.link(first, entry, src_dir_fd=self._root, dst_dir_fd=there)
                 return

@@ -1,4 +1,4 @@
-"""Cells of code: how they are compiled, kept, and run in one namespace."""
+"""Cells of code: compiling and running them, and keeping their source for tracebacks."""
 
 from __future__ import annotations
 import __future__
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 __builtins__ = OWN
 
 CELL = "<cell "
-"""What the name of a cell begins with, in place of a file's."""
+"""How the file name of a cell begins."""
 
-_KEPT = 1000
+_MAX_SOURCES = 1000
 _cache = linecache.cache
 _get_file = inspect.getfile
 
 
 @final
 class Sources:
-    """Keeps the source of the last cells under the names that their code objects carry."""
+    """Keeps the source of the last cells, for tracebacks and `inspect`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -45,21 +45,21 @@ class Sources:
         threading.excepthook = threading.__excepthook__ = show_thread_failure
 
     def add(self, code: str) -> str:
-        """Return the name of a new cell."""
+        """Store the source of a new cell; return its file name."""
         self._count += 1
         name = f"{CELL}{self._count}>"
         lines = code.splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
-        # Without a time of change nobody looks for a file of this name.
+        # Without a modification time, `linecache` does not look for a file of this name.
         _cache[name] = (len(code), None, lines, name)
         self._names.append(name)
-        if len(self._names) > _KEPT:
+        if len(self._names) > _MAX_SOURCES:
             _cache.pop(self._names.pop(0), None)
         return name
 
-    def forget(self) -> None:
-        """Forget all cells; the next is the first."""
+    def clear(self) -> None:
+        """Forget all cells; numbering starts again."""
         for name in self._names:
             _cache.pop(name, None)
         self._count = 0
@@ -68,28 +68,28 @@ class Sources:
 
 @functools.wraps(_get_file)
 def find_file(object: Any) -> str:  # noqa: A002 - named as in `inspect`
-    """Return what `inspect.getfile` does, and the cell of a class: it has no file, only a text."""
+    """Like `inspect.getfile`, but also finds the cell of a class, which has no file."""
     try:
         return _get_file(object)
     except (OSError, TypeError):
         if isinstance(object, type) and getattr(object, "__module__", None) == "__main__":
-            cell = _cell_of_a_method(object) or _cell_that_defines(object.__name__)
+            cell = _cell_of_method(object) or _cell_defining(object.__name__)
             if cell is not None:
                 return cell
         raise
 
 
-def _cell_of_a_method(kind: type) -> str | None:
+def _cell_of_method(kind: type) -> str | None:
     for member in vars(kind).values():
         method = getattr(member, "__func__", member)
         if isinstance(method, FunctionType) and method.__qualname__.startswith(kind.__qualname__):
             name = method.__code__.co_filename
-            if name.startswith(CELL):  # a dataclass has methods that stand in no cell
+            if name.startswith(CELL):  # methods that a dataclass generates are in no cell
                 return name
     return None
 
 
-def _cell_that_defines(name: str) -> str | None:
+def _cell_defining(name: str) -> str | None:
     statement = re.compile(rf"\s*class\s+{re.escape(name)}\b")
     for cell in reversed(list(_cache)):
         if cell.startswith(CELL) and any(map(statement.match, linecache.getlines(cell))):
@@ -98,14 +98,14 @@ def _cell_that_defines(name: str) -> str | None:
 
 
 @functools.wraps(threading.excepthook)
-def show_thread_failure(told: Any) -> None:
-    """Do what `threading.excepthook` does, which is C and looks for the lines in files alone."""
+def show_thread_failure(args: Any) -> None:
+    """Like `threading.excepthook`, which is written in C and finds source lines only in files."""
     stderr = sys.stderr
-    if told.exc_type is SystemExit or stderr is None:
+    if args.exc_type is SystemExit or stderr is None:
         return
-    name = told.thread.name if told.thread is not None else _thread.get_ident()
+    name = args.thread.name if args.thread is not None else _thread.get_ident()
     print(f"Exception in thread {name}:", file=stderr, flush=True)
-    traceback.print_exception(told.exc_type, told.exc_value, told.exc_traceback, file=stderr)
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback, file=stderr)
     stderr.flush()
 
 
@@ -123,7 +123,7 @@ _modules = sys.modules
 
 
 class _Cell(NamedTuple):
-    """Compiled code: what stands before its last expression, and that expression."""
+    """Compiled code: the statements before the last expression, and that expression."""
 
     body: CodeType | None
     last: CodeType | None
@@ -132,7 +132,7 @@ class _Cell(NamedTuple):
 
 @final
 class Cells:
-    """Runs cells as the lines of one program, `__main__`."""
+    """Runs cells one after the other in one namespace, that of `__main__`."""
 
     def __init__(self) -> None:
         main = ModuleType("__main__")
@@ -143,7 +143,7 @@ class Cells:
         self._futures = 0
         self._sources = Sources()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._left: list[asyncio.AbstractEventLoop] = []
+        self._abandoned_loops: list[asyncio.AbstractEventLoop] = []
 
     def run(self, code: str) -> Any:
         """Run a cell and return the value of its last expression, or `None`."""
@@ -165,16 +165,16 @@ class Cells:
         return None
 
     def forget(self) -> None:
-        """Forget every cell that was run, and what it left."""
+        """Forget all cells and the variable of the warm-up."""
         self._compiled.clear()
-        self._sources.forget()
+        self._sources.clear()
         self.namespace.pop("_", None)
 
-    def start_over(self) -> None:
-        """Leave the event loop, which this process shares with the one it is a copy of."""
+    def reset_after_fork(self) -> None:
+        """Abandon the event loop, which this process shares with the one it was forked from."""
         if self._loop is not None:
-            # Not closed: that would take the original's descriptors out of its selector.
-            self._left.append(self._loop)
+            # Not closed: that would remove descriptors from the selector of the original.
+            self._abandoned_loops.append(self._loop)
             self._loop = None
 
     def _compile(self, code: str) -> _Cell:
@@ -197,7 +197,7 @@ class Cells:
             self._compiled[code, self._futures] = cell
             if len(self._compiled) > _CELLS:
                 self._compiled.popitem(last=False)
-        # As at a prompt: what one cell imports from the future holds for all that follow.
+        # As at a prompt: a `__future__` import applies to all later cells.
         self._futures = flags
         return cell
 
@@ -212,13 +212,13 @@ class Cells:
             return loop.run_until_complete(task)
         except BaseException:
             if not task.done():
-                # Interrupted in the loop itself: neither it nor the task can go on.
-                task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - or it complains for ever
+                # Interrupted in the loop itself: neither it nor the task can continue.
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - or it warns when it is collected
                 self._loop = None
                 with suppress(Exception):
                     loop.close()
             elif not task.cancelled():
-                task.exception()  # taken, or it complains that nobody did
+                task.exception()  # retrieved, or the loop warns that it never was
             raise
 
     async def _await(self, cell: _Cell) -> Any:

@@ -1,7 +1,7 @@
-"""The session's end of its socket, which the threads of the code share with the runner.
+"""The session's end of its socket, shared by the runner and the threads of the code.
 
-Whoever waits for a message reads for all: an answer goes to the thread that asked, everything
-else to the main thread. One reads at a time, and the main thread comes first.
+A thread that waits for a message reads for all: an answer goes to the thread that called the tool,
+everything else to the main thread. One thread reads at a time, and the main thread has priority.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __builtins__ = OWN
 
 _READ_BYTES = 8192  # a larger buffer costs more to set up than most messages to read
-_READ_BYTES_MOST = 1 << 20
-_LONGEST_FRAME = 1 << 31
-_LOOK_AGAIN_S = 1.0
+_MAX_READ_BYTES = 1 << 20
+_MAX_FRAME_BYTES = 1 << 31
+_RECHECK_S = 1.0
 _BROKEN = 70  # EX_SOFTWARE
 _new_lock = _thread.allocate_lock
 _read = os.read
@@ -46,20 +46,20 @@ _decode = read_from_host
 
 
 class _Lock(Protocol):
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: FBT001, FBT002 - as it is
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...  # noqa: FBT001, FBT002 - the standard library's
 
     def release(self) -> None: ...
 
 
 class TooLargeError(ValueError):
-    """A message is larger than the host takes. Nothing was sent."""
+    """A message is larger than the host accepts. Nothing was sent."""
 
 
 @final
 class SessionChannel:
     """Sends and receives messages, from any thread.
 
-    A thread that waits has a lock of its own, and looks again when somebody releases it.
+    Each waiting thread has a lock of its own, and checks again when that is released.
     """
 
     def __init__(self, message_bytes: int, interrupts: Interrupts) -> None:
@@ -69,45 +69,45 @@ class SessionChannel:
         readable.register(DESCRIPTOR, select.POLLIN)
         self._until_readable = readable.poll
         self._calls = count(1)
-        self.start_over()
+        self.reset()
 
-    def start_over(self) -> None:
-        """Forget what was half read, and every thread that waits: they are another process's."""
-        self._frames = Frames(_LONGEST_FRAME)
+    def reset(self) -> None:
+        """Forget partial messages and waiting threads: they belong to the process forked from."""
+        self._frames = Frames(_MAX_FRAME_BYTES)
         self._inbox: deque[ToSession] = deque()
         self._sending: _Lock = _new_lock()
-        self._reading: _Lock = _new_lock()  # held by whoever reads
+        self._reading: _Lock = _new_lock()  # held by the thread that reads
         self._main_reads = False
         self._main_waits: _Lock | None = None
         self._waiting: dict[int, _Lock] = {}
         self._answers: dict[int, ToolAnswer] = {}
-        self._is_cut = False
+        self._is_disconnected = False
 
-    def cut(self) -> None:
-        """Make the next use of the line end this process, which is a child of the session's."""
-        self._is_cut = True
+    def disconnect(self) -> None:
+        """Make the next use of the socket end this process, which is a child of the session."""
+        self._is_disconnected = True
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message, whole.
+        """Send a complete message.
 
         Raises:
-            TooLargeError: It is larger than the host takes.
+            TooLargeError: It is larger than the host accepts.
         """
         frame = self._frame(message)
-        self._interrupts.hold()
+        self._interrupts.block()
         try:
             self._send(frame)
         finally:
-            self._interrupts.let()
+            self._interrupts.unblock()
 
     def receive(self) -> ToSession:
         """Return the next message. For the main thread, between cells.
 
-        Until `share` is called no other thread reads.
+        No other thread reads until `share` is called.
         """
         if not self._main_reads:
             if not self._reading.acquire(blocking=False):
-                self._take_over()
+                self._wait_to_read()
             self._main_reads = True
         if self._inbox:
             return self._inbox.popleft()
@@ -119,58 +119,58 @@ class SessionChannel:
             self._read_more()
 
     def share(self) -> None:
-        """Let other threads read, while a cell runs."""
+        """Let other threads read while a cell runs."""
         if self._main_reads:
             self._main_reads = False
-            self._leave()
+            self._stop_reading()
 
     def deliver(self, answer: ToolAnswer) -> None:
-        """Give an answer to the thread that waits for it; drop it if none does any more."""
+        """Pass an answer to the thread that waits for it; drop it if there is none."""
         lock = self._waiting.get(answer.call)
         if lock is not None:
             self._answers[answer.call] = answer
             _wake(lock)
 
     def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
-        """Call a tool of the host's and wait for its answer, in any thread.
+        """Call a tool of the host and wait for its answer, in any thread.
 
         Raises:
-            TooLargeError: The arguments are larger than the host takes.
+            TooLargeError: The arguments are larger than the host accepts.
         """
         interrupts = self._interrupts
         call = next(self._calls)
         frame = self._frame(Called(call, name, args, kwargs))
         waits: _Lock = _new_lock()
         waits.acquire()
-        interrupts.hold()
+        interrupts.block()
         try:
             self._waiting[call] = waits
             self._send(frame)
             while True:
                 if call in self._answers:
                     return self._answers[call]
-                if self._may_read():
+                if self._try_to_read():
                     try:
                         interrupts.wait(self._until_readable)
                         self._read_for_all()
                     finally:
-                        self._leave()
+                        self._stop_reading()
                 else:
-                    interrupts.wait(lambda: waits.acquire(timeout=_LOOK_AGAIN_S))
+                    interrupts.wait(lambda: waits.acquire(timeout=_RECHECK_S))
         finally:
             self._waiting.pop(call, None)
             self._answers.pop(call, None)
-            interrupts.let()
+            interrupts.unblock()
 
     def _frame(self, message: msgspec.Struct) -> bytes:
         frame = _encode(message)
         size = len(frame) - HEADER_BYTES
         if size > self._message_bytes:
-            raise TooLargeError(f"{size} bytes, and {self._message_bytes} is the most.")
+            raise TooLargeError(f"{size} bytes, more than the limit of {self._message_bytes}.")
         return frame
 
     def _send(self, frame: bytes) -> None:
-        if self._is_cut:
+        if self._is_disconnected:
             _exit(0)
         size = len(frame)
         sending = self._sending
@@ -180,18 +180,18 @@ class SessionChannel:
             while sent < size:
                 sent += _write(DESCRIPTOR, memoryview(frame)[sent:])
         except OSError:
-            # Half a message cannot be taken back, and without its line a session is nobody's.
+            # Half a message cannot be undone, and a session is useless without its connection.
             _exit(_BROKEN)
         finally:
             sending.release()
 
     def _read_more(self) -> None:
-        if self._is_cut:
+        if self._is_disconnected:
             _exit(0)
         frames = self._frames
         size = _READ_BYTES
         if not frames.is_empty:
-            size = min(max(size, frames.missing), _READ_BYTES_MOST)
+            size = min(max(size, frames.missing), _MAX_READ_BYTES)
         try:
             data = _read(DESCRIPTOR, size)
         except OSError:
@@ -209,23 +209,23 @@ class SessionChannel:
             else:
                 self._inbox.append(message)
 
-    def _may_read(self) -> bool:
-        """Become the one who reads, unless somebody does, or the main thread is to come first."""
+    def _try_to_read(self) -> bool:
+        """Become the reader, unless another thread is, or the main thread has priority."""
         if self._inbox or self._main_waits is not None:
             return False
         return self._reading.acquire(blocking=False)
 
-    def _take_over(self) -> None:
-        """Wait, in the main thread, until the thread that reads has got something."""
+    def _wait_to_read(self) -> None:
+        """Wait, in the main thread, until the reading thread has received something."""
         waits: _Lock = _new_lock()
         waits.acquire()
         self._main_waits = waits
         while not self._reading.acquire(blocking=False):
-            waits.acquire(timeout=_LOOK_AGAIN_S)
+            waits.acquire(timeout=_RECHECK_S)
         self._main_waits = None
 
-    def _leave(self) -> None:
-        """Stop reading, and wake one who may go on with it."""
+    def _stop_reading(self) -> None:
+        """Stop reading, and wake a thread that may continue."""
         self._reading.release()
         if self._main_waits is not None:
             _wake(self._main_waits)
@@ -238,5 +238,5 @@ class SessionChannel:
 
 
 def _wake(lock: _Lock) -> None:
-    with suppress(RuntimeError):  # awake already
+    with suppress(RuntimeError):  # already awake
         lock.release()

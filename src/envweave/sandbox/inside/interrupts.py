@@ -1,8 +1,8 @@
-"""When the time limit may interrupt: while code runs, and never while a message is half sent."""
+"""Interrupting code at the time limit: only while it runs, and never within a message."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # `signal` wraps it in enums, at a microsecond a call
+import _signal  # type: ignore[import-not-found] # `signal` wraps it in enums, which costs a microsecond per call
 import _thread
 import sys
 from collections.abc import Callable
@@ -29,79 +29,79 @@ _LOOP = (
 
 
 class TimeLimit(KeyboardInterrupt):
-    """The code has run for as long as it may. Raised in the code, wherever it is.
+    """The code reached its time limit. Raised in the code, wherever it is.
 
-    It is an interrupt to whatever runs the code of others, as event loops and test runners do:
-    they let that pass, and would go on after anything else.
+    A `KeyboardInterrupt`, so that event loops, test runners and the like let it pass; after any
+    other exception they would continue.
     """
 
 
 @final
 class Interrupts:
-    """Turns the host's signal into `TimeLimit`, once a cell.
+    """Turns the host's signal into `TimeLimit`, once per cell.
 
-    The signal comes at any time, between any two instructions of the main thread. It raises only
-    between `begin` and `end`, and not where `hold` says that something must be done whole.
+    The signal may arrive between any two instructions of the main thread. It raises only between
+    `begin` and `end`, and not between `block` and `unblock`.
     """
 
     def __init__(self) -> None:
         self._main = _this_thread()
         self._running = False
-        self._held = False
+        self._blocked = False
         self._pending = False
         self._interrupted = False
         self._cell = 0
         _set_handler(_INTERRUPT, self._on_signal)
 
     def begin(self) -> None:
-        """Let the signal raise from here on, whatever the last cell made of its handler."""
+        """Enable the signal, whatever the last cell did to its handler."""
         if _get_handler(_INTERRUPT) != self._on_signal:
             _set_handler(_INTERRUPT, self._on_signal)
-        self._held = self._pending = self._interrupted = False
+        self._blocked = self._pending = self._interrupted = False
         self._cell += 1
         self._running = True
 
     def end(self) -> bool:
-        """Let it raise no more, and say whether it came."""
+        """Disable it; return whether it fired."""
         self._running = False
         return self._interrupted
 
     @property
     def running(self) -> bool:
-        """Whether a cell runs that has not been interrupted."""
+        """Whether a cell is running that has not been interrupted."""
         return self._running
 
-    def hold(self) -> None:
-        """Put the signal off, in the main thread."""
+    def block(self) -> None:
+        """Postpone the signal, in the main thread."""
         if _this_thread() == self._main:
-            self._held = True
+            self._blocked = True
 
-    def let(self) -> None:
-        """Let the signal raise again: at once, if it came."""
+    def unblock(self) -> None:
+        """Let the signal raise again: at once, if it fired meanwhile."""
         if _this_thread() == self._main:
-            self._held = False
+            self._blocked = False
             if self._pending:
                 self._pending = False
                 self._raise()
 
-    def wait(self, waiting: Callable[[], object]) -> None:
-        """Call what waits and changes nothing; the signal raises out of it, though held."""
+    def wait(self, wait: Callable[[], object]) -> None:
+        """Call a function that only waits; the signal raises out of it, though blocked."""
         if _this_thread() != self._main:
-            waiting()
+            wait()
             return
         try:
-            self.let()
-            waiting()
+            self.unblock()
+            wait()
         finally:
-            self._held = True
+            self._blocked = True
 
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         if self._running:
-            if self._held:
+            if self._blocked:
                 self._pending = True
             elif _is_between_callbacks(frame):
-                # Raised here, it would lose the callback that the loop has in its hands, and
-                # `asyncio.run` would wait for a task that nobody goes on with.
+                # Raised here, it would lose the callback that the loop is about to run, and
+                # `asyncio.run` would wait for a task that never continues.
                 loop = _modules["_asyncio"]._get_running_loop()  # noqa: SLF001 - as asyncio does
                 loop.call_soon_threadsafe(self._raise_in, self._cell)
             else:
@@ -115,11 +115,11 @@ class Interrupts:
         if self._running:
             self._running = False
             self._interrupted = True
-            raise TimeLimit("The code ran for longer than it may.")
+            raise TimeLimit("The code exceeded its time limit.")
 
 
 def _is_between_callbacks(frame: FrameType | None) -> bool:
-    """Return whether an event loop runs there that has not called anything of the code's."""
+    """Whether an event loop runs there that is not inside a callback of the code."""
     while frame is not None and frame.f_code.co_filename.endswith(_LOOP):
         if frame.f_code.co_name == "_run_once":
             return True

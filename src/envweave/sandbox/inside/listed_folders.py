@@ -1,8 +1,8 @@
 """Imports from folders that a session may not list.
 
-Landlock grants the right to list a folder together with all below it. Folders with anything hidden
-in them are therefore not listed, which the interpreter's own finder would do at the first import:
-here their names are known beforehand.
+Landlock grants the right to list a folder together with everything below it. Folders with hidden
+content therefore cannot be listed, which the interpreter's own finder would do at the first import:
+here the names are known in advance.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from importlib.metadata import PathDistribution
 
-_SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)  # as the interpreter's own
+_SUFFIXES = (
+    *EXTENSION_SUFFIXES,
+    *SOURCE_SUFFIXES,
+    *BYTECODE_SUFFIXES,
+)  # in the interpreter's order
 _ABOUT = (".dist-info", ".egg-info")
 
 
 def use_listings(listings: Mapping[str, Iterable[str]]) -> None:
-    """Have these folders, each with the names in it that count, searched by `ListedFolder`."""
+    """Search these folders, given with the names in them, by `ListedFolder`."""
     folders = {path: ListedFolder(path, names) for path, names in listings.items()}
 
     def hook(path: str) -> ListedFolder:
@@ -48,7 +52,7 @@ class ListedFolder:
         self.names = frozenset(names)
 
     def find_spec(self, fullname: str, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Return the package, the module or the part of a namespace of this name."""
+        """Return the package, the module or the namespace portion of this name."""
         name = fullname.rpartition(".")[2]
         folder = f"{self.path}/{name}"
         is_folder = name in self.names and os.path.isdir(folder)
@@ -80,16 +84,16 @@ class _Distributions:
         """Find no module."""
 
     def find_distributions(self, context: Any) -> Iterable[PathDistribution]:
-        """Return the distributions that a context asks for: all, or those of one name."""
+        """Return all distributions, or those with the name in `context`."""
         from importlib.metadata import PathDistribution
         from pathlib import Path
 
-        wanted = None if context.name is None else _normal(context.name)
+        requested = None if context.name is None else _normal(context.name)
         for path in context.path:
             folder = self._folders.get(path)
             for name in () if folder is None else folder.names:
                 about, suffix = os.path.splitext(name)
-                if suffix in _ABOUT and wanted in (None, _normal(about.partition("-")[0])):
+                if suffix in _ABOUT and requested in (None, _normal(about.partition("-")[0])):
                     yield PathDistribution(Path(path, name))
 
 

@@ -1,8 +1,8 @@
-"""What code writes to its output and error streams, kept up to a limit.
+"""Captures the output and error streams of code, up to a limit.
 
-Python's own streams keep text here. What C code and child processes write goes straight to
-descriptors 1 and 2, which are files in memory; it is fetched from there before more text is kept,
-so that both stand in the order in which they were written.
+Python's own streams add text here. C code and child processes write directly to descriptors 1 and
+2, which are files in memory; their output is fetched before more text is added, so that all of it
+stays in the order in which it was written.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _Binary = io.RawIOBase
 
 
 @final
-class Kept:
-    """What came through one of the two descriptors, in order, and how much of it was cut."""
+class CapturedOutput:
+    """The output of one of the two descriptors, in order, and how much was truncated."""
 
     def __init__(self, descriptor: int, limit_bytes: int) -> None:
         self._descriptor = descriptor
         self._limit = limit_bytes
         self._folder = ""
         self._pieces: list[str] = []
-        self._room = limit_bytes
-        self._lost = 0
+        self._left_bytes = limit_bytes
+        self._truncated_bytes = 0
         self._is_child = False
         self._decoder = _decoder("backslashreplace")
         self._is_split = False
         self._file: tuple[int, int] | None = None
 
     def start(self, folder: str) -> None:
-        """Fetch from the file that the descriptor leads to now; make another in this folder."""
+        """Fetch from the current file of the descriptor; `reopen` makes another in this folder."""
         self._folder = folder
         self._file = self._identify()
 
     def add(self, text: str) -> None:
-        """Keep text, after what others wrote before it."""
+        """Add text, after what was written to the descriptor before."""
         if self._is_split:
             self._end_bytes()
         self._add(text)
@@ -67,33 +67,33 @@ class Kept:
             return
         if _position(self._descriptor):
             self.fetch()
-        self._keep(text)
+        self._append(text)
 
     def add_bytes(self, data: bytes) -> None:
-        """Keep bytes; a character may be cut in two between calls."""
+        """Add bytes; a character may be split between calls."""
         text = self._decoder.decode(data)
         self._is_split = bool(self._decoder.getstate()[0])
         if text:
             self._add(text)
 
     def fetch(self) -> None:
-        """Take over what was written to the descriptor itself."""
+        """Add what was written to the descriptor itself."""
         descriptor = self._descriptor
         try:
             status = _status(descriptor)
-            # Code may have put another file in its place, and that one is the code's.
+            # The code may have redirected the descriptor to a file of its own.
             if (status.st_dev, status.st_ino) != self._file or not status.st_size:
                 return
-            data = _read_at(descriptor, min(status.st_size, self._room + 4), 0)
+            data = _read_at(descriptor, min(status.st_size, self._left_bytes + 4), 0)
             _truncate(descriptor, 0)
             _seek(descriptor, 0, _START)
         except OSError:
             return
-        self._lost += status.st_size - len(data)
-        self._keep(data.decode("utf-8", "backslashreplace"))
+        self._truncated_bytes += status.st_size - len(data)
+        self._append(data.decode("utf-8", "backslashreplace"))
 
     def take(self) -> tuple[str, bool]:
-        """Return all that was kept, and whether something was cut; keep from the start again."""
+        """Return the captured text and whether it was truncated; start again."""
         if self._is_child:
             return "", False
         if self._is_split:
@@ -101,35 +101,35 @@ class Kept:
         if _position(self._descriptor):
             self.fetch()
         pieces, self._pieces = self._pieces, []
-        if not pieces and not self._lost:
+        if not pieces and not self._truncated_bytes:
             return "", False
-        lost, self._lost = self._lost, 0
-        self._room = self._limit
+        truncated, self._truncated_bytes = self._truncated_bytes, 0
+        self._left_bytes = self._limit
         text = "".join(pieces)
-        if lost:
-            text += f"\n... [{lost} bytes cut]"
-        return text, lost > 0
+        if truncated:
+            text += f"\n... [{truncated} bytes cut]"
+        return text, truncated > 0
 
-    def start_over(self) -> None:
-        """Drop everything: this process is a copy, and what was written is the original's.
+    def reset_after_fork(self) -> None:
+        """Drop everything: this process is a copy, and the output belongs to the original.
 
-        The copy's descriptor leads nowhere until `reopen`.
+        The descriptor of the copy is /dev/null until `reopen`.
         """
-        self._pieces, self._room, self._lost = [], self._limit, 0
+        self._pieces, self._left_bytes, self._truncated_bytes = [], self._limit, 0
         self._is_child = False
         self._file = None
-        nowhere = _open("/dev/null", os.O_RDWR)
-        _copy_to(nowhere, self._descriptor)
-        _close(nowhere)
+        null = _open("/dev/null", os.O_RDWR)
+        _copy_to(null, self._descriptor)
+        _close(null)
 
     def reopen(self) -> None:
-        """Give the descriptor a file again, after `start_over`."""
+        """Give the descriptor a file again, after `reset_after_fork`."""
         if self._file is not None:
             return
         try:
             file = _memory_file("output", 0)
         except OSError:
-            # The walls refuse more files in memory; the work folder holds some without a name.
+            # The walls refuse more files in memory; use an unnamed file in the work folder.
             try:
                 file = _open(self._folder, _NAMELESS, 0o600)
             except OSError:
@@ -138,8 +138,8 @@ class Kept:
         _close(file)
         self._file = self._identify()
 
-    def be_child(self) -> None:
-        """Pass everything on to the descriptor: this is a child process of the session's."""
+    def pass_through(self) -> None:
+        """Write everything to the descriptor: this is a child process of the session."""
         self._pieces, self._is_child = [], True
 
     def _end_bytes(self) -> None:
@@ -147,25 +147,25 @@ class Kept:
         self._add(self._decoder.decode(b"", final=True))
         self._decoder.reset()
 
-    def _keep(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         if not text.isascii():
-            # Halves of surrogate pairs cannot be sent.
+            # Lone surrogates cannot be sent.
             data = text.encode("utf-8", "backslashreplace")
             size = len(data)
-            if size <= self._room:
+            if size <= self._left_bytes:
                 text = data.decode("utf-8")
             else:
-                text = data[: self._room].decode("utf-8", "ignore")
+                text = data[: self._left_bytes].decode("utf-8", "ignore")
         else:
             size = len(text)
-        if size <= self._room:
+        if size <= self._left_bytes:
             self._pieces.append(text)
-            self._room -= size
+            self._left_bytes -= size
         else:
-            if self._room:
-                self._pieces.append(text[: self._room])
-            self._lost += size - self._room
-            self._room = 0
+            if self._left_bytes:
+                self._pieces.append(text[: self._left_bytes])
+            self._truncated_bytes += size - self._left_bytes
+            self._left_bytes = 0
 
     def _identify(self) -> tuple[int, int] | None:
         try:
@@ -176,7 +176,7 @@ class Kept:
 
 
 def _position(descriptor: int) -> int:
-    """Return how far the descriptor has been written; 0 if it cannot be told."""
+    """Return how much was written to the descriptor; 0 if that is unknown."""
     try:
         return _seek(descriptor, 0, _HERE)
     except OSError:
@@ -187,20 +187,20 @@ def _position(descriptor: int) -> int:
 class BinaryStream(_Binary):
     """The `buffer` of a text stream."""
 
-    def __init__(self, kept: Kept, descriptor: int, name: str) -> None:
-        self._kept = kept
+    def __init__(self, output: CapturedOutput, descriptor: int, name: str) -> None:
+        self._output = output
         self._descriptor = descriptor
         self.name = name
         self.mode = "wb"
 
     def write(self, data: Any) -> int:
-        """Keep bytes."""
+        """Add bytes."""
         data = bytes(data)
-        self._kept.add_bytes(data)
+        self._output.add_bytes(data)
         return len(data)
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return `True`."""
         return True
 
     def fileno(self) -> int:
@@ -219,25 +219,25 @@ class TextStream(_Text):
     errors = "backslashreplace"
     newlines = None
 
-    def __init__(self, kept: Kept, descriptor: int, name: str) -> None:
-        self._kept = kept
+    def __init__(self, output: CapturedOutput, descriptor: int, name: str) -> None:
+        self._output = output
         self._descriptor = descriptor
-        self.buffer = BinaryStream(kept, descriptor, name)
+        self.buffer = BinaryStream(output, descriptor, name)
         self.name = name
         self.mode = "w"
         self.line_buffering = False
         self.write_through = False
 
     def write(self, text: str) -> int:
-        """Keep text."""
+        """Add text."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         text = str.__str__(text)
-        self._kept.add(text)
+        self._output.add(text)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]
-        """Keep each."""
+        """Add each line."""
         for line in lines:
             self.write(line)
 
@@ -245,11 +245,11 @@ class TextStream(_Text):
         """Accept what a real stream accepts; nothing is buffered or translated here."""
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return `True`."""
         return True
 
     def isatty(self) -> bool:
-        """Say no."""
+        """Return `False`."""
         return False
 
     def fileno(self) -> int:

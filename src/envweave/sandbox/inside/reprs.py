@@ -1,8 +1,7 @@
-"""Values and exceptions as text, whatever they do when they are asked for it.
+"""Text representations of values and exceptions, whatever their methods do.
 
-What is asked belongs to the code: it runs under the code's time limit, may raise, print, recurse
-or return a gigabyte. `TimeLimit` passes through where it can; whatever else comes becomes
-text.
+Those methods belong to the code: they run under its time limit, and may raise, print, recurse or
+return a gigabyte. `TimeLimit` passes through where it can; any other exception becomes text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __builtins__ = OWN
 TEXT_BYTES = 16 << 10
 """The longest `repr`, message or traceback."""
 
-_ENOUGH_ITEMS = TEXT_BYTES // 3 + 1  # an item and its comma are three characters or more
+_MAX_ITEMS = TEXT_BYTES // 3 + 1  # an item and its comma take at least three characters
 _FRAMES = 100
 _OURS = str(PurePath(__file__).parent)
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
@@ -42,19 +41,19 @@ def show_value(value: Any) -> str:
         except ValueError as error:  # too many digits
             return f"<an int that cannot be shown: {error}>"
     try:
-        if (kind is list or kind is tuple) and len(value) > _ENOUGH_ITEMS:
-            value = value[:_ENOUGH_ITEMS]
+        if (kind is list or kind is tuple) and len(value) > _MAX_ITEMS:
+            value = value[:_MAX_ITEMS]
         elif (kind is str or kind is bytes) and len(value) > TEXT_BYTES:
             value = value[:TEXT_BYTES]
         return _shorten(_exact(repr(value)))
     except TimeLimit:
         raise
-    except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
+    except BaseException as error:  # noqa: BLE001 - the code may raise anything
         return f"<{_clean(_name_of(kind))} object, whose repr raised {_describe(error)}>"
 
 
 def show_failure(error: BaseException) -> Failure:
-    """Return an exception as text: its causes, notes and groups, without frames of ours."""
+    """Return an exception as text, with causes, notes and groups, without our own frames."""
     name = _clean(_name_of(type(error)))
     message = _message(error)
     try:
@@ -67,7 +66,7 @@ def show_failure(error: BaseException) -> Failure:
 
 
 def show_briefly(error: BaseException) -> Failure:
-    """Return an exception as text, asking nothing of it: neither its class nor its parts."""
+    """Return an exception as text without calling any of its methods."""
     name = _clean(_name_of(type(error)))
     message = str(error) if type(error) is TimeLimit else ""
     return Failure(name, message, _clean(_plain_traceback(error, name, message)))
@@ -75,23 +74,23 @@ def show_briefly(error: BaseException) -> Failure:
 
 def _lines(error: BaseException) -> Iterator[str]:
     shown = _Traceback(type(error), error, _traceback_of(error), limit=-_FRAMES, compact=True)
-    _leave_out_ours(shown)
+    _remove_own_frames(shown)
     return shown.format()
 
 
-def _leave_out_ours(shown: TracebackException) -> None:
-    waiting = [shown]
-    while waiting:
-        one = waiting.pop()
+def _remove_own_frames(shown: TracebackException) -> None:
+    pending = [shown]
+    while pending:
+        one = pending.pop()
         frames = list(one.stack or ())
         cells = [i for i, frame in enumerate(frames) if frame.filename.startswith(CELL)]
         if cells and frames[0].filename.startswith(_OURS):
-            del frames[: cells[0]]  # ours, and those of an event loop that we run
-        theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+            del frames[: cells[0]]  # our own, and those of the event loop that we run
+        kept = [frame for frame in frames if not frame.filename.startswith(_OURS)]
         # A syntax error has no frames, and so no heading either.
-        one.stack = StackSummary.from_list(theirs) if theirs else None  # type: ignore[assignment]
-        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
-        waiting += one.exceptions or ()
+        one.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
+        pending += [other for other in (one.__cause__, one.__context__) if other is not None]
+        pending += one.exceptions or ()
 
 
 def _plain_traceback(error: BaseException, name: str, message: str) -> str:
@@ -114,7 +113,7 @@ def _message(error: BaseException) -> str:
         return _shorten(_exact(str(error)))
     except TimeLimit:
         raise
-    except BaseException as second:  # noqa: BLE001 - the code's own, whatever it is
+    except BaseException as second:  # noqa: BLE001 - the code may raise anything
         return f"<its str() raised {_clean(_name_of(type(second)))}>"
 
 
@@ -137,7 +136,7 @@ def _clean(text: str) -> str:
 def _shorten(text: str, *, keep_end: bool = False) -> str:
     if len(text) <= TEXT_BYTES // 4:
         return _clean(text)
-    if len(text) > 4 * TEXT_BYTES:  # not all of a gigabyte is copied
+    if len(text) > 4 * TEXT_BYTES:  # without copying all of a gigabyte
         text = text[: 2 * TEXT_BYTES] + text[-2 * TEXT_BYTES :]
         is_cut = True
     else:

@@ -1,7 +1,7 @@
-"""The loop of a session: what the host asks for is done here, among the code's own objects.
+"""The main loop of a session: it runs cells and serves the host's requests, beside hostile code.
 
-The code may replace whatever it can reach. So what the loop needs is bound when this module is
-imported, before any code runs, and what it cannot do is told to the host as a failure.
+The code may replace whatever it can reach. So everything that the loop needs is bound when this
+module is imported, before any code runs, and what fails is reported to the host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from envweave.sandbox.inside.cells import Cells
 from envweave.sandbox.inside.channel import SessionChannel, TooLargeError
 from envweave.sandbox.inside.interrupts import Interrupts
-from envweave.sandbox.inside.output import Kept, TextStream
+from envweave.sandbox.inside.output import CapturedOutput, TextStream
 from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
 from envweave.sandbox.inside.seeding import reseed
 from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
@@ -53,26 +53,26 @@ if TYPE_CHECKING:
 
 __builtins__ = OWN
 
-_BYTES = 4 << 20
+_RESERVE_BYTES = 4 << 20
 _map = mmap.mmap
 
 
 @final
 class MemoryReserve:
-    """A few megabytes that count against the limit and, never touched, take none."""
+    """A few megabytes that count against the limit and, never touched, use no memory."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self.fill()
 
     def fill(self) -> None:
-        """Take it again, if it was spent and there is room."""
+        """Allocate it again, if it was released and there is room."""
         if self._memory is None:
             with suppress(OSError, MemoryError):
-                self._memory = _map(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                self._memory = _map(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
-    def spend(self) -> None:
-        """Give it back to whoever asks for memory next."""
+    def release(self) -> None:
+        """Free it for the next allocation."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
@@ -85,27 +85,27 @@ _get_profile = sys.getprofile
 _set_profile = sys.setprofile
 _get_recursion_limit = sys.getrecursionlimit
 _set_recursion_limit = sys.setrecursionlimit
-_RECURSION = 500  # more than anything here takes
+_MIN_RECURSION_LIMIT = 500  # more than anything here needs
 _TRIES = 3
 
 
 @final
 class SessionRunner:
-    """A session. It is made in the template, and started in a process whose walls stand.
+    """A session. It is made in the template, and started in a process behind its walls.
 
     Attributes:
         namespace: The variables of the code.
-        on_branch: Called with each `Branch` message; it answers by itself.
+        on_branch: Called with each `Branch` message; it sends the replies itself.
     """
 
-    def __init__(self, birth: SpawnRequest) -> None:
+    def __init__(self, request: SpawnRequest) -> None:
         self._interrupts = Interrupts()
-        self._line = SessionChannel(birth.message_bytes, self._interrupts)
+        self._channel = SessionChannel(request.message_bytes, self._interrupts)
         self._cells = Cells()
-        self._files = WorkFiles(birth.message_bytes)
+        self._files = WorkFiles(request.message_bytes)
         self._reserve = MemoryReserve()
-        self._stdout = Kept(1, birth.output_bytes)
-        self._stderr = Kept(2, birth.output_bytes)
+        self._stdout = CapturedOutput(1, request.output_bytes)
+        self._stderr = CapturedOutput(2, request.output_bytes)
         self._recursion_limit: int | None = None
         self.namespace = self._cells.namespace
         self.on_branch: Callable[[Branch], None] = self._refuse_branch
@@ -113,46 +113,47 @@ class SessionRunner:
         sys.stderr = sys.__stderr__ = TextStream(self._stderr, 2, "<stderr>")  # type: ignore[misc, assignment]
         self.namespace["ToolError"] = ToolError
 
-    def start(self, birth: SpawnRequest) -> None:
-        """Be the session of this process. What came before may have been done in the template."""
-        self._files.start(birth.work)
-        self._stdout.start(birth.work)
-        self._stderr.start(birth.work)
-        os.register_at_fork(after_in_child=self._be_child)
-        reseed(birth.seed)
+    def start(self, request: SpawnRequest) -> None:
+        """Initialize after the fork. All before this may happen in the template."""
+        self._files.start(request.work)
+        self._stdout.start(request.work)
+        self._stderr.start(request.work)
+        os.register_at_fork(after_in_child=self._detach_child)
+        reseed(request.seed)
 
     def _begin(self, seed: int | None, tools: list[ToolSignature]) -> None:
-        for face in tools:
-            self.namespace[face.name] = make_tool(face, self._line, self._interrupts)
+        for signature in tools:
+            tool = make_tool(signature, self._channel, self._interrupts)
+            self.namespace[signature.name] = tool
         reseed(seed)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send a message to the host."""
-        self._line.send(message)
+        self._channel.send(message)
 
     def receive(self) -> ToSession:
-        """Return the next message of the host; end this process if there is no host any more."""
-        return self._line.receive()
+        """Return the next message of the host; exit if the host is gone."""
+        return self._channel.receive()
 
-    def start_over(self) -> None:
-        """Forget what belongs to the process of which this one is a copy: all but variables."""
-        self._line.start_over()
-        self._stdout.start_over()
-        self._stderr.start_over()
-        self._cells.start_over()
+    def reset_after_fork(self) -> None:
+        """Drop what belongs to the process that this one was forked from: all but variables."""
+        self._channel.reset()
+        self._stdout.reset_after_fork()
+        self._stderr.reset_after_fork()
+        self._cells.reset_after_fork()
 
     def serve(self) -> NoReturn:
-        """Do what the host asks, until it hangs up."""
+        """Serve the host until it hangs up."""
         while True:
             self.serve_next()
 
     def serve_next(self) -> None:
-        """Do the next thing that the host asks for."""
-        message = self._line.receive()
+        """Serve the next message of the host."""
+        message = self._channel.receive()
         if type(message) is Run:
             self._run(message)
         elif type(message) is ToolAnswer:
-            self._line.deliver(message)
+            self._channel.deliver(message)
         elif type(message) is Branch:
             self.on_branch(message)
         elif type(message) is Begin:
@@ -161,9 +162,9 @@ class SessionRunner:
             self._reply(message)
 
     def forget(self) -> None:
-        """Forget all cells, as if none had been run."""
+        """Forget all cells, as if none had run."""
         self._cells.forget()
-        self._line.start_over()
+        self._channel.reset()
 
     def _run(self, message: Run) -> None:
         value: Any = None
@@ -172,7 +173,7 @@ class SessionRunner:
         failure: Failure | None = None
         self._stdout.reopen()
         self._stderr.reopen()
-        self._line.share()
+        self._channel.share()
         self._reserve.fill()
         if self._recursion_limit is not None:
             self._lower_recursion_limit()
@@ -180,27 +181,27 @@ class SessionRunner:
         try:
             try:
                 value = self._cells.run(message.code)
-            except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
+            except BaseException as error:  # noqa: BLE001 - the code may raise anything
                 if _get_trace() is not None:
-                    _set_trace(None)  # before any function is called, which it would trace
-                self._steady()
+                    _set_trace(None)  # before calling any function, which it would trace
+                self._undo_hooks()
                 if isinstance(error, MemoryError):
-                    self._reserve.spend()
+                    self._reserve.release()
                 failure = show_failure(error)
             else:
                 if _get_trace() is not None:
                     _set_trace(None)
-                self._steady()
+                self._undo_hooks()
                 if value is not None:
                     shown = show_value(value)
                     value, plain = _as_plain(value)
-        except BaseException as error:  # noqa: BLE001 - interrupted, or no memory left to show it
-            self._reserve.spend()
+        except BaseException as error:  # noqa: BLE001 - interrupted, or no memory left to format it
+            self._reserve.release()
             value, plain = None, shown is None
             failure = failure or show_briefly(error)
         interrupted = self._interrupts.end()
         if interrupted and failure is None:
-            failure = _SWALLOWED
+            failure = _INTERRUPT_IGNORED
         stdout, out_cut = self._stdout.take()
         stderr, err_cut = self._stderr.take()
         self._send_finished(
@@ -219,19 +220,19 @@ class SessionRunner:
 
     def _send_finished(self, finished: RunFinished) -> None:
         try:
-            self._line.send(finished)
+            self._channel.send(finished)
         except (MemoryError, TooLargeError):
-            self._reserve.spend()
+            self._reserve.release()
             self._send_smaller(finished)
 
     def _send_smaller(self, finished: RunFinished) -> None:
-        """Send it without its value, and if that is too large, without what it printed."""
+        """Send it without its value, and if that is too large, without its output."""
         dropped: dict[str, Any] = {"value": None, "plain": False}
         silent: dict[str, Any] = {**dropped, "stdout": "", "stderr": "", "cut": True}
         bare: dict[str, Any] = {**silent, "shown": None, "failure": _TOO_LARGE}
         for changed in (dropped, silent, bare):
             try:
-                self._line.send(replace(finished, **changed))
+                self._channel.send(replace(finished, **changed))
             except TooLargeError:
                 continue
             return
@@ -240,20 +241,18 @@ class SessionRunner:
         value: Any = None
         failure: Failure | None = None
         try:
-            value = self._do(message)
-        except BaseException as error:  # noqa: BLE001 - told to the host
-            self._reserve.spend()
+            value = self._serve_request(message)
+        except BaseException as error:  # noqa: BLE001 - reported to the host
+            self._reserve.release()
             failure = show_failure(error)
         try:
-            self._line.send(Replied(message.id, failure, value))  # type: ignore[union-attr]
+            self._channel.send(Replied(message.id, failure, value))  # type: ignore[union-attr]
         except (MemoryError, TooLargeError) as error:
-            self._reserve.spend()
-            failure = Failure(
-                "PlainDataError", f"It is too large to leave the session: {error}", ""
-            )
-            self._line.send(Replied(message.id, failure, None))  # type: ignore[union-attr]
+            self._reserve.release()
+            failure = Failure("PlainDataError", f"The value is too large to be sent: {error}", "")
+            self._channel.send(Replied(message.id, failure, None))  # type: ignore[union-attr]
 
-    def _do(self, message: ToSession) -> Any:
+    def _serve_request(self, message: ToSession) -> Any:
         if isinstance(message, Get):
             if message.name not in self.namespace:
                 raise NameError(f"name {message.name!r} is not defined")
@@ -268,44 +267,44 @@ class SessionRunner:
             return None
         if isinstance(message, ListFiles):
             return _pack(self._files.list(message.path))
-        raise TypeError("A message that nobody here understands.")
+        raise TypeError("An unknown message.")
 
-    def _steady(self) -> None:
-        """Undo what would make the runner's own functions fail."""
+    def _undo_hooks(self) -> None:
+        """Undo settings of the code that would make the runner's own functions fail."""
         for _ in range(_TRIES):
             try:
                 if _get_profile() is None:
                     break
                 _set_profile(None)
-            except BaseException:  # noqa: BLE001, S112 - the code's profiler; once it raised it is gone
+            except BaseException:  # noqa: BLE001, S112 - a profiler that raises is removed
                 continue
         limit = _get_recursion_limit()
-        if limit < _RECURSION:
+        if limit < _MIN_RECURSION_LIMIT:
             self._recursion_limit = limit
-            _set_recursion_limit(_RECURSION)
+            _set_recursion_limit(_MIN_RECURSION_LIMIT)
 
     def _lower_recursion_limit(self) -> None:
         limit, self._recursion_limit = self._recursion_limit, None
         with suppress(RecursionError):
             _set_recursion_limit(limit)  # type: ignore[arg-type]
 
-    def _be_child(self) -> None:
-        """Part from the session: this process was forked by its code, and has no host."""
-        self._line.cut()
-        self._stdout.be_child()
-        self._stderr.be_child()
+    def _detach_child(self) -> None:
+        """Detach from the host: this process was forked by the code."""
+        self._channel.disconnect()
+        self._stdout.pass_through()
+        self._stderr.pass_through()
 
     def _refuse_branch(self, message: Branch) -> None:
         failure = Failure("BranchError", "This session cannot be copied.", "")
-        self._line.send(Replied(message.id, failure, None))
+        self._channel.send(Replied(message.id, failure, None))
 
 
-_SWALLOWED = Failure(
+_INTERRUPT_IGNORED = Failure(
     "TimeLimit",
-    "The code ran for longer than it may, and went on when it was told.",
+    "The code exceeded its time limit, and continued after it was interrupted.",
     "",
 )
-_TOO_LARGE = Failure("ValueError", "What came of the code is too large to be sent.", "")
+_TOO_LARGE = Failure("ValueError", "The result of the code is too large to be sent.", "")
 
 
 def _as_plain(value: Any) -> tuple[Any, bool]:
@@ -315,18 +314,18 @@ def _as_plain(value: Any) -> tuple[Any, bool]:
         return None, False
 
 
-_TIMES = 30
-"""More than the interpreter takes to be done with a function."""
+_WARM_UP_RUNS = 30
+"""More than the interpreter takes to specialize a function."""
 
 _ANSWER_BYTES = 1 << 16
 
 
-def rehearse(runner: SessionRunner) -> None:
-    """Have a runner run cells and answer, as in a session, and forget them."""
+def warm_up(runner: SessionRunner) -> None:
+    """Run some cells in the template as a session would, and forget them."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, _put_back((1, 2, DESCRIPTOR)):
+    with ours, theirs, _restoring((1, 2, DESCRIPTOR)):
         os.dup2(theirs.fileno(), DESCRIPTOR)
-        for number in range(_TIMES):
+        for number in range(_WARM_UP_RUNS):
             ours.sendall(encode(Run(number, f"_ = {number}\nprint(_)\n_")))
             runner.serve_next()
             ours.recv(_ANSWER_BYTES)
@@ -335,8 +334,8 @@ def rehearse(runner: SessionRunner) -> None:
 
 
 @contextlib.contextmanager
-def _put_back(numbers: tuple[int, ...]) -> Iterator[None]:
-    """Have these descriptors lead afterwards where they lead now, or nowhere."""
+def _restoring(numbers: tuple[int, ...]) -> Iterator[None]:
+    """Restore these descriptors afterwards; close those that are closed now."""
     copies: dict[int, int] = {}
     for number in numbers:
         with contextlib.suppress(OSError):

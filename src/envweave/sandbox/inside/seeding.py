@@ -1,4 +1,4 @@
-"""Seeds the global random generators, numpy's also when it is imported later."""
+"""Seeds the global random generators; numpy's also if numpy is imported later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reseed(seed: int | None) -> None:
     loaded = _modules.get(_NUMPY)
     if loaded is not None:
         _seed_numpy(loaded, seed)
-    elif seed is not None:  # unseeded, it draws from the system by itself
+    elif seed is not None:  # without a seed, it seeds itself from the system
         _finders.insert(0, _AfterImport(seed))
 
 
@@ -38,7 +38,7 @@ def _seed_numpy(numpy_random: ModuleType, seed: int | None) -> None:
 
 
 def _words(seed: int | None) -> Any:
-    """Return the seed as numpy takes it: a number of 32 bits, or several."""
+    """Return the seed in the form that numpy accepts: one number of 32 bits, or several."""
     if seed is None or 0 <= seed < _WORD:
         return seed
     words = [abs(seed) >> shift & _WORD - 1 for shift in range(0, abs(seed).bit_length(), 32)]
@@ -55,7 +55,7 @@ class _AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as the others do, and watch its loader."""
+        """Find the module by the other finders, and wrap its loader."""
         if name != _NUMPY:
             return None
         if self in _finders:
@@ -64,11 +64,11 @@ class _AfterImport:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    self._watch(spec.loader)
+                    self._wrap(spec.loader)
                 return spec
         return None
 
-    def _watch(self, loader: Any) -> None:
+    def _wrap(self, loader: Any) -> None:
         execute = loader.exec_module
 
         def execute_and_seed(module: ModuleType) -> None:

@@ -1,13 +1,13 @@
-"""The birth of a session: a fork of the template that walls itself in before it reads a word.
+"""Spawning a session: a fork of the template that sets up its walls before it reads anything.
 
-The order matters. Mounting wants rights that the user namespace takes away; changing the user or
-the namespace clears the wish to die with the parent; Landlock and the limits want system calls
-that the filter refuses. So: its socket, cgroup, descriptors, work folder, user, namespace,
-rights, death, limits, Landlock, and the filter last.
+The order matters. Mounting needs rights that the user namespace takes away; changing the user or
+the namespace resets the parent-death signal; Landlock and the limits need system calls that the
+filter refuses. So: socket, cgroup, descriptors, work folder, user, namespace, rights, parent-death
+signal, limits, Landlock, and the filter last.
 
-All of it is a list of system calls, written before the fork. The compiled extension, where there
-is one, makes them without running any Python in between: each page of the interpreter that a new
-process touches costs it a fault.
+All of it is a list of system calls, built before the fork. The compiled extension, where there is
+one, makes them without running any Python in between: each page of the interpreter that a new
+process touches costs a page fault.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from envweave.sandbox.walls import (
 from envweave.sandbox.walls.calls import Syscall, call
 
 _ANY_PID = 0x7FFF_FFF1
-"""Stands in the assembled filter for the process id that a session will have."""
+"""Placeholder in the assembled filter for the process id of the session."""
 
 _RULESET, _PROCESSES, _LIFE, _FREE = DESCRIPTOR + 1, DESCRIPTOR + 2, DESCRIPTOR + 3, DESCRIPTOR + 4
-"""What a session has open while it is born, and the first number above."""
+"""The descriptors that a session has open while it starts, and the first number above."""
 
 _ALL = 0xFFFF_FFFF
 _HERE = -100  # AT_FDCWD
 
 _NO_CHILD_WAIT = 2  # SA_NOCLDWAIT
-_LEAVING_NO_DEAD = call(
+_DISCARD_CHILDREN = call(
     "rt_sigaction",
     int(signal.SIGCHLD),
     struct.pack("<4Q", 0, _NO_CHILD_WAIT, 0, 0),
     0,
     8,
 )
-"""Has the kernel forget children as they end: nobody waits for a branch, and until somebody did, it
-would count as one of the session's processes."""
+"""Has the kernel reap children: no process waits for a branch, which as a zombie would count as one
+of the session's processes."""
 
 Step = tuple[str, Syscall]
-"""A call, after the name of the wall that it is for."""
+"""A system call, with the name of the wall that it is part of."""
 
 
 class WallError(Exception):
-    """A wall could not be put up.
+    """A wall could not be set up.
 
     Attributes:
         wall: Its name.
-        errno: What the kernel said.
+        errno: The error of the kernel.
     """
 
     def __init__(self, wall: str, error: OSError) -> None:
@@ -84,23 +84,24 @@ class Native(Protocol):
         """Fork as `kernel.clone` does, and make the calls in the child.
 
         Returns:
-            What that returns, and in the child which call failed (-1 for none), and its errno.
+            What `kernel.clone` returns; then, in the child, the index of the call that failed (-1
+            for none), and its errno.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What is prepared once in the template, so that a birth is quick.
+    """What is prepared once in the template, so that a spawn is fast.
 
     Attributes:
-        filter: The assembled seccomp program, with `_ANY_PID` where it names the session.
+        filter: The assembled seccomp program, with `_ANY_PID` in place of the session's id.
         processes: The host's `/proc`, for maps of user ids; -1 without namespaces.
-        first: What every birth begins with, once the session's own socket is in its place.
-        last: What every birth ends with.
+        first: The calls that every spawn begins with, once the session's socket is in place.
+        last: The calls that every spawn ends with.
         native: The extension, where it is used.
-        alone: Whether the template has but one thread.
-        kept: What the calls point to, and what the template alone may hold.
-        held: What the last birth was made from.
+        alone: Whether the template has only one thread.
+        references: Keeps alive what the calls point to, and the template's end of a pipe.
+        last_spawn: Keeps alive the calls of the last spawn.
     """
 
     plan: TemplatePlan
@@ -111,8 +112,8 @@ class Walls:
     last: list[Step]
     native: Native | None
     alone: bool
-    kept: tuple[object, ...]
-    held: list[object] = field(default_factory=list)
+    references: tuple[object, ...]
+    last_spawn: list[object] = field(default_factory=list)
 
     @property
     def clone_flags(self) -> int:
@@ -121,12 +122,12 @@ class Walls:
 
 
 class Forked(NamedTuple):
-    """Where a fork left this process.
+    """The two sides of a fork.
 
     Attributes:
-        pid: Of the session; 0 in it.
-        process: A descriptor of it; -1 in it.
-        error: In a session, why its walls do not stand. It must end.
+        pid: The session's process id; 0 in the session.
+        process: Its pidfd; -1 in the session.
+        error: In the session, why its walls could not be set up. It must exit.
     """
 
     pid: int
@@ -135,11 +136,11 @@ class Forked(NamedTuple):
 
 
 def prepare(plan: TemplatePlan, processes: int, native: Native | None) -> Walls:
-    """Prepare the walls of all sessions. Called in the template, once, behind its own walls.
+    """Prepare the walls of all sessions. Called once in the template, behind its own walls.
 
     Args:
         plan: The template's.
-        processes: See `Walls`, as for `native`.
+        processes: See `Walls`.
         native: The extension, if it is there and may be used.
     """
     limits = Limits(
@@ -158,40 +159,40 @@ def prepare(plan: TemplatePlan, processes: int, native: Native | None) -> Walls:
         ruleset = _rules(plan, ["/"], mounts.HOME)
     life, template_end = os.pipe()
     processes = _moved_up(processes)
-    kept = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
-    # So that no session's socket ever comes in where a birth puts something else first.
+    descriptors = {_RULESET: _moved_up(ruleset), _PROCESSES: processes, _LIFE: _moved_up(life)}
+    # So that no session's socket ever arrives at a number that a spawn uses.
     while os.open("/dev/null", os.O_RDONLY) < _FREE:
         pass
     counted_alone = namespace or plan.users > 0
     counted_with = 0 if counted_alone else rlimits.count_tasks(os.getuid())
-    wanted = rlimits.for_session(limits, counted_with=counted_with)
-    last = [*_giving_up_rights(plan), *_dying_with_template()]
+    session_limits = rlimits.for_session(limits, counted_with=counted_with)
+    last = [*_drop_rights(plan), *_die_with_template()]
     if namespace and not plan.shell:
-        last += _for("branches", [_LEAVING_NO_DEAD])
-    last += _for("limits", rlimits.applying(wanted))
+        last += _for("branches", [_DISCARD_CHILDREN])
+    last += _for("limits", rlimits.apply_calls(session_limits))
     if ruleset >= 0:
-        last += _for("landlock", [landlock.restricting(_RULESET, abi)])
+        last += _for("landlock", [landlock.restrict_call(_RULESET, abi)])
     last += _for("descriptors", [call("close_range", _RULESET, _LIFE, 0)])
     if namespace:
-        last += _for("seccomp", [seccomp.installing(buffer)])
+        last += _for("seccomp", [seccomp.install_call(buffer)])
     return Walls(
         plan,
         limits,
         filter=program,
         processes=processes,
-        first=_for("descriptors", _taking_descriptors(kept)),
+        first=_for("descriptors", _descriptor_calls(descriptors)),
         last=last,
         native=native,
         alone=_count_threads(processes) == 1,
-        kept=(buffer, template_end),
+        references=(buffer, template_end),
     )
 
 
 def restrict_template(plan: TemplatePlan) -> None:
-    """Have Landlock keep the template, and with it all sessions, to what they may read.
+    """Restrict the template, and with it all sessions, by Landlock to what they may read.
 
-    Here all work folders may be written to. A session adds rules by which only its own may: what
-    both allow is allowed. So the long list of packages is not gone through for each.
+    These rules allow writing to all work folders. A session adds rules that allow only its own:
+    an access needs both. So the long list of packages is not processed for each session.
 
     Raises:
         OSError: The kernel has no Landlock.
@@ -202,27 +203,27 @@ def restrict_template(plan: TemplatePlan) -> None:
     os.close(rules)
 
 
-def spawn(walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
-    """Fork a session and wall it in. Returns twice: in the template, and in the session.
+def spawn(walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
+    """Fork a session and set up its walls. Returns twice: in the template, and in the session.
 
     Args:
         walls: What was prepared.
-        birth: What it is to be.
-        descriptor: Of its end of the socket.
-        cgroup_files: What it writes to so that it is in its cgroup.
+        request: The parameters of the session.
+        descriptor: Its end of the socket.
+        cgroup_files: What it writes to in order to join its cgroup.
 
     Raises:
         OSError: The kernel makes no more processes or namespaces. In the template only.
     """
-    steps = _steps(walls, birth, descriptor, cgroup_files)
+    steps = _steps(walls, request, descriptor, cgroup_files)
     failed = -1
     if walls.native is not None:
         made = [one for _, one in steps]
-        # Held on to, or every session would begin by freeing them.
-        walls.held[:] = [steps, made]
+        # Kept alive, or every session would begin by freeing them.
+        walls.last_spawn[:] = [steps, made]
         pid, process, failed, number = walls.native.spawn(walls.clone_flags, made, walls.alone)
     else:
-        walls.held[:] = [steps]
+        walls.last_spawn[:] = [steps]
         pid, process = kernel.clone(walls.clone_flags, alone=walls.alone)
     if pid != 0:
         return Forked(pid, process)
@@ -233,45 +234,45 @@ def spawn(walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list
             wall, one = steps[failed]
             raise WallError(wall, calls.refusal(one, number))
         if walls.plan.isolation != "namespace":
-            os.environ.update(HOME=birth.work, TMPDIR=f"{birth.work}/tmp")  # noqa: S108
+            os.environ.update(HOME=request.work, TMPDIR=f"{request.work}/tmp")  # noqa: S108
         if walls.plan.isolation == "landlock":
             _finish(walls)
     except WallError as error:
         return Forked(0, -1, error)
-    except BaseException:  # noqa: BLE001 - it must not go on as a second template
+    except BaseException:  # noqa: BLE001 - it must not continue as a second template
         os._exit(1)
     return Forked(0, -1)
 
 
 def take_user(user: int) -> None:
-    """Become another user, for good."""
+    """Become another user, irrevocably."""
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def _steps(
-    walls: Walls, birth: SpawnRequest, descriptor: int, cgroup_files: list[int]
+    walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: list[int]
 ) -> list[Step]:
-    """Return every call of a birth, in order."""
+    """Return every call of a spawn, in order."""
     plan = walls.plan
     namespace = plan.isolation == "namespace"
-    # First, so that the session can say why a later step failed. No file of a cgroup is lost by
-    # it: `prepare` keeps what comes in above `_FREE`.
+    # First, so that the session can report why a later step failed. No file of a cgroup is lost:
+    # `prepare` makes sure that they arrive above `_FREE`.
     steps = _for("descriptors", [call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
-    # By the session itself: who puts another process into a cgroup waits for every fork around.
+    # By the session itself: adding another process to a cgroup waits for all forks under way.
     steps += _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
     steps += walls.first
     if namespace:
-        owner = namespaces.USER if birth.user is None else birth.user
+        owner = namespaces.USER if request.user is None else request.user
         options = mounts.work_options(walls.limits.disk_bytes, walls.limits.files, owner)
-        steps += _for("work folder", mounts.mounting_work(options, shell=plan.shell))
+        steps += _for("work folder", mounts.mount_work_calls(options, shell=plan.shell))
     else:
-        steps += _for("work folder", [call("chdir", os.fsencode(birth.work))])
-    if birth.user is not None:
-        user = (birth.user,) * 3
+        steps += _for("work folder", [call("chdir", os.fsencode(request.work))])
+    if request.user is not None:
+        user = (request.user,) * 3
         steps += _for("user", [call("setresgid", *user), call("setresuid", *user)])
         if namespace:
-            # To the template, which mounts for its branches.
+            # For the template, which mounts for its branches.
             steps += _for("user", [capabilities.DUMPABLE])
     return steps + walls.last
 
@@ -305,7 +306,7 @@ def _rules(plan: TemplatePlan, visible: list[str], work: str, *, listed: Iterabl
 
 
 def _count_threads(processes: int) -> int:
-    """Return how many threads this process has, Python's and others; 0 if it cannot be told."""
+    """Return how many threads this process has, Python's and others; 0 if that is unknown."""
     try:
         if processes >= 0:
             folder = os.open("self/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=processes)
@@ -327,14 +328,14 @@ def _moved_up(descriptor: int) -> int:
     return moved
 
 
-def _taking_descriptors(kept: dict[int, int]) -> list[Syscall]:
-    """Keep what is for a birth, empty streams for input and output, and nothing else.
+def _descriptor_calls(kept: dict[int, int]) -> list[Syscall]:
+    """Keep these descriptors, an empty input, two output streams, and nothing else.
 
-    Output goes to files in memory: nobody has to read them while code writes.
+    Output goes to files in memory, which need no reader while code writes.
     """
     null, output, errors = _FREE, _FREE + 1, _FREE + 2
     return [
-        # Another stands in for what there is none of, so that the numbers below hold.
+        # A missing one is replaced by another, so that the numbers below are right.
         *(
             call("dup3", source if source >= 0 else kept[_LIFE], target, os.O_CLOEXEC)
             for target, source in kept.items()
@@ -348,7 +349,7 @@ def _taking_descriptors(kept: dict[int, int]) -> list[Syscall]:
     ]
 
 
-def _giving_up_rights(plan: TemplatePlan) -> list[Step]:
+def _drop_rights(plan: TemplatePlan) -> list[Step]:
     namespace = plan.isolation == "namespace"
     steps = _for("work folder", [call("umask", 0o077)])
     if namespace:
@@ -358,13 +359,15 @@ def _giving_up_rights(plan: TemplatePlan) -> list[Step]:
     if plan.isolation != "none":
         steps += _for("privileges", [capabilities.NO_NEW_PRIVILEGES])
         if namespace and not plan.users:
-            steps += _for("user namespace", namespaces.leaving_users(_PROCESSES, _FREE))
-        steps += _for("capabilities", capabilities.dropping())
+            steps += _for(
+                "user namespace", namespaces.enter_user_namespace_calls(_PROCESSES, _FREE)
+            )
+        steps += _for("capabilities", capabilities.drop_calls())
     return steps
 
 
-def _dying_with_template() -> list[Step]:
-    """Have the kernel end the session with the template, and fail if that is gone already."""
+def _die_with_template() -> list[Step]:
+    """Have the kernel kill the session with the template, and fail if that is already gone."""
     ended = bytearray(struct.pack("<ihh", _LIFE, select.POLLHUP, 0))
     at_once = struct.pack("<qq", 0, 0)
     return _for(
@@ -389,7 +392,7 @@ def _perform(steps: list[Step]) -> None:
 
 
 def _finish(walls: Walls) -> None:
-    """Put up the walls that name this very session: its own folder, and its process id."""
+    """Set up the walls that depend on the session: its folder, and its process id."""
     plan = walls.plan
     wall = "landlock"
     try:
@@ -397,10 +400,10 @@ def _finish(walls: Walls) -> None:
         landlock.restrict_self(own)
         os.close(own)
         wall = "seccomp"
-        seccomp.install(walls.filter.replace(_named(_ANY_PID), _named(os.getpid())))
+        seccomp.install(walls.filter.replace(_packed_pid(_ANY_PID), _packed_pid(os.getpid())))
     except OSError as error:
         raise WallError(wall, error) from None
 
 
-def _named(pid: int) -> bytes:
+def _packed_pid(pid: int) -> bytes:
     return struct.pack("<I", pid)

@@ -1,12 +1,12 @@
 """The template: a fresh interpreter that every session is a fork of.
 
 It is started by exec with an empty environment, never forked from the host, whose memory holds
-answers and keys. It imports what sessions need, walls itself in, and then only forks and reports.
+answers and keys. It imports what sessions need, sets up its walls, and then only forks and reports.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # `signal` wraps it in enums, which take memory
+import _signal  # type: ignore[import-not-found] # `signal` wraps it in enums, which use memory
 import array
 import contextlib
 import errno
@@ -24,26 +24,25 @@ from typing import NoReturn
 
 import msgspec
 
-from envweave.sandbox.inside import branch as copying
 from envweave.sandbox.inside import spawn
-from envweave.sandbox.inside.branch import BranchServer
+from envweave.sandbox.inside.branch import BranchServer, copy_and_exit
 from envweave.sandbox.inside.listed_folders import use_listings
-from envweave.sandbox.inside.runner import SessionRunner, rehearse
+from envweave.sandbox.inside.runner import SessionRunner, warm_up
 from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SetupFailed, SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
-    Ask,
     Copied,
     CopyFiles,
-    Down,
+    ExitStatus,
+    GetExitStatus,
     MapUsers,
     Order,
-    ProcessEnded,
+    OrderFailed,
     Report,
     Spawn,
     Spawned,
     TemplatePlan,
-    Up,
+    TemplateReady,
 )
 from envweave.sandbox.walls import (
     capabilities,
@@ -58,12 +57,12 @@ from envweave.sandbox.walls import (
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_order = msgspec.msgpack.Decoder(Order).decode
-_KEPT_STATUSES = 4096
+_MAX_STATUSES = 4096
 _DESCRIPTORS = 64
 
 
 def main() -> NoReturn:
-    """Read the plan, stand up, and serve until the host is gone."""
+    """Read the plan, set up, and serve until the host is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=TemplatePlan)
     TemplateServer(control, plan).run()
@@ -77,45 +76,45 @@ class TemplateServer:
         self._plan = plan
         self._living: set[int] = set()
         self._ended: dict[int, int] = {}
-        self._tells = -1
+        self._wakeup_fd = -1
         self._runner: SessionRunner | None = None
-        self._kind: tuple[int, int] | None = None
+        self._runner_limits: tuple[int, int] | None = None
         self._importing = ""
 
     def run(self) -> NoReturn:
-        """Stand up and serve. Every failure is reported, and ends the process."""
+        """Set up and serve. Every failure is reported, and ends the process."""
         try:
-            walls, gate, missing = self._stand_up()
+            walls, gate, missing = self._set_up()
         except spawn.WallError as error:
-            self._report(Down(error.wall, error.errno, str(error)))
+            self._report(OrderFailed(error.wall, error.errno, str(error)))
             os._exit(1)
         except BaseException as error:  # noqa: BLE001 - a module that cannot be preloaded
             text = f"{self._importing}: {type(error).__name__}: {error}"
-            self._report(Down("preload", 0, text))
+            self._report(OrderFailed("preload", 0, text))
             os._exit(1)
         native = walls.native is not None
-        self._report(Up(missing, native), [gate] if gate >= 0 else [])
+        self._report(TemplateReady(missing, native), [gate] if gate >= 0 else [])
         if gate >= 0:
             os.close(gate)
         self._serve(walls)
 
-    def _stand_up(self) -> tuple[spawn.Walls, int, list[str]]:
+    def _set_up(self) -> tuple[spawn.Walls, int, list[str]]:
         plan = self._plan
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         host = os.pidfd_open(plan.host)
         processes = -1
         if plan.isolation == "namespace":
             processes = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         if plan.cpu is not None:
             os.sched_setaffinity(0, {plan.cpu})
-        # These are envweave's own, whose files sessions do not see.
+        # Before the walls: sessions do not see envweave's own files.
         native = _native() if plan.native else None
         own = [name for name in plan.preload if name.split(".")[0] == "envweave"]
         for self._importing in own:
             importlib.import_module(self._importing)
         if plan.isolation == "namespace":
-            self._enter()
+            self._enter_namespaces()
         self._set_path()
         for self._importing in (
             "ast",
@@ -146,22 +145,22 @@ class TemplateServer:
         return walls, gate, missing
 
     def _set_path(self) -> None:
-        """Have modules found where sessions may look, and nowhere else."""
+        """Restrict imports to the folders that sessions may read."""
         if self._plan.isolation == "none":
             sys.path.extend(path for path in self._plan.path if path not in sys.path)
             return
         sys.path[:] = self._plan.path
-        # What packages in editable mode put there knows paths that sessions must not.
+        # Finders of editable installs know paths that sessions must not.
         sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]
         if self._plan.listings:
             use_listings(self._plan.listings)
         sys.path_importer_cache.clear()
 
-    def _enter(self) -> None:
+    def _enter_namespaces(self) -> None:
         """Enter the namespaces and the read-only root.
 
-        Root builds the root folder while it may still read what only root may: an interpreter in
-        a private folder is shown too. Everybody else first becomes root of a namespace.
+        Root builds the root folder while it may still read what only root may, such as an
+        interpreter in a private folder. Other users first become root of a namespace.
         """
         plan = self._plan
         if plan.users:
@@ -172,7 +171,7 @@ class TemplateServer:
             with _wall("user"):
                 os.setgroups([])
                 spawn.take_user(plan.first_user)
-                # Else nobody but the host's root could enter the mounts of a branch.
+                # Otherwise only the host's root could enter the mounts of a branch.
                 capabilities.dumpable()
             with _wall("user namespace"):
                 kernel.unshare(kernel.NEW_USERS)
@@ -200,15 +199,15 @@ class TemplateServer:
         gc.collect()
         gc.freeze()
         gc.disable()
-        ended, self._tells = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._listen()
+        ended, self._wakeup_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._watch_children()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        waiting = select.poll()
-        waiting.register(self._control, select.POLLIN)
-        waiting.register(self._host, select.POLLIN)
-        waiting.register(ended, select.POLLIN)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._host, select.POLLIN)
+        poll.register(ended, select.POLLIN)
         while True:
-            for descriptor, _ in waiting.poll():
+            for descriptor, _ in poll.poll():
                 if descriptor == self._host:
                     self._end()
                 if descriptor == ended:
@@ -216,52 +215,52 @@ class TemplateServer:
                     self._reap()
                     continue
                 order, descriptors = self._receive()
-                self._carry_out(order, descriptors, walls)
+                self._execute(order, descriptors, walls)
                 for one in descriptors:
                     os.close(one)
 
-    def _carry_out(self, order: Order, descriptors: list[int], walls: spawn.Walls) -> None:
+    def _execute(self, order: Order, descriptors: list[int], walls: spawn.Walls) -> None:
         if isinstance(order, Spawn):
-            # Done here once, or each session had to forget the handler by itself.
+            # Once here, so that not every session has to remove the handler.
             _signal.set_wakeup_fd(-1)
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             self._spawn(order, descriptors, walls)
-            self._listen()
+            self._watch_children()
             self._reap()
-        elif isinstance(order, Ask):
+        elif isinstance(order, GetExitStatus):
             self._reap()
-            self._report(ProcessEnded(self._ended.pop(order.pid, None)))
+            self._report(ExitStatus(self._ended.pop(order.pid, None)))
         else:
             self._copy_files(order, descriptors, walls)
 
-    def _listen(self) -> None:
-        """Be woken by the end of a session."""
-        _signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
+    def _watch_children(self) -> None:
+        """Wake up when a session ends."""
+        _signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, _pass)
 
     def _spawn(self, order: Spawn, descriptors: list[int], walls: spawn.Walls) -> None:
         each = 1 + order.cgroup_files
-        if len(descriptors) != len(order.births) * each:
-            # The kernel drops what there is no room for.
-            text = "The template has no descriptors left: raise the limit of open files (ulimit -n)"
-            self._report(Down("descriptors", errno.EMFILE, text))
+        if len(descriptors) != len(order.requests) * each:
+            # The kernel drops what does not fit.
+            text = "The template has no descriptors left: raise the limit on open files (ulimit -n)"
+            self._report(OrderFailed("descriptors", errno.EMFILE, text))
             return
         pids: list[int] = []
         processes: list[int] = []
-        for at, birth in enumerate(order.births):
+        for at, request in enumerate(order.requests):
             descriptor, *cgroup_files = descriptors[at * each : (at + 1) * each]
-            runner = self._runner_for(birth)
+            runner = self._runner_for(request)
             try:
-                pid, process, fault = spawn.spawn(walls, birth, descriptor, cgroup_files)
+                pid, process, fault = spawn.spawn(walls, request, descriptor, cgroup_files)
             except OSError as error:
-                for one in processes:  # nobody will hear of these
+                for one in processes:  # these are not reported
                     _signal.pidfd_send_signal(one, _signal.SIGKILL)
                     os.close(one)
-                self._report(Down("namespaces", error.errno or 0, str(error)))
+                self._report(OrderFailed("namespaces", error.errno or 0, str(error)))
                 return
             if pid == 0:
-                _live(runner, birth, fault)
-            self._ended.pop(pid, None)  # an earlier process of that number
+                _run_session(runner, request, fault)
+            self._ended.pop(pid, None)  # an earlier process with that PID
             self._living.add(pid)
             pids.append(pid)
             processes.append(process)
@@ -269,33 +268,33 @@ class TemplateServer:
         for process in processes:
             os.close(process)
 
-    def _runner_for(self, birth: SpawnRequest) -> SessionRunner:
-        """Return a runner for a session to start: made here, once for all that are alike."""
-        kind = (birth.output_bytes, birth.message_bytes)
-        if self._runner is None or self._kind != kind:
-            self._runner = SessionRunner(birth)
+    def _runner_for(self, request: SpawnRequest) -> SessionRunner:
+        """Return a runner for a new session: made once for all with the same limits."""
+        limits = (request.output_bytes, request.message_bytes)
+        if self._runner is None or self._runner_limits != limits:
+            self._runner = SessionRunner(request)
             self._runner.on_branch = BranchServer(self._runner)
-            self._kind = kind
-            rehearse(self._runner)
+            self._runner_limits = limits
+            warm_up(self._runner)
             gc.freeze()
         return self._runner
 
     def _copy_files(self, order: CopyFiles, descriptors: list[int], walls: spawn.Walls) -> None:
-        """Copy in a process of its own: this one must not leave its mounts."""
-        told, telling = os.pipe()
-        # In a new PID namespace, because the gate would stop a fork into this one.
+        """Copy in a separate process: this one must not leave its mounts."""
+        readable, writable = os.pipe()
+        # In a new PID namespace, because the gate would refuse a fork into this one.
         pid, descriptor = kernel.clone(kernel.NEW_PIDS, alone=walls.alone)
         if pid == 0:
             branch, parent = descriptors
-            copying.copy_and_exit(order, branch, parent, walls, telling)
-        os.close(telling)
+            copy_and_exit(order, branch, parent, walls, writable)
+        os.close(writable)
         os.close(descriptor)
-        with open(told, "rb") as reading:
-            data = reading.read(MESSAGE_BYTES)
+        with open(readable, "rb") as pipe:
+            data = pipe.read(MESSAGE_BYTES)
         try:
-            report: Report = msgspec.msgpack.decode(data, type=Copied | Down)
+            report: Report = msgspec.msgpack.decode(data, type=Copied | OrderFailed)
         except msgspec.DecodeError:
-            report = Down("branch", 0, "The files could not be copied.")
+            report = OrderFailed("branch", 0, "The files could not be copied.")
         self._report(report)
 
     def _receive(self) -> tuple[Order, list[int]]:
@@ -310,18 +309,18 @@ class TemplateServer:
         return _read_order(data), list(descriptors)
 
     def _report(self, report: Report, descriptors: list[int] | None = None) -> None:
-        along = []
+        attached = []
         if descriptors:
-            along = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         try:
-            self._control.sendmsg([_encode(report)], along)
+            self._control.sendmsg([_encode(report)], attached)
         except OSError:
             os._exit(0)
 
     def _end(self) -> NoReturn:
-        """End the sessions, wait until they are gone, and go."""
+        """Kill the sessions, wait until they are gone, and exit."""
         for pid in self._living:
-            self._end_group(pid)
+            self._kill_group(pid)
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -329,11 +328,10 @@ class TemplateServer:
                 os.waitpid(-1, 0)
         os._exit(0)
 
-    def _end_group(self, pid: int) -> None:
-        """End the programs that a session started, where the kernel does not do it.
+    def _kill_group(self, pid: int) -> None:
+        """Kill the programs that a session started, where the kernel does not do it.
 
-        Only while the session is there, living or not yet waited for: later its number may be
-        another's.
+        Only while the session lives or is a zombie: later its PID may have been reused.
         """
         if self._plan.isolation != "namespace":
             with contextlib.suppress(OSError):
@@ -345,16 +343,16 @@ class TemplateServer:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if found is None:
                     return
-                self._end_group(found.si_pid)
+                self._kill_group(found.si_pid)
                 pid, status = os.waitpid(found.si_pid, 0)
                 self._living.discard(pid)
                 self._ended[pid] = status
-                if len(self._ended) > _KEPT_STATUSES:
+                if len(self._ended) > _MAX_STATUSES:
                     self._ended.pop(next(iter(self._ended)))
 
 
 def _pass(*_: object) -> None:
-    """Handle a signal that is only to wake."""
+    """Handle a signal that only wakes the loop."""
 
 
 def _native() -> spawn.Native | None:
@@ -373,20 +371,22 @@ def _wall(name: str) -> Iterator[None]:
         raise spawn.WallError(name, error) from None
 
 
-def _live(runner: SessionRunner, birth: SpawnRequest, fault: spawn.WallError | None) -> NoReturn:
-    """Be a session, from the first instruction behind its walls to the end.
+def _run_session(
+    runner: SessionRunner, request: SpawnRequest, fault: spawn.WallError | None
+) -> NoReturn:
+    """Run as a session, from the first instruction behind its walls to the end.
 
     Args:
-        runner: Made for such a birth.
-        birth: What it is to be.
-        fault: Why it cannot be.
+        runner: Made for such a request.
+        request: The parameters of the session.
+        fault: Why its walls could not be set up.
     """
     try:
         if fault is not None:
-            _say(SetupFailed(fault.wall, fault.errno, str(fault)))
+            _send_failure(SetupFailed(fault.wall, fault.errno, str(fault)))
             os._exit(1)
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-        runner.start(birth)
+        runner.start(request)
         gc.enable()
         runner.send(Ready())
         runner.serve()
@@ -394,7 +394,7 @@ def _live(runner: SessionRunner, birth: SpawnRequest, fault: spawn.WallError | N
         os._exit(1)
 
 
-def _say(message: SetupFailed) -> None:
+def _send_failure(message: SetupFailed) -> None:
     data = _encode(message)
     os.write(DESCRIPTOR, len(data).to_bytes(4, "little") + data)
 

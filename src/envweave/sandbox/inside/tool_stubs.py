@@ -1,4 +1,4 @@
-"""Tools of the host as functions of the code."""
+"""Functions in the session's namespace that call tools on the host."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ _pack = pack
 
 
 class ToolError(Exception):
-    """A tool could not do what it was called for. The message is the tool's own."""
+    """A tool failed. The message is the tool's own."""
 
 
 ToolError.__module__ = "__main__"  # where code finds it
 
 
-def make_tool(face: ToolSignature, line: SessionChannel, interrupts: Interrupts) -> FunctionType:
-    """Return a function that calls the tool on the host and waits for what it returns.
+def make_tool(
+    signature: ToolSignature, channel: SessionChannel, interrupts: Interrupts
+) -> FunctionType:
+    """Return a function that calls the tool on the host and waits for its result.
 
     It raises `ToolError` if the tool fails, and `TypeError`, before anything is sent, for
     arguments that are not plain data.
     """
-    name = face.name
+    name = signature.name
 
     def tool(*args: Any, **kwargs: Any) -> Any:
         if not interrupts.running:
@@ -50,7 +52,7 @@ def make_tool(face: ToolSignature, line: SessionChannel, interrupts: Interrupts)
         except PlainDataError as error:
             raise TypeError(str(error)) from None
         try:
-            answer = line.ask(name, sent, named)
+            answer = channel.ask(name, sent, named)
         except TooLargeError as error:
             raise ValueError(f"{name}(): the arguments are too large: {error}") from None
         if answer.ok:
@@ -58,17 +60,17 @@ def make_tool(face: ToolSignature, line: SessionChannel, interrupts: Interrupts)
         raise ToolError(answer.value if isinstance(answer.value, str) else repr(answer.value))
 
     tool.__name__ = tool.__qualname__ = name
-    tool.__doc__ = face.doc or None
+    tool.__doc__ = signature.doc or None
     tool.__module__ = "__main__"
     tool.__annotations__ = {}
-    signature = read_signature(face.signature)
-    if signature is not None:
-        tool.__signature__ = signature  # type: ignore[attr-defined]
+    parsed = parse_signature(signature.signature)
+    if parsed is not None:
+        tool.__signature__ = parsed  # type: ignore[attr-defined]
     return tool  # type: ignore[return-value]
 
 
 class _StubSource:
-    """An annotation or a default, shown as it is written on the host."""
+    """An annotation or a default, displayed as it is written on the host."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -78,10 +80,10 @@ class _StubSource:
 
 
 @lru_cache(maxsize=256)
-def read_signature(text: str) -> inspect.Signature | None:
-    """Return the signature that a text shows; `None` if it shows none.
+def parse_signature(text: str) -> inspect.Signature | None:
+    """Return the signature in the text; `None` if it is not valid.
 
-    It is kept, so that a template can read it once for all its sessions.
+    Cached, so that a template parses it once for all its sessions.
     """
     source = f"def tool{text}: ..."
     try:
@@ -120,5 +122,5 @@ def read_signature(text: str) -> inspect.Signature | None:
         add(arguments.kwarg, kinds.VAR_KEYWORD, None)
     try:
         return inspect.Signature(parameters, return_annotation=shown(function.returns))
-    except ValueError:  # one name twice
+    except ValueError:  # a duplicate name
         return None

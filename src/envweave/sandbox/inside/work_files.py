@@ -1,6 +1,6 @@
-"""Files of the work folder, as the host asks for them.
+"""Reads, writes and lists files of the work folder for the host.
 
-Nothing of `os` that is written in Python is used: the code may have replaced what that calls.
+Uses no function of `os` that is written in Python: the code may have replaced what it calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from envweave.sandbox.protocol.encoding import OWN
 
 __builtins__ = OWN
 
-_LISTED = 100_000
+_MAX_LISTED = 100_000
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _open = os.open
@@ -37,19 +37,19 @@ class WorkFiles:
         self._limit_bytes = limit_bytes
 
     def start(self, folder: str) -> None:
-        """Use this folder from here on."""
+        """Set the folder."""
         self._folder = folder.rstrip("/")
 
     def read(self, path: str) -> bytes:
-        """Return what a regular file holds."""
+        """Return the content of a regular file."""
         descriptor = _open(self._at(path), _READING)
         try:
             status = _status(descriptor)
             _refuse_unless_regular(path, status.st_mode)
             if status.st_size > self._limit_bytes:
                 raise ValueError(
-                    f"{path!r} holds {status.st_size} bytes, and {self._limit_bytes} is the most "
-                    "that is read at once."
+                    f"{path!r} has {status.st_size} bytes, more than the limit of "
+                    f"{self._limit_bytes} for one call."
                 )
             pieces = []
             left = self._limit_bytes
@@ -61,14 +61,14 @@ class WorkFiles:
             _close(descriptor)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, and the folders above it."""
-        place = self._at(path)
-        above = place.find("/", len(self._folder) + 1)
+        """Write a file, creating parent folders as needed."""
+        target = self._at(path)
+        above = target.find("/", len(self._folder) + 1)
         while above > 0:
             with suppress(FileExistsError):
-                _make_folder(place[:above])
-            above = place.find("/", above + 1)
-        descriptor = _open(place, _WRITING, 0o600)
+                _make_folder(target[:above])
+            above = target.find("/", above + 1)
+        descriptor = _open(target, _WRITING, 0o600)
         try:
             _refuse_unless_regular(path, _status(descriptor).st_mode)
             left = memoryview(content)
@@ -80,7 +80,7 @@ class WorkFiles:
     def list(self, path: str) -> list[str]:
         """Return the paths of the files below a folder, relative to the work folder, sorted.
 
-        Links are files, wherever they lead.
+        Symbolic links are listed as files, whatever their target.
         """
         start = self._at(path)
         found: list[str] = []
@@ -92,8 +92,8 @@ class WorkFiles:
                         folders.append(entry.path)
                     else:
                         found.append(entry.path[len(self._folder) + 1 :])
-            if len(found) > _LISTED:
-                raise ValueError(f"There are more than {_LISTED} files below {path!r}.")
+            if len(found) > _MAX_LISTED:
+                raise ValueError(f"There are more than {_MAX_LISTED} files below {path!r}.")
         return sorted(
             one.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
             for one in found
@@ -103,7 +103,7 @@ class WorkFiles:
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if path.startswith("/") or ".." in parts or "\0" in path:
             raise ValueError(
-                f"The path {path!r} is not inside the work folder. Give it relative to that, "
+                f"The path {path!r} is not in the work folder. It must be relative to that, "
                 "without '..'."
             )
         return "/".join([self._folder, *parts])

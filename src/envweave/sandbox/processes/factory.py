@@ -1,8 +1,7 @@
-"""Where sessions come from: templates that spawn them, and a few that are kept warm."""
+"""Makes sessions: starts templates, spawns processes from them, and keeps a few warm."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -11,8 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, final
+from collections.abc import Sequence
 
 from envweave.errors import (
     CallOrderError,
@@ -29,21 +27,21 @@ from envweave.sandbox.processes.process import SessionProcess
 from envweave.sandbox.processes.process_group import ProcessGroup
 from envweave.sandbox.processes.resources import ResourcePool, SessionResources
 from envweave.sandbox.processes.template import (
-    MOST_AT_ONCE,
+    MAX_PER_ORDER,
     Template,
     WallSetupError,
-    refuse_elsewhere,
+    require_linux,
 )
 from envweave.sandbox.processes.watcher import ProcessWatcher
 from envweave.sandbox.protocol.messages import SpawnRequest, ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
 from envweave.sandbox.walls.mounts import WORK
 
-_BIRTH_S = 30.0
+_START_S = 30.0
 
 
 class TemplateShard:
-    """A template that may be replaced, and the core that it and its sessions keep to."""
+    """A template that may be replaced, and the core that it and its sessions are pinned to."""
 
     def __init__(self, cpu: int | None) -> None:
         self.cpu = cpu
@@ -52,67 +50,67 @@ class TemplateShard:
 
 
 class SessionFactory:
-    """Makes the bodies of sessions. May be used by several threads."""
+    """Makes the processes of sessions. Thread-safe."""
 
     def __init__(self, options: SandboxConfig) -> None:
-        refuse_elsewhere()
+        require_linux()
         self.options = options
-        # Protects `_warm`, `_refilling`, `_bodies` and `_closed`. A finalizer may close this while
-        # the thread that refills it holds it.
+        # Protects `_warm`, `_refilling`, `_processes` and `_closed`. A
+        # finalizer may close this in the thread that holds it.
         self._lock = threading.RLock()
         self._owner = OwnerProcess()
         self._closed = False
         self._warm: deque[SessionProcess] = deque()
         self._refilling: threading.Thread | None = None
-        self._bodies: weakref.WeakSet[SessionProcess] = weakref.WeakSet()
+        self._processes: weakref.WeakSet[SessionProcess] = weakref.WeakSet()
         self._isolation: Isolation = "namespace"
         cpus = sorted(os.sched_getaffinity(0))
         pinned = options.shards > 1
         self._shards = [TemplateShard(cpus[at] if pinned else None) for at in range(options.shards)]
         self._turns = itertools.cycle(self._shards)
-        self._supplies = ResourcePool(options)
-        self._watcher = ProcessWatcher(self._supplies.cgroups)
+        self._resources = ResourcePool(options)
+        self._watcher = ProcessWatcher(self._resources.cgroups)
         try:
-            self.tier = self._choose()
+            self.tier = self._choose_tier()
         except BaseException:
             self.close()
             raise
 
-    def body(self, seed: int | None, faces: Sequence[ToolSignature]) -> SessionProcess:
-        """Return a new session's body, walled in and ready.
+    def make(self, seed: int | None, signatures: Sequence[ToolSignature]) -> SessionProcess:
+        """Return the process of a new session, behind its walls and ready.
 
         Raises:
             ClosedError: The sandbox is closed.
             SandboxError: It cannot be made.
         """
         self._check_open()
-        body = self._from_warm(seed, faces)
-        return body if body is not None else self._make([seed], faces)[0]
+        process = self._take_warm(seed, signatures)
+        return process if process is not None else self._spawn([seed], signatures)[0]
 
-    def bodies(
-        self, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
+    def make_many(
+        self, seeds: Sequence[int | None], signatures: Sequence[ToolSignature]
     ) -> list[SessionProcess]:
-        """Return several at once, which is quicker than one after the other."""
+        """Return several at once, which is faster than one after the other."""
         made: list[SessionProcess] = []
         try:
-            for start in range(0, len(seeds), MOST_AT_ONCE):
+            for start in range(0, len(seeds), MAX_PER_ORDER):
                 self._check_open()
-                made.extend(self._make(seeds[start : start + MOST_AT_ONCE], faces))
+                made.extend(self._spawn(seeds[start : start + MAX_PER_ORDER], signatures))
         except BaseException:
-            for body in made:
-                body.release()
+            for process in made:
+                process.release()
             raise
         return made
 
     def template_pids(self) -> list[int]:
-        """Return the process ids of the templates that run."""
+        """Return the process ids of the running templates."""
         templates = [shard.template for shard in self._shards]
         return [one.pid for one in templates if one is not None and one.alive]
 
     def close(self) -> None:
         """End every template and every session. Harmless twice, and in a forked copy of the host.
 
-        If it is interrupted, by Ctrl-C say, it goes on where it was when it is called again.
+        If it is interrupted, by Ctrl-C for example, calling it again continues where it stopped.
         """
         if not self.is_own:
             return
@@ -122,16 +120,16 @@ class SessionFactory:
         if refilling is not None and refilling is not threading.current_thread():
             refilling.join()
         with self._lock:
-            bodies = [*self._warm, *self._bodies]
-        for body in bodies:
-            body.release()
-        self._forget_templates()
+            processes = [*self._warm, *self._processes]
+        for process in processes:
+            process.release()
+        self._close_templates()
         self._watcher.close()
-        self._supplies.close()
+        self._resources.close()
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made it, and not one of which this is a forked copy."""
+        """Whether this process made it; false in a forked child."""
         return self._owner.is_current
 
     def _check_open(self) -> None:
@@ -144,137 +142,143 @@ class SessionFactory:
             if self._closed:
                 raise ClosedError("This sandbox is closed. Make another one.")
 
-    def _choose(self) -> Tier:
-        """Put up the strongest walls that were asked for and that stand, around one session.
+    def _choose_tier(self) -> Tier:
+        """Set up the strongest requested tier that works here, around one session.
 
-        It is kept: whoever asks for a session first is given it.
+        That session is kept warm for the first caller.
         """
-        wanted = self.options.isolation
+        requested = self.options.isolation
         tiers: tuple[Isolation, ...]
-        tiers = ("namespace", "landlock") if wanted == "auto" else (wanted,)
+        tiers = ("namespace", "landlock") if requested == "auto" else (requested,)
         failures: list[tuple[Isolation, WallSetupError]] = []
         for self._isolation in tiers:
             try:
-                if obstacle := self._supplies.obstacle(self._isolation):
-                    raise WallSetupError("processes", 0, obstacle)
-                self._warm.extend(self._make([None], []))
+                if reason := self._resources.why_unusable(self._isolation):
+                    raise WallSetupError("processes", 0, reason)
+                self._warm.extend(self._spawn([None], []))
             except WallSetupError as error:
                 if error.wall == "preload":
                     raise SandboxError(self._preload_failure(error.text)) from None
                 failures.append((self._isolation, error))
-                self._forget_templates()
+                self._close_templates()
                 continue
             template = self._shards[0].template
             assert template is not None
             lacks = missing_of(self._isolation, template.missing)
-            lacks += self._supplies.missing(self._isolation)
+            lacks += self._resources.missing(self._isolation)
             if self._isolation == "landlock" and self.options.profile == "shell":
                 lacks.append(NAMES_LISTED)
             reasons = tuple(f"{name}: {error.text}" for name, error in failures)
             return Tier(self._isolation, tuple(lacks), reasons, template.native)
-        raise IsolationError(_refusal(wanted, failures)) from failures[-1][1]
+        raise IsolationError(_isolation_error_text(requested, failures)) from failures[-1][1]
 
     def _preload_failure(self, text: str) -> str:
         missing = re.search(r"No module named '([^']+)'", text)
         why = None if missing is None else packages_of(self.options).explain(missing[1])
         return f"Sandbox(preload=…): {text}" + ("" if why is None else f" ({why})")
 
-    def _from_warm(self, seed: int | None, faces: Sequence[ToolSignature]) -> SessionProcess | None:
-        """Take one that waits, and have another made meanwhile."""
+    def _take_warm(
+        self, seed: int | None, signatures: Sequence[ToolSignature]
+    ) -> SessionProcess | None:
+        """Take a warm process, and start making another."""
         while True:
             with self._lock:
                 if not self._warm:
                     return None
-                body = self._warm.popleft()
+                process = self._warm.popleft()
                 if len(self._warm) < self.options.warm and self._refilling is None:
                     self._start_refilling()
             with contextlib.suppress(SessionLostError):
-                if body.stands():
-                    body.begin(seed, faces, time.monotonic() + _BIRTH_S)
-                    return body
-            body.release()  # it died while it waited
+                if process.is_usable():
+                    process.begin(seed, signatures, time.monotonic() + _START_S)
+                    return process
+            process.release()  # it died while it was kept warm
 
     def _start_refilling(self) -> None:
         thread = threading.Thread(target=self._refill, name="sandbox-warm", daemon=True)
         self._refilling = thread
         try:
             thread.start()
-        except RuntimeError:  # no more threads; whoever takes the next one tries again
+        except RuntimeError:  # no more threads; the next call tries again
             self._refilling = None
 
     def _refill(self) -> None:
-        """Make sessions until enough are warm. If it fails, whoever asks for one is told why."""
+        """Make sessions until enough are warm. If that fails, the next `make` raises the error."""
         try:
             with contextlib.suppress(EnvWeaveError, WallSetupError, OSError):
-                while self._wants_more():
-                    body = self._make([None], [])[0]
+                while self._needs_more():
+                    process = self._spawn([None], [])[0]
                     with self._lock:
-                        self._warm.append(body)  # closing waits for this thread, and releases it
+                        self._warm.append(process)  # `close` waits for this thread, and releases it
         finally:
             with self._lock:
                 self._refilling = None
 
-    def _wants_more(self) -> bool:
+    def _needs_more(self) -> bool:
         with self._lock:
             return not self._closed and len(self._warm) < self.options.warm
 
-    def _make(
-        self, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
+    def _spawn(
+        self, seeds: Sequence[int | None], signatures: Sequence[ToolSignature]
     ) -> list[SessionProcess]:
-        """Make sessions; once more, if the template turns out to be gone."""
+        """Make sessions; try once more if the template turns out to be gone."""
         shard = next(self._turns)
         template = self._template(shard)
         try:
-            return self._make_by(template, seeds, faces)
+            return self._spawn_from(template, seeds, signatures)
         except SessionLostError:
             template.close()
-            return self._make_by(self._template(shard), seeds, faces)
+            return self._spawn_from(self._template(shard), seeds, signatures)
 
-    def _make_by(
-        self, template: Template, seeds: Sequence[int | None], faces: Sequence[ToolSignature]
+    def _spawn_from(
+        self, template: Template, seeds: Sequence[int | None], signatures: Sequence[ToolSignature]
     ) -> list[SessionProcess]:
-        held: list[SessionResources] = []
-        bodies: list[SessionProcess] = []
+        resources: list[SessionResources] = []
+        processes: list[SessionProcess] = []
         try:
-            held.extend(self._supplies.take(self._isolation) for _ in seeds)
-            births = [self._birth(seed, one) for seed, one in zip(seeds, held, strict=True)]
+            resources.extend(self._resources.take(self._isolation) for _ in seeds)
+            requests = [
+                self._request(seed, one) for seed, one in zip(seeds, resources, strict=True)
+            ]
             with contextlib.ExitStack() as opened:
                 files = [
                     opened.enter_context(one.cgroup.open_files())
-                    for one in held
+                    for one in resources
                     if one.cgroup is not None
                 ]
-                newborn = template.spawn(births, files)
-            for one, born in zip(held, newborn, strict=True):
-                bodies.append(SessionProcess(template, born, one, ProcessGroup(), self._watcher))
+                spawned = template.spawn(requests, files)
+            for one, spawned_process in zip(resources, spawned, strict=True):
+                processes.append(
+                    SessionProcess(template, spawned_process, one, ProcessGroup(), self._watcher)
+                )
             with self._lock:
                 self._check_open()
-                self._bodies.update(bodies)
-            deadline = time.monotonic() + _BIRTH_S
-            for body, seed in zip(bodies, seeds, strict=True):
-                body.await_ready(deadline)
-                if faces:  # they may be longer than an order to the template
-                    body.begin(seed, faces, deadline)
+                self._processes.update(processes)
+            deadline = time.monotonic() + _START_S
+            for process, seed in zip(processes, seeds, strict=True):
+                process.await_ready(deadline)
+                if signatures:  # they may not fit into an order to the template
+                    process.begin(seed, signatures, deadline)
         except BaseException:
-            for body in bodies:
-                body.release()
-            for one in held[len(bodies) :]:
+            for process in processes:
+                process.release()
+            for one in resources[len(processes) :]:
                 one.free()
             raise
-        return bodies
+        return processes
 
-    def _birth(self, seed: int | None, held: SessionResources) -> SpawnRequest:
+    def _request(self, seed: int | None, resources: SessionResources) -> SpawnRequest:
         return SpawnRequest(
             seed=seed,
             output_bytes=self.options.limits.output_bytes,
             message_bytes=self.options.limits.message_bytes,
-            work=WORK if held.folder is None else str(held.folder.path),
-            user=held.inside,
+            work=WORK if resources.folder is None else str(resources.folder.path),
+            user=resources.user_inside,
         )
 
     def _template(self, shard: TemplateShard) -> Template:
         with shard.lock:
-            self._check_open()  # closing forgets the templates under this lock
+            self._check_open()  # `close` drops the templates under this lock
             if shard.template is None or not shard.template.alive:
                 if shard.template is not None:
                     shard.template.close()
@@ -282,14 +286,14 @@ class SessionFactory:
                     self._isolation,
                     self.options,
                     cpu=shard.cpu,
-                    users=self._supplies.users(self._isolation),
-                    work=str(self._supplies.folder),
-                    memory_counted=self._supplies.cgroups is not None,
+                    users=self._resources.users(self._isolation),
+                    work=str(self._resources.folder),
+                    memory_counted=self._resources.cgroups is not None,
                 )
                 shard.template = Template.start(plan)
             return shard.template
 
-    def _forget_templates(self) -> None:
+    def _close_templates(self) -> None:
         for shard in self._shards:
             with shard.lock:
                 template, shard.template = shard.template, None
@@ -297,11 +301,13 @@ class SessionFactory:
                 template.close()
 
 
-def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallSetupError]]) -> str:
+def _isolation_error_text(
+    requested: str, failures: Sequence[tuple[Isolation, WallSetupError]]
+) -> str:
     from envweave.sandbox.doctor.advice import BY_DOCKER, advise
     from envweave.sandbox.doctor.machine import machine_facts
 
-    lines = [f"This machine cannot put up the walls of Sandbox(isolation={wanted!r})."]
+    lines = [f"This machine does not support Sandbox(isolation={requested!r})."]
     facts = machine_facts()
     for isolation, error in failures:
         lines.append(f"{isolation}: {error.text}.")
@@ -309,52 +315,6 @@ def _refusal(wanted: str, failures: Sequence[tuple[Isolation, WallSetupError]]) 
     if facts.container is None:
         lines.append(BY_DOCKER)
     lines.append(
-        "Nothing was run. With isolation='none' code runs as this user, with no walls at all."
+        "Nothing was run. With isolation='none' code runs as this user, without any isolation."
     )
     return "\n".join(lines)
-
-
-MadeT = TypeVar("MadeT")
-
-
-async def make_aside(make: Callable[[], MadeT], let_go: Callable[[MadeT], None]) -> MadeT:
-    """Return what `make` returns, which runs on a thread of the loop's.
-
-    If the task is cancelled meanwhile, `let_go` is called with what comes of it, though the loop
-    may have ended by then.
-    """
-    handing = _Handing(make, let_go)
-    try:
-        return await asyncio.to_thread(handing)
-    except BaseException:
-        handing.give_up()
-        raise
-
-
-@final
-class _Handing(Generic[MadeT]):
-    """What is handed from the thread that makes it to the task that wants it, or to nobody."""
-
-    def __init__(self, make: Callable[[], MadeT], let_go: Callable[[MadeT], None]) -> None:
-        self._make = make
-        self._let_go = let_go
-        self._lock = threading.Lock()  # protects what follows
-        self._made: list[MadeT] = []
-        self._is_wanted = True
-
-    def __call__(self) -> MadeT:
-        made = self._make()
-        with self._lock:
-            if self._is_wanted:
-                self._made.append(made)
-                return made
-        self._let_go(made)
-        return made
-
-    def give_up(self) -> None:
-        """Let go of what was made, or is yet to be."""
-        with self._lock:
-            self._is_wanted = False
-            made, self._made = self._made, []
-        for one in made:
-            self._let_go(one)

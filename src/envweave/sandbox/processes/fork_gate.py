@@ -1,9 +1,9 @@
-"""The gate: the kernel asks the host whether a session may fork, and the host nearly never lets it.
+"""The fork gate: the kernel asks the host whether a session may fork, and the host refuses.
 
-A filter in the template answers every fork of a session with a question to the host (seccomp user
-notification). The host says yes once to a process that it has just told to branch, and no to
-everybody else. What it decides by, the process id and the call's number, is the kernel's word, and
-no memory of the session is read.
+A seccomp filter in the template turns every fork of a session into a notification to the host. The
+host allows it once to a process that it has just ordered to branch, and refuses all others. It
+decides by the process id and the syscall number, which come from the kernel; it reads no memory of
+the session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSAL_S = 0.0005
 
 
 class ForkGate:
-    """Answers the forks of one template's sessions, on one thread."""
+    """Answers the fork notifications of one template's sessions, on one thread."""
 
     def __init__(self, listener: int) -> None:
         self._listener = listener
@@ -43,53 +43,53 @@ class ForkGate:
         self._thread.start()
 
     def allow(self, pid: int, what: str) -> None:
-        """Let a process `fork` or `unshare` once."""
+        """Allow a process to `fork` or `unshare` once."""
         with self._lock:
             self._allowed[pid, what] = self._allowed.get((pid, what), 0) + 1
 
     def forget(self, pid: int) -> bool:
-        """Take back what a process was allowed and did not use; say whether it used all of it."""
+        """Revoke unused permissions of a process; return whether it used all of them."""
         with self._lock:
             left = [self._allowed.pop((pid, what), 0) for what in ("fork", "unshare")]
             return not any(left)
 
     def close(self) -> None:
-        """Stop answering; whoever still asks is refused by the kernel."""
+        """Stop answering; the kernel refuses all later forks."""
         os.close(self._wake)
         self._thread.join()
         os.close(self._waker)
         os.close(self._listener)
 
     def _answer(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._listener, select.POLLIN)
-        waiting.register(self._waker, select.POLLIN)
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
         while True:
-            events = dict(waiting.poll())
+            events = dict(poll.poll())
             if self._waker in events or events[self._listener] & select.POLLHUP:
                 return
-            asked = bytearray(_NOTIFICATION_BYTES)
+            notification = bytearray(_NOTIFICATION_BYTES)
             try:
-                fcntl.ioctl(self._listener, _RECEIVE, asked)
+                fcntl.ioctl(self._listener, _RECEIVE, notification)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.EINTR):  # it died while it asked
+                if error.errno in (errno.ENOENT, errno.EINTR):  # it died meanwhile
                     continue
                 return
-            number, pid = struct.unpack_from("<QI", asked)
-            name = self._names.get(struct.unpack_from("<i", asked, 16)[0], "")
-            if self._takes(pid, name):
+            number, pid = struct.unpack_from("<QI", notification)
+            name = self._names.get(struct.unpack_from("<i", notification, 16)[0], "")
+            if self._use_permission(pid, name):
                 answer = struct.pack("<QqiI", number, 0, 0, _CONTINUE)
             else:
                 self.refused += 1
-                # Whoever asks in a loop waits for it, and not the rest of the host.
+                # Slows down a session that forks in a loop, rather than the host.
                 time.sleep(_REFUSAL_S)
                 answer = struct.pack("<QqiI", number, 0, -errno.EPERM, 0)
             try:
                 fcntl.ioctl(self._listener, _SEND, answer)
-            except OSError:  # it died while it waited
+            except OSError:  # it died meanwhile
                 continue
 
-    def _takes(self, pid: int, what: str) -> bool:
+    def _use_permission(self, pid: int, what: str) -> bool:
         with self._lock:
             left = self._allowed.get((pid, what), 0)
             if left <= 0:

@@ -1,4 +1,4 @@
-"""A session's process: how it is interrupted, ended, copied, and found to be gone."""
+"""A session's process as the host sees it: interrupting, killing, branching, and its exit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envweave.sandbox.processes.watcher import ProcessWatcher, Watched, WatcherC
 from envweave.sandbox.protocol import plain_values
 from envweave.sandbox.protocol.framing import (
     SMALL_BYTES,
-    decoded,
+    decode_message,
     read_exactly,
     read_with_sender,
     send,
@@ -49,12 +49,12 @@ class ExitReason:
     """Why a session's process is gone.
 
     Attributes:
-        kind: `exit`, `signal`, `closed` (it lives, but closed its end) and `unknown` are the
-            code's own doing; `memory` is the kernel's or the host's, and `disk` the host's, for
-            the session's limit; `lost` is not the code's: the template, or the session it was
-            branched from.
+        kind: `exit`, `signal`, `closed` (it lives, but closed its socket) and `unknown` are
+            caused by the code; for `memory` the kernel or the host, and for `disk` the host
+            enforced a limit; for `lost` something else ended it: the template, or the session
+            that it was branched from.
         code: The exit status, or the number of the signal.
-        why: More than the kind says, where more is known.
+        why: A more precise reason, where one is known.
     """
 
     kind: Literal["exit", "signal", "closed", "unknown", "memory", "disk", "lost"]
@@ -69,14 +69,14 @@ class ExitReason:
         if self.kind == "signal":
             return f"its process died of {_signal_name(self.code)}"
         if self.kind == "closed":
-            return "its code closed the line to the host"
+            return "its code closed the connection to the host"
         if self.kind == "unknown":
             return "its process ended"
         if self.kind == "memory":
-            return "it used more memory than it may"
+            return "it exceeded its memory limit"
         if self.kind == "disk":
-            return "it wrote more to its work folder than it may"
-        return "its process is gone, and not by its own doing"
+            return "its work folder exceeded its size limit"
+        return "its process is gone, and its code did not cause that"
 
 
 def _signal_name(number: int) -> str:
@@ -92,74 +92,74 @@ class SessionHandle(Protocol):
     """The process of one session, and everything that lives inside its walls."""
 
     socket: socket.socket
-    """The host's end. Blocking; whoever drives it may set it otherwise."""
+    """The host's end. Blocking, unless the driver changes that."""
 
     work: str | None
-    """The work folder as the session sees it, where it is not the one that all have."""
+    """The work folder as the session sees it; `None` for the default."""
 
     is_stopped: bool
-    """Whether the host stopped it while no call was under way: `wake` comes before the next."""
+    """Whether the host stopped it while no call was under way: call `wake` before the next."""
 
     def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
-        """Watch over it while it lives; `in_use` is held by the call under way."""
+        """Have the watcher check it while it lives; `in_use` is held by the call under way."""
 
     def wake(self) -> Literal["disk", "memory"] | None:
-        """Let it go on; or return the limit for which it was ended while no call was under way."""
+        """Resume it; or return the limit for which it was killed while no call was under way."""
 
     def interrupt(self) -> None:
-        """Interrupt the code that runs, softly. Harmless when nothing runs or lives."""
+        """Raise an exception in the running code. Harmless when nothing runs or lives."""
 
     def kill(self) -> None:
-        """End the process and all its children at once. Harmless twice."""
+        """Kill the process and all its children. Harmless twice."""
 
-    def death(self) -> ExitReason:
-        """Say why the process is gone, after its socket closed. Ends it if it lives."""
+    def exit_reason(self) -> ExitReason:
+        """Return why the process is gone, after its socket closed. Kills it if it lives."""
 
     def excess(self) -> Literal["disk", "memory"] | None:
-        """Say which limit that nobody but the host watches is passed; `None` if none is."""
+        """Return which limit that only the host can see is exceeded; `None` if none is."""
 
     def branch(self, seed: int | None, deadline: float) -> SessionHandle:
-        """Return the body of a live copy, whose `Ready` has been read.
+        """Return the handle of a live copy, whose `Ready` has been read.
 
-        Called when no run is under way; speaks on the socket itself.
+        Called when no run is under way; uses the socket itself.
 
         Raises:
             BranchError: This session cannot be copied, or died of it.
         """
 
     def release(self) -> None:
-        """Kill, and give back every descriptor and folder. Harmless twice."""
+        """Kill it, and release every descriptor and folder. Harmless twice."""
 
 
-_LOOKS = 10
+_ATTEMPTS = 10
 _PAUSE_S = 0.002
 
 
-def end_strays(member: int, known: Collection[int], is_gone: Callable[[], bool]) -> int:
-    """Kill every process that has the PID namespace of `member` and is not `known`.
+def kill_orphans(member: int, known: Collection[int], is_gone: Callable[[], bool]) -> int:
+    """Kill every process in the PID namespace of `member` that is not `known`.
 
-    It looks more than once: a fork that was let through may not have happened yet.
+    It looks more than once: a fork that was allowed may not have happened yet.
 
     Args:
-        member: Whose namespace it is.
-        known: The process ids of those that are to live.
-        is_gone: Says whether the member has ended, and its number may be another's.
+        member: A process id in the namespace.
+        known: The process ids to spare.
+        is_gone: Whether the member has ended, so that its id may have been reused.
 
     Returns:
-        How many were found.
+        How many were killed.
     """
     try:
         namespace = os.open(f"/proc/{member}/ns/pid", os.O_RDONLY)
     except OSError:
         return 0
     try:
-        family = os.fstat(namespace).st_ino  # nobody else's as long as this is open
-        if is_gone() or family == _namespace(os.getpid()):
+        group = os.fstat(namespace).st_ino  # not reused while this is open
+        if is_gone() or group == _namespace(os.getpid()):
             return 0
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-            strays = [one for one in pids if one not in known and _namespace(one) == family]
-            if ended := sum(_end(one, family) for one in strays):
+            orphans = [one for one in pids if one not in known and _namespace(one) == group]
+            if ended := sum(_end(one, group) for one in orphans):
                 return ended
             time.sleep(_PAUSE_S)
         return 0
@@ -167,12 +167,12 @@ def end_strays(member: int, known: Collection[int], is_gone: Callable[[], bool])
         os.close(namespace)
 
 
-def _end(pid: int, family: int) -> bool:
+def _end(pid: int, group: int) -> bool:
     with contextlib.suppress(OSError):
         process = os.pidfd_open(pid)
         try:
-            # Else the number is another's by now, or nobody buried it.
-            if _namespace(pid) == family and not _is_gone(process):
+            # Otherwise the PID was reused, or it is a zombie.
+            if _namespace(pid) == group and not _is_gone(process):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
                 return True
         finally:
@@ -181,9 +181,9 @@ def _end(pid: int, family: int) -> bool:
 
 
 def _is_gone(process: int) -> bool:
-    waiting = select.poll()
-    waiting.register(process, select.POLLIN)
-    return bool(waiting.poll(0))
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _namespace(pid: int) -> int | None:
@@ -193,7 +193,7 @@ def _namespace(pid: int) -> int | None:
         return None
 
 
-_LAST_BREATH_MS = 200
+_EXIT_WAIT_MS = 200
 
 
 class SessionProcess:
@@ -202,48 +202,48 @@ class SessionProcess:
     def __init__(
         self,
         template: Template,
-        born: SpawnedProcess,
-        held: SessionResources,
-        family: ProcessGroup,
+        spawned: SpawnedProcess,
+        resources: SessionResources,
+        group: ProcessGroup,
         watcher: ProcessWatcher,
     ) -> None:
-        self.socket: socket.socket = born.socket
-        self.pid = born.pid
-        self.work = None if held.folder is None else str(held.folder.path)
+        self.socket: socket.socket = spawned.socket
+        self.pid = spawned.pid
+        self.work = None if resources.folder is None else str(resources.folder.path)
         self._template = template
-        self._process = born.process
-        self._held = held
-        self._family = family
+        self._process = spawned.process
+        self._resources = resources
+        self._group = group
         self.is_stopped = False
         self._watcher = watcher
         self._watched: Watched | None = None
         self._excess: Literal["disk", "memory"] | None = None
-        # Protects `_process` from a signal after its close, and `is_stopped`. A signal handler that
-        # interrupts the session may come in while this thread holds it.
+        # Protects `_process` from a signal after its close, and `is_stopped`. Reentrant: a signal
+        # handler that interrupts the session may run in the thread that holds it.
         self._lock = threading.RLock()
         self._released = False
         self._killed = False
-        family.join(self)
+        group.join(self)
 
     def await_ready(self, deadline: float) -> None:
         """Read the first message.
 
         Raises:
-            WallDown: A wall does not stand.
+            WallSetupError: A wall could not be set up.
             SessionLostError: It is gone.
         """
         first = self._read(deadline)
         if isinstance(first, SetupFailed):
-            if not self._template.alive:  # one of the walls is to die with it
+            if not self._template.alive:  # one of the walls is to die with the template
                 raise SessionLostError("The sandbox's template process is gone.")
             raise WallSetupError(first.wall, first.errno, first.text)
         if isinstance(first, Replied) and first.failure is not None:
             raise SessionLostError(first.failure.message)
         if not isinstance(first, Ready):
-            raise SessionLostError("A new session did not say that it is ready.")
+            raise SessionLostError("A new session did not report that it is ready.")
 
     def begin(self, seed: int | None, tools: Sequence[ToolSignature], deadline: float) -> None:
-        """Tell it, once it is ready, whose it is.
+        """Send a ready session its seed and its tools.
 
         Raises:
             SessionLostError: It is gone, or does not read.
@@ -255,21 +255,21 @@ class SessionProcess:
         except OSError as error:
             raise SessionLostError(f"A new session is gone: {error}") from None
 
-    def stands(self) -> bool:
-        """Say whether the process and its template live."""
+    def is_usable(self) -> bool:
+        """Whether the process and its template live."""
         return self._template.alive and not self._is_gone(0)
 
     def is_gone(self) -> bool:
-        """Say whether the process has ended."""
+        """Whether the process has ended."""
         return self._is_gone(0)
 
     def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
-        """Have it watched until it is released."""
+        """Have the watcher check it until it is released."""
         self._watched = Watched(self, calls, in_use)
         self._watcher.add(self._watched)
 
     def cpu_s(self) -> float | None:
-        """Return the processor time that it has used. See `Watchable`, as for the next two."""
+        """Return the CPU time that it has used. See `Watchable`, as for the next two."""
         try:
             used_s = process_group.cpu_s(self.pid)
         except OSError:
@@ -281,9 +281,9 @@ class SessionProcess:
         return used_s
 
     def check(self) -> bool:
-        """End it if it is beyond a limit."""
+        """Kill it if it exceeds a limit."""
         excess = self.excess()
-        if excess is None or self._killed or self._is_gone(0):  # its number may be another's
+        if excess is None or self._killed or self._is_gone(0):  # its PID may have been reused
             return False
         with self._lock:
             self._excess = excess
@@ -294,17 +294,17 @@ class SessionProcess:
     def stop(self, in_use: threading.Lock) -> bool:
         """Stop it, unless a call is under way."""
         with self._lock:
-            # A call takes `in_use` and then looks at `is_stopped`; this comes the other way.
+            # A call takes `in_use` and then reads `is_stopped`; this does it in reverse order.
             self.is_stopped = True
             if in_use.locked():
                 self.is_stopped = False
                 return False
             self._signal_all(signal.SIGSTOP)
-            # What one of several processes does before it stops may wake another.
+            # Before it stops, one of several processes may wake another.
             return process_group.are_stopped(self._programs())
 
     def wake(self) -> Literal["disk", "memory"] | None:
-        """Let it go on, and have it watched again."""
+        """Resume it, and have it watched again."""
         with self._lock:
             if self._excess is None and self.is_stopped and not self._killed:
                 self.is_stopped = False
@@ -318,51 +318,55 @@ class SessionProcess:
         self._signal(INTERRUPT)
 
     def kill(self) -> None:
-        """End it, or stop it for good while branches of it live."""
-        if self._family.must_wait(self):
+        """Kill it; only stop it while branches of it live."""
+        if self._group.has_dependents(self):
             self._signal(signal.SIGSTOP)
         else:
             self._end()
         self._killed = True
 
-    def death(self) -> ExitReason:
-        """Say why it is gone."""
+    def exit_reason(self) -> ExitReason:
+        """Return why it is gone."""
         if not self._template.alive:
             return ExitReason("lost")
         if self._excess is not None:
             return ExitReason(self._excess)
-        if not self._is_gone(_LAST_BREATH_MS):
+        if not self._is_gone(_EXIT_WAIT_MS):
             self.kill()
-            return ExitReason("memory" if self._used_its_memory() else "closed")
-        if self._used_its_memory():
+            return ExitReason("memory" if self._hit_memory_limit() else "closed")
+        if self._hit_memory_limit():
             self._end()
             return ExitReason("memory")
-        first = self._family.first
+        first = self._group.first
         try:
-            status = self._template.ended(self.pid)
+            status = self._template.exit_status(self.pid)
         except SandboxError:
             return ExitReason("lost")
-        if status is None:  # a branch is no child of the template's, which sees no end of it
-            taken_along = first is None or (first is not self and first.is_gone())
-            return ExitReason("lost" if taken_along else "unknown")
+        if status is None:  # a branch is not a child of the template
+            died_with_first = first is None or (first is not self and first.is_gone())
+            return ExitReason("lost" if died_with_first else "unknown")
         self._end()
         if os.WIFSIGNALED(status):
             return ExitReason("signal", os.WTERMSIG(status))
         return ExitReason("exit", os.waitstatus_to_exitcode(status))
 
     def excess(self) -> Literal["disk", "memory"] | None:
-        """Say which limit it is beyond."""
+        """Return which limit it exceeds."""
         if self._excess is not None:
             return self._excess
-        if self._held.folder is not None and self._held.folder.is_over():
+        if self._resources.folder is not None and self._resources.folder.is_over():
             return "disk"
-        if self._held.cgroup is not None:
-            return "memory" if self._used_its_memory() else None
+        if self._resources.cgroup is not None:
+            return "memory" if self._hit_memory_limit() else None
         pids = (self.pid, *self._programs())
-        return "memory" if process_group.hold_more(pids, self._template.plan.memory_bytes) else None
+        return (
+            "memory"
+            if process_group.exceed_memory(pids, self._template.plan.memory_bytes)
+            else None
+        )
 
     def branch(self, seed: int | None, deadline: float) -> SessionProcess:
-        """Copy it, file by file and page by page."""
+        """Return a live copy."""
         gate = self._template.gate
         if gate is None:
             raise BranchError(
@@ -376,7 +380,7 @@ class SessionProcess:
             raise BranchError(f"The session could not be copied: {error}") from error
         number = int.from_bytes(os.urandom(7), "little")
         copy = None
-        with self._family.copying:
+        with self._group.copying:
             try:
                 with theirs:
                     mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -388,51 +392,51 @@ class SessionProcess:
                 self._replied(number, deadline)
                 copy = self._adopt(mine, number, deadline)
             except (OSError, SessionLostError, WallSetupError) as error:
-                self.kill()  # nobody knows how far it came
+                self.kill()  # its state is unknown
                 raise BranchError(f"The session could not be copied: {error}") from error
             finally:
                 has_forked = gate.forget(self.pid)
                 if copy is None:
                     mine.close()
                     if has_forked:
-                        first = self._family.first or self
-                        end_strays(first.pid, self._family.pids(), first.is_gone)
+                        first = self._group.first or self
+                        kill_orphans(first.pid, self._group.pids(), first.is_gone)
             return copy
 
-    def _adopt(self, line: socket.socket, number: int, deadline: float) -> SessionProcess:
-        """Make a body of the process that speaks at the other end of a line."""
+    def _adopt(self, connection: socket.socket, number: int, deadline: float) -> SessionProcess:
+        """Make the handle of the process at the other end of a connection."""
         gate = self._template.gate
         assert gate is not None
-        pid, data = read_with_sender(line, deadline)
-        if pid in {0, os.getpid(), self._template.pid, *self._family.pids()}:
+        pid, data = read_with_sender(connection, deadline)
+        if pid in {0, os.getpid(), self._template.pid, *self._group.pids()}:
             raise BranchError("The session did not make a copy of itself.")
         try:
             process = os.pidfd_open(pid)
         except OSError as error:
             raise BranchError(f"The copy is gone: {error}") from error
-        if not self._is_of_family(pid):
+        if not self._shares_namespace(pid):
             os.close(process)
             raise BranchError("The copy is gone.")
-        born = SpawnedProcess(line, pid, process)
+        spawned = SpawnedProcess(connection, pid, process)
         try:
-            held = self._held.for_branch()
+            resources = self._resources.for_branch()
         except BaseException:
             os.close(process)
             raise
-        copy = SessionProcess(self._template, born, held, self._family, self._watcher)
+        copy = SessionProcess(self._template, spawned, resources, self._group, self._watcher)
         try:
-            if held.cgroup is not None:
-                held.cgroup.add(pid)
-            inodes = _inodes(decoded(data), number)
+            if resources.cgroup is not None:
+                resources.cgroup.add(pid)
+            inodes = _inodes(decode_message(data), number)
             gate.allow(pid, "unshare")
-            send(line, b"g", deadline)
+            send(connection, b"g", deadline)
             copy._replied(number, deadline)
-            user = USER if self._held.inside is None else self._held.inside
-            paths = self._template.copy_files(born, self._process, user, inodes)
+            user = USER if self._resources.user_inside is None else self._resources.user_inside
+            paths = self._template.copy_files(spawned, self._process, user, inodes)
             moved = plain_values.encode(
                 ToolAnswer(0, ok=True, value=[list(one) for one in paths.items()])
             )
-            send(line, moved, deadline)
+            send(connection, moved, deadline)
             copy.await_ready(deadline)
         except BaseException as error:
             copy.release()
@@ -443,10 +447,10 @@ class SessionProcess:
             gate.forget(pid)
         return copy
 
-    def _is_of_family(self, pid: int) -> bool:
-        """Say whether a process, whose descriptor is held, has the process ids of this one.
+    def _shares_namespace(self, pid: int) -> bool:
+        """Whether a process, whose pidfd is open, is in the PID namespace of this one.
 
-        Else the number is another's by now.
+        Otherwise the PID was reused.
         """
         try:
             names = [os.stat(f"/proc/{one}/ns/pid") for one in (pid, self.pid)]
@@ -455,7 +459,7 @@ class SessionProcess:
         return names[0].st_ino == names[1].st_ino
 
     def release(self) -> None:
-        """Kill it and give everything back, what is shared with branches after the last."""
+        """Kill it and release everything; what branches share, with the last of them."""
         with self._lock:
             if self._released:
                 return
@@ -463,12 +467,12 @@ class SessionProcess:
         if self._watched is not None:
             self._watcher.forget(self._watched)
         self.kill()
-        self._family.leave(self)
-        if self._family.first is not self:
+        self._group.leave(self)
+        if self._group.first is not self:
             self.finish()
 
     def finish(self) -> None:
-        """End the process and give back what it has. Harmless twice."""
+        """Kill the process and release its resources. Harmless twice."""
         self._end()
         with self._lock:
             self.socket.close()
@@ -476,15 +480,15 @@ class SessionProcess:
                 return
             os.close(self._process)
             self._process = -1
-        self._held.free()
+        self._resources.free()
 
     def _end(self) -> None:
         plan = self._template.plan
-        is_buried = self._template.alive and self._is_gone(0)
-        if plan.isolation != "namespace" and not self._killed and not is_buried:
-            # Nobody can leave the group: the filter refuses it. Never later than at the first
-            # kill, nor after the template buried the session and ended its group: the number may
-            # be another's by then.
+        is_reaped = self._template.alive and self._is_gone(0)
+        if plan.isolation != "namespace" and not self._killed and not is_reaped:
+            # No process can leave the group: the filter refuses it. Only at the first kill, and
+            # not after the template reaped the session and killed its group: the PID may have
+            # been reused by then.
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._signal(signal.SIGKILL)
@@ -496,12 +500,12 @@ class SessionProcess:
                     signal.pidfd_send_signal(self._process, number)
 
     def _programs(self) -> list[int]:
-        """Return the ids of the processes that the session started, if it may start any."""
+        """Return the ids of the processes that the session started, where it may start any."""
         if not self._template.plan.shell:
             return []
-        if self._held.cgroup is None:
+        if self._resources.cgroup is None:
             return process_group.descendants(self.pid)
-        return [pid for pid in self._held.cgroup.pids() if pid != self.pid]
+        return [pid for pid in self._resources.cgroup.pids() if pid != self.pid]
 
     def _signal_all(self, number: int) -> None:
         """Signal the session and the processes that it started."""
@@ -510,28 +514,28 @@ class SessionProcess:
             return
         process_group.signal_each(self._programs, number)
         if self._template.plan.isolation != "namespace" and not self._is_gone(0):
-            # Orphans are no descendants any more, and cannot leave the group.
+            # Orphans are no longer descendants, but cannot leave the group.
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, number)
 
-    def _used_its_memory(self) -> bool:
-        return self._held.cgroup is not None and self._held.cgroup.memory_hit()
+    def _hit_memory_limit(self) -> bool:
+        return self._resources.cgroup is not None and self._resources.cgroup.memory_hit()
 
-    def _is_gone(self, patience_ms: int) -> bool:
+    def _is_gone(self, timeout_ms: int) -> bool:
         with self._lock:
             if self._process < 0:
                 return True
-            waiting = select.poll()
-            waiting.register(self._process, select.POLLIN)
-            return bool(waiting.poll(patience_ms))
+            poll = select.poll()
+            poll.register(self._process, select.POLLIN)
+            return bool(poll.poll(timeout_ms))
 
     def _replied(self, number: int, deadline: float) -> None:
-        """Wait for the answer. What a thread of the code says meanwhile is refused or dropped."""
+        """Wait for the reply. Messages of the code's threads meanwhile are refused or dropped."""
         while True:
             message = self._read(deadline)
             if isinstance(message, Called):
-                told = "A tool cannot be called while the session is copied."
-                answer = plain_values.encode(ToolAnswer(message.call, ok=False, value=told))
+                text = "A tool cannot be called while the session is copied."
+                answer = plain_values.encode(ToolAnswer(message.call, ok=False, value=text))
                 send(self.socket, answer, deadline)
             elif isinstance(message, Replied) and message.id == number:
                 break
@@ -542,14 +546,18 @@ class SessionProcess:
         """Read one small message and nothing beyond it."""
         length = int.from_bytes(read_exactly(self.socket, HEADER_BYTES, deadline), "little")
         if length > SMALL_BYTES:
-            raise SessionLostError("A session spoke out of turn.")
+            raise SessionLostError("A session sent an invalid message.")
         data = read_exactly(self.socket, length, deadline)
-        return decoded(data)
+        return decode_message(data)
 
 
-def _inodes(hello: FromSession, number: int) -> list[int]:
-    if not isinstance(hello, Replied) or hello.id != number or not isinstance(hello.value, list):
-        raise BranchError("The copy answered what nobody asked.")
-    # `True` would be an int here and none to the template, which ends at what it cannot read.
-    inodes = [one for one in hello.value[:1024] if type(one) is int]
+def _inodes(message: FromSession, number: int) -> list[int]:
+    if (
+        not isinstance(message, Replied)
+        or message.id != number
+        or not isinstance(message.value, list)
+    ):
+        raise BranchError("The copy sent an unexpected message.")
+    # `True` is an int here but not to the template, which exits at a message it cannot decode.
+    inodes = [one for one in message.value[:1024] if type(one) is int]
     return [one for one in inodes if 0 <= one < 1 << 63]

@@ -1,4 +1,4 @@
-"""A session and its branches: who of them may end, and when."""
+"""A session and its branches as one group, and signals and resource use of process trees."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 class ProcessGroup:
     """A session and its branches, which live in one PID namespace whose first process it is.
 
-    The kernel ends them all with the first. So one that is closed while branches of it live is
-    stopped instead, for good, and ended with the last of them.
+    The kernel kills them all with the first. So if the first is closed while branches live, it is
+    only stopped, and killed together with the last of them.
     """
 
     def __init__(self) -> None:
-        # Protects who lives. A finalizer may come in while this thread holds it.
+        # Protects `_living` and `first`. A finalizer may run in the thread that holds it.
         self._lock = threading.RLock()
         self._living: dict[int, int] = {}
         self.first: SessionProcess | None = None
         self.copying = threading.Lock()  # held while one of them is copied
 
     def join(self, member: SessionProcess) -> None:
-        """Count a member in."""
+        """Add a member."""
         with self._lock:
             self._living[id(member)] = member.pid
             if self.first is None:
                 self.first = member
 
-    def must_wait(self, member: SessionProcess) -> bool:
-        """Say whether this member may not die yet."""
+    def has_dependents(self, member: SessionProcess) -> bool:
+        """Whether branches still depend on this process."""
         with self._lock:
             return member is self.first and len(self._living.keys() - {id(member)}) > 0
 
     def pids(self) -> set[int]:
-        """Return the process ids of those that live, or are stopped for good."""
+        """Return the process ids of the members, including a first one that is only stopped."""
         with self._lock:
             first = set() if self.first is None else {self.first.pid}
             return first.union(self._living.values())
 
     def leave(self, member: SessionProcess) -> None:
-        """Count a member out, and end what is left of the family with the last one."""
+        """Remove a member; kill the first process with the last one."""
         with self._lock:
             self._living.pop(id(member), None)
             if self._living:
@@ -59,12 +59,12 @@ class ProcessGroup:
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _READ_ONLY_BYTES = 64 << 20
-"""How much memory of its own a process may have beside what its limit counts: libraries have some
+"""How much private memory a process may have besides what its limit counts: libraries have some
 that they write to once."""
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of all threads of a process, by the clock that the kernel keeps.
+    """Return the CPU time of all threads of a process, from the kernel's clock.
 
     Raises:
         OSError: There is no such process.
@@ -72,16 +72,16 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of another process
 
 
-def hold_more(pids: Iterable[int], memory_bytes: int) -> bool:
-    """Say whether a process has more memory than its limit should have let it.
+def exceed_memory(pids: Iterable[int], memory_bytes: int) -> bool:
+    """Whether one of the processes has more memory than its limit should allow.
 
-    The limit does not count what a process wrote and then made read-only.
+    The kernel's limit does not count memory that was written and then made read-only.
     """
     return any(_private_bytes(pid) > memory_bytes + _READ_ONLY_BYTES for pid in pids)
 
 
 def _private_bytes(pid: int) -> int:
-    """Return the memory of a process that belongs to no file; 0 if there is no such process."""
+    """Return the anonymous memory of a process; 0 if there is no such process."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = map(int, file.read().split())
@@ -91,7 +91,7 @@ def _private_bytes(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of the children of a process, and of theirs. Orphans are not among them."""
+    """Return the process ids of all descendants of a process, except orphans."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -106,30 +106,30 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_each(pids: Callable[[], Iterable[int]], number: int) -> None:
-    """Signal all processes whose ids `pids` returns, until it returns no other."""
-    told: set[int] = set()
+    """Signal all processes whose ids `pids` returns, until it returns no new ones."""
+    signalled: set[int] = set()
     while True:
         handles: dict[int, int] = {}
-        for pid in set(pids()) - told:
+        for pid in set(pids()) - signalled:
             with contextlib.suppress(OSError):
                 handles[pid] = os.pidfd_open(pid)
-        # One that is among them now has its descriptor from before: no reused id is signalled.
+        # A process still listed now was opened before: no reused id is signalled.
         members = set(pids())
         for pid, handle in handles.items():
             if pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handle, number)
             os.close(handle)
-        told |= set(handles)
+        signalled |= set(handles)
         if not handles:
             return
 
 
 def are_stopped(pids: Iterable[int]) -> bool:
-    """Say whether every one of these processes is stopped, or gone."""
+    """Whether all of these processes are stopped or gone."""
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            # In bytes: it holds the name of the process, which need not be text.
+            # In bytes: it contains the name of the process, which need not be valid text.
             if file.read().rpartition(b")")[2].split()[0] not in b"TtZX":
                 return False
     return True

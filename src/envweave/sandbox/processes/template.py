@@ -1,4 +1,4 @@
-"""A template as the host holds it: started, told to spawn, watched, and started again."""
+"""A template process as the host sees it: starting it, and ordering it to spawn sessions."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from envweave.sandbox.processes.fork_gate import ForkGate
 from envweave.sandbox.protocol.messages import SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
-    Ask,
     Copied,
     CopyFiles,
-    Down,
+    ExitStatus,
+    GetExitStatus,
     MapUsers,
     Order,
-    ProcessEnded,
+    OrderFailed,
     Report,
     Spawn,
     Spawned,
     TemplatePlan,
-    Up,
+    TemplateReady,
 )
 from envweave.sandbox.walls.mounts import WORK
 from envweave.sandbox.walls.syscall_numbers import NUMBERS
 
-MOST_AT_ONCE = 16
+MAX_PER_ORDER = 16
 """How many sessions one order makes."""
 
 _START_S = 60.0
 _ORDER_S = 30.0
 _END_S = 10.0
-_MOST_DESCRIPTORS = 64
+_MAX_DESCRIPTORS = 64
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[2]); "
     "from envweave.sandbox.inside.template import main; main()"
@@ -68,12 +68,12 @@ ReportT = TypeVar("ReportT", bound=msgspec.Struct)
 
 
 class WallSetupError(Exception):
-    """A template could not put up a wall.
+    """A template could not set up a wall.
 
     Attributes:
-        wall: Which.
-        errno: What the kernel said; 0 if it was not the kernel.
-        text: In words.
+        wall: The name of the wall.
+        errno: The kernel's error; 0 if it was not the kernel.
+        text: The reason.
     """
 
     def __init__(self, wall: str, errno: int, text: str) -> None:
@@ -84,7 +84,7 @@ class WallSetupError(Exception):
 
 
 class SpawnedProcess(msgspec.Struct, frozen=True):
-    """A process that the template just made: the host's end of its socket, and what it is."""
+    """A process that the template just made: the host's end of its socket, its id and its pidfd."""
 
     socket: Any
     pid: int
@@ -92,7 +92,7 @@ class SpawnedProcess(msgspec.Struct, frozen=True):
 
 
 class Template:
-    """One template process. Orders may come from several threads, one at a time."""
+    """One template process. Thread-safe: orders are carried out one at a time."""
 
     def __init__(self, plan: TemplatePlan) -> None:
         self.plan = plan
@@ -100,7 +100,7 @@ class Template:
         self.missing: list[str] = []
         self.native = False
         self._lock = threading.Lock()  # one order and its report at a time
-        self._is_torn = False  # an order was interrupted, and its report may still come
+        self._report_pending = False  # an order was interrupted; its report may still arrive
         self._closed = False
         with contextlib.ExitStack() as undo:
             undo.callback(self._remove_place)
@@ -117,7 +117,7 @@ class Template:
     def _exec(self, control: int) -> subprocess.Popen[bytes]:
         package = str(Path(__file__).parents[3])
         return subprocess.Popen(  # noqa: S603 - this very interpreter
-            # Not `-I`, which would overlook the hash seed; the environment is ours alone.
+            # Not `-I`, which would ignore the hash seed; the environment is set below.
             [sys.executable, "-P", "-s", "-B", "-c", _BOOT, str(control), package],
             pass_fds=[control],
             env=_ENVIRONMENT,
@@ -125,20 +125,20 @@ class Template:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C in a terminal is the host's to handle
+            start_new_session=True,  # only the host handles Ctrl-C in a terminal
         )
 
     @classmethod
     def start(cls, plan: TemplatePlan) -> Template:
-        """Start a template and wait until it stands.
+        """Start a template and wait until it is ready.
 
         Raises:
-            WallDown: It cannot put up its walls here.
-            SandboxError: It ended without a word, or a module cannot be preloaded.
+            WallSetupError: A wall cannot be set up here, or a module cannot be preloaded.
+            SandboxError: It ended without a report.
         """
         template = cls(plan)
         try:
-            template._stand_up()
+            template._await_ready()
         except BaseException:
             template.close()
             raise
@@ -154,32 +154,32 @@ class Template:
         """Whether it runs."""
         if self._closed:
             return False
-        waiting = select.poll()
-        waiting.register(self._descriptor, select.POLLIN)
-        return not waiting.poll(0)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return not poll.poll(0)
 
     def spawn(
-        self, births: Sequence[SpawnRequest], cgroup_files: Sequence[Sequence[int]] = ()
+        self, requests: Sequence[SpawnRequest], cgroup_files: Sequence[Sequence[int]] = ()
     ) -> list[SpawnedProcess]:
-        """Make sessions, at most `MOST_AT_ONCE`. They put up their walls on their own.
+        """Make sessions, at most `MAX_PER_ORDER`. They set up their walls themselves.
 
         Args:
-            births: What they are to be.
-            cgroup_files: For each, as many open files that put who writes to them into a cgroup.
+            requests: The parameters of each.
+            cgroup_files: For each, the open files that it writes to in order to join its cgroup.
 
         Raises:
             SessionLostError: The template is gone.
-            WallDown: The kernel gives no more processes or namespaces.
+            WallSetupError: The kernel provides no more processes or namespaces.
         """
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
-            pairs.extend(socket.socketpair() for _ in births)
-            order = Spawn(list(births), len(cgroup_files[0]) if cgroup_files else 0)
-            along = []
+            pairs.extend(socket.socketpair() for _ in requests)
+            order = Spawn(list(requests), len(cgroup_files[0]) if cgroup_files else 0)
+            attached = []
             for at, (_, theirs) in enumerate(pairs):
-                along += [theirs.fileno(), *(cgroup_files[at] if cgroup_files else ())]
-            spawned, processes = self._order(order, Spawned, along)
-            if len(processes) != len(births):  # the kernel leaves out what there is no room for
+                attached += [theirs.fileno(), *(cgroup_files[at] if cgroup_files else ())]
+            spawned, processes = self._order(order, Spawned, attached)
+            if len(processes) != len(requests):  # the kernel drops what does not fit
                 for process in processes:
                     os.close(process)
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -195,9 +195,9 @@ class Template:
             for (mine, _), pid, process in zip(pairs, spawned.pids, processes, strict=True)
         ]
 
-    def ended(self, pid: int) -> int | None:
-        """Say what `waitpid` told of a session; `None` while it lives or if nobody knows."""
-        return self._order(Ask(pid), ProcessEnded)[0].status
+    def exit_status(self, pid: int) -> int | None:
+        """Return the `waitpid` status of a session; `None` while it lives or if it is unknown."""
+        return self._order(GetExitStatus(pid), ExitStatus)[0].status
 
     def copy_files(
         self, branch: SpawnedProcess, parent: int, user: int, inodes: list[int]
@@ -212,7 +212,7 @@ class Template:
             if self._closed:
                 return
             self._closed = True
-        with contextlib.suppress(OSError):  # a forked copy of the host may hold it open
+        with contextlib.suppress(OSError):  # a forked child of the host may hold it open
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()  # it ends its sessions, and itself
         try:
@@ -233,29 +233,29 @@ class Template:
         with contextlib.suppress(OSError):
             os.rmdir(self.plan.place)
 
-    def _stand_up(self) -> None:
+    def _await_ready(self) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(self.plan))
             self._process.stdin.close()
         except OSError:
-            pass  # it is gone; the next line says so
+            pass  # it is gone; the next line reports that
         report, descriptors = self._receive(time.monotonic() + _START_S)
         if isinstance(report, MapUsers):
             self._map_users()
             self._control.send(b"m")
             report, descriptors = self._receive(time.monotonic() + _START_S)
-        if isinstance(report, Down):
+        if isinstance(report, OrderFailed):
             raise WallSetupError(report.wall, report.errno, report.text)
-        if not isinstance(report, Up):
-            raise SandboxError(f"The sandbox's template said {type(report).__name__} at its start.")
+        if not isinstance(report, TemplateReady):
+            raise SandboxError(f"The sandbox's template sent {type(report).__name__} at its start.")
         self.missing = report.missing
         self.native = report.native
         if descriptors:
             self.gate = ForkGate(descriptors[0])
 
     def _map_users(self) -> None:
-        """Write the ids of the template's namespace, which only root may for more than one."""
+        """Write the id maps of the template's namespace. Only root may map more than one id."""
         line = f"0 {self.plan.first_user} {self.plan.users}"
         for name in ("gid_map", "uid_map"):
             try:
@@ -264,87 +264,87 @@ class Template:
                 raise WallSetupError("user namespace", error.errno or 0, str(error)) from None
 
     def _order(
-        self, order: Order, answer: type[ReportT], descriptors: Sequence[int] = ()
+        self, order: Order, expected: type[ReportT], descriptors: Sequence[int] = ()
     ) -> tuple[ReportT, list[int]]:
-        along = []
+        attached = []
         if descriptors:
-            along = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
             if self._closed:
                 raise SessionLostError("The sandbox's template process is gone.")
-            if self._is_torn:
-                self._catch_up()
-            self._is_torn = True
-            self._send(order, along)
+            if self._report_pending:
+                self._drop_pending_report()
+            self._report_pending = True
+            self._send(order, attached)
             report, received = self._receive(time.monotonic() + _ORDER_S)
-            self._is_torn = False
-        if isinstance(report, Down):
+            self._report_pending = False
+        if isinstance(report, OrderFailed):
             raise WallSetupError(report.wall, report.errno, report.text)
-        if not isinstance(report, answer):
+        if not isinstance(report, expected):
             self._process.kill()
-            raise SessionLostError("The sandbox's template answered what nobody asked.")
+            raise SessionLostError("The sandbox's template sent an unexpected report.")
         return report, received
 
-    def _catch_up(self) -> None:
-        """Drop the report of an order whose caller was interrupted, by Ctrl-C say.
+    def _drop_pending_report(self) -> None:
+        """Drop the report of an order whose caller was interrupted, by Ctrl-C for example.
 
-        Else the next order would take it for its own, and from then on each the one before.
+        Otherwise the next order would take it for its own, and so would every later one.
         """
         self._send(Spawn([]), [])
         while True:
             report, received = self._receive(time.monotonic() + _ORDER_S)
             for one in received:
                 os.close(one)
-            if isinstance(report, Spawned) and not report.pids:  # of nobody else's order
+            if isinstance(report, Spawned) and not report.pids:  # the reply to the order above
                 return
 
-    def _send(self, order: Order, along: list[Any]) -> None:
+    def _send(self, order: Order, attached: list[Any]) -> None:
         try:
-            self._control.sendmsg([_encode(order)], along)
+            self._control.sendmsg([_encode(order)], attached)
         except OSError:
-            raise self._gone() from None
+            raise self._lost_error() from None
 
     def _receive(self, deadline: float) -> tuple[Report, list[int]]:
         self._control.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             data, ancillary, _, _ = self._control.recvmsg(
-                MESSAGE_BYTES, socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS), socket.MSG_CMSG_CLOEXEC
+                MESSAGE_BYTES, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS), socket.MSG_CMSG_CLOEXEC
             )
         except TimeoutError:
-            if time.monotonic() < deadline:  # it is a signal handler's
+            if time.monotonic() < deadline:  # raised by a signal handler
                 raise
             self._process.kill()
-            raise self._gone() from None
+            raise self._lost_error() from None
         except OSError:
-            raise self._gone() from None
+            raise self._lost_error() from None
         descriptors = array.array("i")
         for _, _, content in ancillary:
             descriptors.frombytes(content[: len(content) - len(content) % 4])
         if not data:
-            raise self._gone()
+            raise self._lost_error()
         return _read_report(data), list(descriptors)
 
-    def _gone(self) -> SandboxError:
+    def _lost_error(self) -> SandboxError:
         self._errors.seek(0)
-        said = self._errors.read(4096).decode(errors="replace").strip()
-        last = f" It said: {said.splitlines()[-1]}" if said else ""
+        output = self._errors.read(4096).decode(errors="replace").strip()
+        last = f" Its last output: {output.splitlines()[-1]}" if output else ""
         return SessionLostError(f"The sandbox's template process is gone.{last}")
 
 
-def refuse_elsewhere() -> None:
-    """Refuse to work where there are no walls to put up.
+def require_linux() -> None:
+    """Refuse platforms that the sandbox does not support.
 
     Raises:
-        IsolationError: This is no Linux.
+        IsolationError: This is not Linux on x86_64 or aarch64.
     """
     if sys.platform == "linux" and not NUMBERS:
         raise IsolationError(
-            f"The sandbox's walls know x86_64 and aarch64, and this is {platform.machine()}. Use "
+            f"The sandbox supports x86_64 and aarch64, and this is {platform.machine()}. Use "
             "another machine, or a container that emulates one."
         )
     if sys.platform != "linux":
         from envweave.sandbox.doctor.advice import advise
         from envweave.sandbox.doctor.machine import machine_facts
 
-        ways = " ".join(advise("platform", 0, machine_facts()))
-        raise IsolationError(f"This machine cannot put up the sandbox's walls. {ways}")
+        advice = " ".join(advise("platform", 0, machine_facts()))
+        raise IsolationError(f"The sandbox does not run on this machine. {advice}")

@@ -1,14 +1,14 @@
-"""Watches sessions from a thread of the host: what they use while no run is open, and their limits.
+"""Watches sessions from a thread of the host: CPU use while no run is open, and limits.
 
-A step must cost nothing for it, so a session does not tell when a run begins or ends. The watcher
-reads the processor clock of every session that is not stopped, some fifty times a second:
+This must not cost a run anything, so sessions do not report when a run begins or ends. The watcher
+reads the CPU clock of every session that is not stopped, some fifty times a second:
 
-- A session that works while no run is open is stopped. The next call on it wakes it.
-- A session that was idle for a while is stopped too, and then needs no more looks.
-- A session that used processor time may have passed a limit that only the host can see, such as
-  the size of a work folder on the host's disk. One that did not cannot have.
+- A session that uses CPU while no run is open is stopped. The next call on it wakes it.
+- A session that has been idle for a while is stopped too, and then needs no more checks.
+- A session that used CPU may have exceeded a limit that only the host can see, such as the size
+  of a work folder on the host's disk. One that did not, cannot have.
 
-It also tends the cgroups of sessions that are gone, so that nobody has to wait for those.
+It also cleans up the cgroups of sessions that are gone, so that no caller has to wait for that.
 """
 
 from __future__ import annotations
@@ -19,70 +19,70 @@ import time
 import weakref
 from typing import Protocol
 
-from envweave.sandbox.host.cgroups import CgroupStock
+from envweave.sandbox.host.cgroups import CgroupPool
 
 _log = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.02
-_CLOSE_LOOK_S = 0.005
-"""How long until the next look while an idle session works."""
+_ACTIVE_INTERVAL_S = 0.005
+"""The interval while an idle session uses CPU."""
 
 _IDLE_CPU_S = 0.04
-"""How much processor time makes an idle session one that works. With what passes before the first
-look and after the last, it comes to no more than 0.1 s on two cores."""
+"""How much CPU time an idle session may use before it is stopped. With what passes before the first
+check and after the last, it comes to no more than 0.1 s on two cores."""
 
 _PARK_S = 0.25
 _CHECK_CPU_S = 0.005
-"""How much processor time a session uses between two looks at its limits."""
+"""How much CPU time a session uses between two checks of its limits."""
 
 _CHECK_REST, _REST = 10, 4
-"""How much longer than its last check a session is not checked again, and how much longer than a
-round the watcher rests: so it takes a fifth of a core at most, whatever the sessions do."""
+"""How many times as long as its last check a session is left unchecked, and as a round the watcher
+rests: so it takes a fifth of a core at most, whatever the sessions do."""
 
 
 class WatcherCalls(Protocol):
-    """The calls on a session, as far as the watcher must know them."""
+    """The calls on a session, as the watcher sees them."""
 
     start_s: float
     """When the last call began."""
 
-    worked_on: bool
-    """Set when the session works while no run is open, so that the next result says so."""
+    worked_while_idle: bool
+    """Set when the session uses CPU while no run is open; the next result reports it."""
 
 
 class Watchable(Protocol):
     """The process of a session, as the watcher sees it."""
 
     def cpu_s(self) -> float | None:
-        """Return the processor time that it has used; `None` if it is gone."""
+        """Return the CPU time that it has used; `None` if it is gone."""
 
     def check(self) -> bool:
-        """End it if it is beyond a limit; return whether it was."""
+        """Kill it if it exceeds a limit; return whether it did."""
 
     def stop(self, in_use: threading.Lock) -> bool:
         """Stop it until the next call on it, unless one is under way; return whether it stopped."""
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
 
 
 class Watched:
-    """One session, and what was seen of it last."""
+    """One session, and the state at its last check."""
 
     __slots__ = (
-        "body",
         "calls",
         "check_after_s",
         "checked_cpu_s",
         "idle_cpu_s",
         "idle_since_s",
         "in_use",
+        "process",
         "start_s",
     )
 
-    def __init__(self, body: Watchable, calls: WatcherCalls, in_use: threading.Lock) -> None:
-        self.body = body
-        self.calls = weakref.ref(calls)  # what its tools hold must not live as long as the thread
+    def __init__(self, process: Watchable, calls: WatcherCalls, in_use: threading.Lock) -> None:
+        self.process = process
+        self.calls = weakref.ref(calls)  # weak: the thread must not keep its tools alive
         self.in_use = in_use
         self.start_s = -1.0
         self.idle_cpu_s = self.idle_since_s = 0.0
@@ -90,14 +90,14 @@ class Watched:
 
 
 class ProcessWatcher:
-    """Watches the sessions of one sandbox. May be used by several threads."""
+    """Watches the sessions of one sandbox. Thread-safe."""
 
-    def __init__(self, cgroups: CgroupStock | None) -> None:
-        # Single operations on these are atomic. A lock would be met by finalizers of sessions,
-        # which may run in the middle of any line of this thread.
+    def __init__(self, cgroups: CgroupPool | None) -> None:
+        # Single operations on these are atomic. A lock could deadlock with finalizers of sessions,
+        # which may run at any point in this thread.
         self._watched: dict[int, Watched] = {}
         self._cgroups = cgroups
-        self._wanted = threading.Event() if cgroups is None else cgroups.returned
+        self._wake = threading.Event() if cgroups is None else cgroups.released
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
         self._thread.start()
@@ -105,54 +105,54 @@ class ProcessWatcher:
     def add(self, watched: Watched) -> None:
         """Watch a session from now on. Harmless twice."""
         self._watched[id(watched)] = watched
-        if not self._wanted.is_set():  # which is quicker than to set it again
-            self._wanted.set()
+        if not self._wake.is_set():  # faster than setting it again
+            self._wake.set()
 
     def forget(self, watched: Watched) -> None:
-        """Watch a session no longer. Harmless twice."""
+        """Stop watching a session. Harmless twice."""
         self._watched.pop(id(watched), None)
 
     def close(self) -> None:
         """End the thread. Harmless twice."""
         self._closed.set()
-        self._wanted.set()
+        self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         pause_s = 0.0
         while not self._closed.wait(pause_s):
-            self._wanted.wait()
-            self._wanted.clear()
-            began_s = time.monotonic()
-            pause_s = self._look_at_all(began_s)
-            is_tending = self._cgroups is not None and self._cgroups.tend()
-            if self._watched or is_tending or self._closed.is_set():
-                self._wanted.set()
-            pause_s = max(pause_s, _REST * (time.monotonic() - began_s))
+            self._wake.wait()
+            self._wake.clear()
+            started_s = time.monotonic()
+            pause_s = self._check_all(started_s)
+            is_cleaning = self._cgroups is not None and self._cgroups.clean_up()
+            if self._watched or is_cleaning or self._closed.is_set():
+                self._wake.set()
+            pause_s = max(pause_s, _REST * (time.monotonic() - started_s))
 
-    def _look_at_all(self, now_s: float) -> float:
-        """Look at every session, and return how long until the next time."""
+    def _check_all(self, now_s: float) -> float:
+        """Check every session; return how long to wait until the next round."""
         pause_s = _INTERVAL_S
         for watched in list(self._watched.values()):
             try:
-                if self._look(watched, now_s):
-                    pause_s = _CLOSE_LOOK_S
-            except Exception:  # noqa: BLE001 - one session must not end the watching of all
-                _log.exception("A session could not be watched and is ended.")
+                if self._check_session(watched, now_s):
+                    pause_s = _ACTIVE_INTERVAL_S
+            except Exception:  # noqa: BLE001 - one session must not stop the watching of others
+                _log.exception("A session could not be watched and is killed.")
                 self.forget(watched)
-                watched.body.kill()
+                watched.process.kill()
         return pause_s
 
-    def _look(self, watched: Watched, now_s: float) -> bool:
-        """Look at a session; return whether it worked while it was idle."""
-        calls, body = watched.calls(), watched.body
-        cpu_s = body.cpu_s()
+    def _check_session(self, watched: Watched, now_s: float) -> bool:
+        """Check a session; return whether it used CPU while idle."""
+        calls, process = watched.calls(), watched.process
+        cpu_s = process.cpu_s()
         if calls is None or cpu_s is None:
             self.forget(watched)
             return False
         is_due = cpu_s - watched.checked_cpu_s >= _CHECK_CPU_S and now_s >= watched.check_after_s
-        if is_due and self._check(watched, cpu_s):
+        if is_due and self._check_limits(watched, cpu_s):
             return False
         if watched.in_use.locked():
             watched.start_s = -1.0
@@ -165,22 +165,22 @@ class ProcessWatcher:
         if used_s <= _IDLE_CPU_S and now_s < watched.idle_since_s + _PARK_S:
             return used_s > 0
         if used_s > _IDLE_CPU_S:
-            calls.worked_on = True
-        # Before it stops: the call that wakes it has it watched again.
+            calls.worked_while_idle = True
+        # Before it is stopped: the call that wakes it adds it again.
         self.forget(watched)
-        if body.stop(watched.in_use):
-            self._check(watched, cpu_s)
+        if process.stop(watched.in_use):
+            self._check_limits(watched, cpu_s)
         else:
             self.add(watched)
         return False
 
-    def _check(self, watched: Watched, cpu_s: float) -> bool:
-        """Check the limits of a session; return whether it was ended."""
-        began_s = time.monotonic()
-        is_ended = watched.body.check()
-        if is_ended:
+    def _check_limits(self, watched: Watched, cpu_s: float) -> bool:
+        """Check the limits of a session; return whether it was killed."""
+        started_s = time.monotonic()
+        is_killed = watched.process.check()
+        if is_killed:
             self.forget(watched)
         now_s = time.monotonic()
         watched.checked_cpu_s = cpu_s
-        watched.check_after_s = now_s + _CHECK_REST * (now_s - began_s)
-        return is_ended
+        watched.check_after_s = now_s + _CHECK_REST * (now_s - started_s)
+        return is_killed

@@ -1,4 +1,4 @@
-"""Finds, checks and counts the tools that code calls, and keeps what came of each."""
+"""Looks up, checks and counts the tools that code calls, and records the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.messages import HEADER_BYTES, Called, ToolAnswer
 from envweave.sandbox.protocol.plain_values import encode, pack
 from envweave.sandbox.results import ToolCall
-from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, described
+from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, describe_error
 
 LATE = "TimeoutError: The time limit of the run passed while the tool ran."
-"""What code is told whose tool took longer than the code may."""
+"""The error that code gets when a tool is still running at the time limit."""
 
-_KEPT_BYTES = 1 << 20
+_RECORDED_BYTES = 1 << 20
 _NAME_CHARACTERS = 100
 _NOTHING: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
 @final
 class ToolInvocation:
-    """A tool that the code calls, found and with arguments that fit: run it, then answer."""
+    """A call of a tool with checked arguments: run it, then answer."""
 
-    __slots__ = ("args", "call", "given", "kwargs", "size", "start_s", "tool")
+    __slots__ = ("args", "arguments", "call", "kwargs", "size", "start_s", "tool")
 
     def __init__(
-        self, said: Called, tool: SandboxTool, args: Any, kwargs: Any, size: int, start_s: float
+        self, message: Called, tool: SandboxTool, args: Any, kwargs: Any, size: int, start_s: float
     ) -> None:
-        self.call = said.call
-        self.given = (tuple(said.args), said.kwargs)
+        self.call = message.call
+        self.arguments = (tuple(message.args), message.kwargs)
         self.tool = tool
         self.args = args
         self.kwargs = kwargs
@@ -47,8 +47,8 @@ class ToolInvocation:
 class Broker:
     """Stands between the code of a session and the tools of the host.
 
-    What a call was given and what it gave is kept for the result, up to a megabyte in all; calls
-    beyond that are kept without. A thousand of the largest would fill the host.
+    Arguments and return values are recorded for the result, up to a megabyte in all; calls beyond
+    that are recorded without them. A thousand of the largest would exhaust the host's memory.
     """
 
     def __init__(self, limits: Limits, tools: SandboxTools, clock: Callable[[], float]) -> None:
@@ -56,74 +56,87 @@ class Broker:
         self._tools = tools
         self._clock = clock
         self._count = 0
-        self._kept: list[ToolCall] = []
-        self._left_bytes = _KEPT_BYTES
+        self._recorded: list[ToolCall] = []
+        self._left_bytes = _RECORDED_BYTES
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Begin a new run."""
         if self._count:
             self._count = 0
-            self._kept = []
-            self._left_bytes = _KEPT_BYTES
+            self._recorded = []
+            self._left_bytes = _RECORDED_BYTES
 
     @property
-    def is_overdrawn(self) -> bool:
-        """Whether the code called more tools than it may."""
+    def is_over_limit(self) -> bool:
+        """Whether the code made more tool calls than allowed."""
         return self._count > self._limits.tool_calls
 
     def calls(self) -> tuple[ToolCall, ...]:
         """Return the tools that the code called, in order."""
-        return tuple(self._kept)
+        return tuple(self._recorded)
 
-    def look_up(self, said: Called, size: int) -> ToolInvocation | bytes:
-        """Return the tool to run, or what to send because there is none or it may not be."""
+    def look_up(self, message: Called, size: int) -> ToolInvocation | bytes:
+        """Return the tool call to run, or the frame that refuses it."""
         start_s = self._clock()
         self._count += 1
         if self._count > self._limits.tool_calls:
             return refusal(
-                said, f"RuntimeError: One run may call {self._limits.tool_calls} tools, and did."
+                message,
+                f"RuntimeError: A run may make at most {self._limits.tool_calls} tool calls.",
             )
-        tool = self._tools.find(said.name)
+        tool = self._tools.find(message.name)
         if tool is None:
-            return self._refuse(said, size, start_s, self._tools.missing(said.name))
+            return self._refuse(message, size, start_s, self._tools.missing(message.name))
         try:
-            args, kwargs = tool.bind(said.args, said.kwargs)
+            args, kwargs = tool.bind(message.args, message.kwargs)
         except ArgumentsError as error:
-            return self._refuse(said, size, start_s, str(error))
-        return ToolInvocation(said, tool, args, kwargs, size, start_s)
+            return self._refuse(message, size, start_s, str(error))
+        return ToolInvocation(message, tool, args, kwargs, size, start_s)
 
-    def _refuse(self, said: Called, size: int, start_s: float, why: str) -> bytes:
-        text, name = _sayable(why), said.name[:_NAME_CHARACTERS]
-        self._keep(name, (tuple(said.args), said.kwargs), size, start_s, error=text)
-        return refusal(said, text)
+    def _refuse(self, message: Called, size: int, start_s: float, why: str) -> bytes:
+        text, name = _encodable(why), message.name[:_NAME_CHARACTERS]
+        self._record(name, (tuple(message.args), message.kwargs), size, start_s, error=text)
+        return refusal(message, text)
 
-    def answer(self, wanted: ToolInvocation, value: Any) -> bytes:
-        """Return what to send now that a tool returned; an error, if it is not plain data."""
-        name = wanted.tool.name
+    def answer(self, invocation: ToolInvocation, value: Any) -> bytes:
+        """Return the frame for what a tool returned; an error, if it is not plain data."""
+        name = invocation.tool.name
         try:
-            frame = encode(ToolAnswer(wanted.call, ok=True, value=pack(value, name=f"{name}()")))
+            frame = encode(
+                ToolAnswer(invocation.call, ok=True, value=pack(value, name=f"{name}()"))
+            )
         except PlainDataError as error:
             if inspect.iscoroutine(value):
                 value.close()
-            return self.fail(wanted, f"TypeError: {error}")
+            return self.fail(invocation, f"TypeError: {error}")
         except Exception as error:  # noqa: BLE001 - such as a list that another thread changes
-            return self.fail(wanted, described(error))
+            return self.fail(invocation, describe_error(error))
         size = len(frame) - HEADER_BYTES
         if size > self._limits.message_bytes:
-            return self.fail(wanted, f"ValueError: {name}() returned more than fits one message.")
-        self._keep(name, wanted.given, wanted.size + size, wanted.start_s, value=value)
+            return self.fail(
+                invocation, f"ValueError: {name}() returned more than one message holds."
+            )
+        self._record(
+            name, invocation.arguments, invocation.size + size, invocation.start_s, value=value
+        )
         return frame
 
-    def fail(self, wanted: ToolInvocation, why: str) -> bytes:
-        """Return what to send now that a tool failed."""
-        text = _sayable(why)
-        self._keep(wanted.tool.name, wanted.given, wanted.size, wanted.start_s, error=text)
-        return encode(ToolAnswer(wanted.call, ok=False, value=text))
+    def fail(self, invocation: ToolInvocation, why: str) -> bytes:
+        """Return the frame for a tool that failed."""
+        text = _encodable(why)
+        self._record(
+            invocation.tool.name,
+            invocation.arguments,
+            invocation.size,
+            invocation.start_s,
+            error=text,
+        )
+        return encode(ToolAnswer(invocation.call, ok=False, value=text))
 
-    def _keep(
+    def _record(
         self,
         name: str,
-        given: tuple[tuple[Any, ...], dict[str, Any]],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         size: int,
         start_s: float,
         *,
@@ -132,15 +145,15 @@ class Broker:
     ) -> None:
         self._left_bytes -= size
         if self._left_bytes < 0:
-            given, value = _NOTHING, None
-        self._kept.append(ToolCall(name, given, value, error, self._clock() - start_s))
+            arguments, value = _NOTHING, None
+        self._recorded.append(ToolCall(name, arguments, value, error, self._clock() - start_s))
 
 
-def refusal(said: Called, why: str) -> bytes:
-    """Return what to send to code whose call is not carried out."""
-    return encode(ToolAnswer(said.call, ok=False, value=why))
+def refusal(message: Called, why: str) -> bytes:
+    """Return the frame that refuses a call."""
+    return encode(ToolAnswer(message.call, ok=False, value=why))
 
 
-def _sayable(text: str) -> str:
-    """Return text that UTF-8 can say."""
+def _encodable(text: str) -> str:
+    """Return the text with lone surrogates escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""Reads messages whose sender may be hostile, at a bounded cost in memory and time.
+"""Decodes messages whose sender may be hostile, at a bounded cost in memory and time.
 
-The decoder is told exactly what to expect, so nothing but plain data comes out of it. What it
-does not bound is done here: how many small containers a message may swell to, how deep extensions
-nest, what a set or dict costs whose keys were chosen to collide, and what an array claims to be.
+The decoder gets an exact type, so nothing but plain data comes out of it. What it does not bound
+is bounded here: how many small containers a message expands to, how deep extensions nest, the
+cost of a set or dict with colliding keys, and the claimed shape of an array.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ProtocolViolationError(ValueError):
     """Bytes that no session of ours would send."""
 
 
-class Reader(Generic[MessageT]):
+class MessageReader(Generic[MessageT]):
     """Reads messages of one side."""
 
     def __init__(self, messages: Any) -> None:
@@ -78,7 +78,7 @@ class _Unpacker:
         self._hashing_s = _HASHING_S
 
     def unpack(self, value: Any, depth: int) -> Any:
-        """Return `value` with what stands in extensions in its place."""
+        """Return `value` with its extensions decoded, in place."""
         kind = type(value)
         if kind is list:
             if not _HOLDERS.isdisjoint(map(type, value)):
@@ -96,7 +96,7 @@ class _Unpacker:
 
     def _extension(self, code: int, data: Any, depth: int) -> Any:
         self._parts -= 1
-        # Native lists and dicts may go a few levels beyond: each extension starts them anew.
+        # Native lists and dicts may go a few levels beyond: each extension starts counting anew.
         if self._parts < 0 or depth > DEPTH + LEVELS:
             raise ProtocolViolationError("too many extensions, or too deep")
         if code == ValueKind.BYTES:
@@ -121,10 +121,10 @@ class _Unpacker:
         raise ProtocolViolationError(f"no extension has the code {code}")
 
     def _hashed(self, keys: list[Any]) -> Iterator[Any]:
-        """Yield the keys to whoever puts them in a table, and watch how long that takes.
+        """Yield the keys to the set or dict that hashes them, and limit how long that takes.
 
-        Keys chosen to collide make it quadratic; nothing else makes it slow. The clock is this
-        thread's own, so that a busy machine is not mistaken for hostility.
+        Colliding keys make it quadratic; nothing else makes it slow. The clock counts this
+        thread's CPU time only, so that a busy machine is not mistaken for an attack.
         """
         self._hashing_s += len(keys) * _HASHING_S_EACH
         start = thread_time() if len(keys) > _KEYS_AT_ONCE else 0.0
@@ -139,7 +139,7 @@ class _Unpacker:
 def _array(packed: PackedArray) -> Any:
     size = DTYPES.get(packed.dtype)
     if size is None or len(packed.shape) > DIMENSIONS:
-        raise ProtocolViolationError("an array of no kind we know")
+        raise ProtocolViolationError("an array of an unknown dtype")
     extent = total = size
     for length in packed.shape:
         if not 0 <= length <= ARRAY_BYTES:
@@ -149,9 +149,9 @@ def _array(packed: PackedArray) -> Any:
         if extent > ARRAY_BYTES:
             raise ProtocolViolationError("an array that is too large")
     if total != len(packed.data):
-        raise ProtocolViolationError("an array that is not as large as it says")
+        raise ProtocolViolationError("an array whose data does not match its shape")
     if packed.dtype == "|b1" and packed.data.translate(None, b"\0\1"):
-        raise ProtocolViolationError("truths that are neither true nor false")
+        raise ProtocolViolationError("bools that are neither 0 nor 1")
     import numpy as np
 
     if not total:
@@ -160,7 +160,7 @@ def _array(packed: PackedArray) -> Any:
 
 
 def _lengths(first: int, last: int, payload: str) -> str:
-    """Return a pattern of one-byte heads that each announce one byte more than the last."""
+    """Return a pattern for one-byte heads, each announcing one byte more than the one before."""
     heads = range(first, last + 1)
     return "|".join(rf"\x{head:02x}{payload}{{{head - first}}}" for head in heads)
 
@@ -171,7 +171,7 @@ _SCALARS = re.compile(
         r"|[\xcb\xcf\xd3].{8}|" + _lengths(0xA0, 0xBF, ".") + ")*+"
     ).encode("ascii")
 )
-_HEADS = {  # the first byte of the others: how many bytes tell the length, how many more follow
+_HEADS = {  # by first byte: how many bytes hold the length, how many follow besides
     **dict.fromkeys([0xC4, 0xD9], (1, 0)),
     **dict.fromkeys([0xC5, 0xDA], (2, 0)),
     **dict.fromkeys([0xC6, 0xDB], (4, 0)),
@@ -184,10 +184,10 @@ _HEADS = {  # the first byte of the others: how many bytes tell the length, how 
 def count_parts(data: bytes | bytearray | memoryview, limit: int) -> None:
     """Count the parts that MessagePack holds, without decoding it.
 
-    An empty list is one byte here and seventy in memory, so this is done before.
+    An empty list is one byte here and seventy in memory, so this comes before decoding.
 
     Raises:
-        HostileError: They are more than `limit`.
+        ProtocolViolationError: They are more than `limit`.
     """
     view = memoryview(data)
     position, end = 0, len(view)
@@ -209,5 +209,5 @@ def count_parts(data: bytes | bytearray | memoryview, limit: int) -> None:
             length = int.from_bytes(view[position : position + width], "big")
             position += width + more + length
         else:
-            return  # nothing that a decoder would read on from
+            return  # a decoder stops here
     raise ProtocolViolationError("more parts than a message may have")

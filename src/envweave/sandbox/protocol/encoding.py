@@ -1,7 +1,7 @@
-"""The form in which plain data travels: MessagePack, and extensions for what it lacks.
+"""The wire format of plain data: MessagePack, with extensions for what it lacks.
 
-A native list or dict nests to `LEVELS`, and a native dict has text for keys. So the decoder can
-be told exactly what to expect, and what is deeper, or has other keys, passes through our hands.
+Native lists and dicts nest up to `LEVELS`, and native dicts have `str` keys. So the decoder gets an
+exact type, and anything deeper or with other keys goes through our own code.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import msgspec
 from msgspec.msgpack import Ext
 
 LEVELS = 4
-"""How deep lists and dicts nest natively."""
+"""How deep native lists and dicts nest."""
 
 DEPTH = 64
 """How deep plain data nests at all."""
 
 PARTS = 250_000
-"""How many lists, tuples, sets and dicts one message may hold, and how many bytes objects, big
-numbers and arrays. Each costs the reader far more than it costs the sender."""
+"""How many lists, tuples, sets and dicts, and how many bytes objects, big integers and arrays one
+message may hold. Each costs the reader far more than the sender."""
 
 ITEMS = 1 << 24
 """How many items all lists, tuples, sets and dicts of a value may hold together."""
 
 ARRAY_BYTES = 1 << 30
-"""The largest array, and the largest that an empty one would be without its zeros."""
+"""The largest array; for an empty one, the product of its non-zero dimensions counts."""
 
 DIMENSIONS = 32
-"""How many an array may have."""
+"""How many dimensions an array may have."""
 
 DTYPES = {
     "|b1": 1,
@@ -47,11 +47,11 @@ DTYPES = {
     "<c8": 8,
     "<c16": 16,
 }
-"""The arrays that are plain, and the size of an item of each."""
+"""The dtypes of arrays that are plain data, and their item sizes."""
 
 
 class ValueKind:
-    """What an extension holds. Lists stand for their items, in MessagePack."""
+    """What an extension holds. Containers are encoded as the list of their items."""
 
     BYTES: Final = 1
     INT: Final = 2

@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into the frames it carries."""
+"""Frames on a byte stream, and blocking I/O for small messages at a session's start or branch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _number = int.from_bytes
 
 
 class FrameError(ValueError):
-    """A frame announces more than its reader takes. Nothing after it can be read."""
+    """A frame announces more than its reader accepts. Nothing after it can be read."""
 
 
 @final
@@ -34,7 +34,7 @@ class Frames:
         self._buffer: bytes | bytearray = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Add what was read."""
         if not self._buffer:
             self._buffer = data  # most often a whole frame, and then never copied together
         elif isinstance(self._buffer, bytearray):
@@ -44,7 +44,7 @@ class Frames:
             self._buffer += data
 
     def next(self) -> bytes | None:
-        """Return what the next whole frame holds; `None` if more must be fed first.
+        """Return the content of the next whole frame; `None` if more must be fed first.
 
         Raises:
             FrameError: It announces more than the limit; raised again by every later call.
@@ -56,8 +56,8 @@ class Frames:
         end = HEADER_BYTES + _number(buffer[:HEADER_BYTES], "little")
         if end > HEADER_BYTES + self._limit_bytes:
             raise FrameError(
-                f"A frame announces {end - HEADER_BYTES} bytes, and {self._limit_bytes} is the "
-                "most."
+                f"A frame announces {end - HEADER_BYTES} bytes, more than the limit of "
+                f"{self._limit_bytes}."
             )
         if size < end:
             return None
@@ -81,7 +81,7 @@ class Frames:
 
     @property
     def missing(self) -> int:
-        """How many bytes the frame under way lacks, as far as is known; at least 1."""
+        """How many bytes the current frame lacks, as far as is known; at least 1."""
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:
             return HEADER_BYTES - len(buffer)
@@ -89,51 +89,53 @@ class Frames:
 
 
 SMALL_BYTES = 1 << 16
-"""The longest of them."""
+"""The longest message while a session starts or branches."""
 
 _CREDENTIALS = struct.Struct("3i")
 
 
-def decoded(data: bytes) -> FromSession:
-    """Return the message.
+def decode_message(data: bytes) -> FromSession:
+    """Return the message of a session.
 
     Raises:
-        SessionLostError: These bytes are none.
+        SessionLostError: The bytes are not a valid message.
     """
     try:
         return plain_values.read_from_session(data)
-    except Exception as error:  # noqa: BLE001 - whatever hostile bytes make of the decoder
-        raise SessionLostError(f"A session spoke out of turn: {type(error).__name__}") from None
+    except Exception as error:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
+        raise SessionLostError(
+            f"A session sent an invalid message: {type(error).__name__}"
+        ) from None
 
 
-def send(line: socket.socket, data: bytes, deadline: float) -> None:
+def send(connection: socket.socket, data: bytes, deadline: float) -> None:
     """Send to a session, which may never read.
 
     Raises:
-        SessionLostError: It did not take it in time, or is gone.
+        SessionLostError: It did not read in time, or is gone.
     """
-    line.settimeout(max(deadline - time.monotonic(), 0.001))
+    connection.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
-        line.sendall(data)
+        connection.sendall(data)
     except OSError as error:
         raise SessionLostError(f"A session does not read: {error}") from None
-    line.settimeout(None)
+    connection.settimeout(None)
 
 
-def read_exactly(line: socket.socket, size: int, deadline: float) -> bytes:
-    """Read so many bytes.
+def read_exactly(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """Read exactly `size` bytes.
 
     Raises:
-        SessionLostError: They did not come in time, or the session is gone.
+        SessionLostError: They did not arrive in time, or the session is gone.
     """
     data = b""
     while len(data) < size:
         left_s = deadline - time.monotonic()
-        if left_s <= 0:  # one that never stops talking would always be heard
+        if left_s <= 0:  # a session that keeps sending must not extend the deadline
             raise SessionLostError("A session did not answer in time.")
-        line.settimeout(left_s)
+        connection.settimeout(left_s)
         try:
-            more = line.recv(size - len(data))
+            more = connection.recv(size - len(data))
         except TimeoutError:
             raise SessionLostError("A session did not answer in time.") from None
         except OSError as error:
@@ -141,24 +143,26 @@ def read_exactly(line: socket.socket, size: int, deadline: float) -> bytes:
         if not more:
             raise SessionLostError("A session is gone.")
         data += more
-    line.settimeout(None)
+    connection.settimeout(None)
     return data
 
 
-def read_with_sender(line: socket.socket, deadline: float) -> tuple[int, bytes]:
-    """Read one message, and who sent it by the kernel's word.
+def read_with_sender(connection: socket.socket, deadline: float) -> tuple[int, bytes]:
+    """Read one message; return the process id of its sender, from the kernel, and the message.
 
     Raises:
-        BranchError: None came in time.
+        BranchError: None arrived in time.
     """
-    line.settimeout(max(deadline - time.monotonic(), 0.001))
+    connection.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
-        data, ancillary, _, _ = line.recvmsg(SMALL_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+        data, ancillary, _, _ = connection.recvmsg(
+            SMALL_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+        )
     except OSError as error:
         raise BranchError(f"The copy did not answer: {error}") from error
     finally:
-        line.settimeout(None)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             length = int.from_bytes(data[:HEADER_BYTES], "little")

@@ -1,7 +1,7 @@
-"""What host and session say to each other: MessagePack arrays in frames with a length before.
+"""The messages between host and session: MessagePack arrays in length-prefixed frames.
 
-Both ends import this module. The session's end runs beside hostile code, so the host takes each
-message for that code's word, and decodes it into these classes and nothing else.
+Both ends import this module. The session's end runs beside hostile code, so the host assumes that
+each message comes from that code, and decodes it into these classes and nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ DESCRIPTOR = 3
 """The session's end of its socket."""
 
 INTERRUPT = 64
-"""The signal that ends a run softly: the last of the real-time ones. Those that programs handle
-themselves, SIGINT first, mean in a session what they mean elsewhere."""
+"""The signal that interrupts a run: the last real-time signal. Those that programs commonly handle,
+such as SIGINT, keep their usual meaning in a session."""
 
 
 class ToolSignature(msgspec.Struct, array_like=True, frozen=True):
@@ -80,7 +80,7 @@ class ReadFile(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class WriteFile(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """Write this file, and the folders above it."""
+    """Write this file, creating parent folders as needed."""
 
     id: int
     path: str
@@ -95,9 +95,9 @@ class ListFiles(msgspec.Struct, array_like=True, tag=7, frozen=True):
 
 
 class Begin(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """Start over with this seed and these tools: somebody takes the session, who may have tools.
+    """Start with this seed and these tools: a caller takes a session that was kept warm.
 
-    It has no answer; what follows it finds it done.
+    It has no reply; it takes effect before the next message.
     """
 
     seed: int | None
@@ -116,12 +116,12 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RunFinished(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """The code is done.
+    """The code has finished.
 
     Attributes:
-        value: Of the last expression, where `plain`; else `None`.
+        value: The value of the last expression if it is `plain`; else `None`.
         shown: Its `repr`; `None` where there is no value.
-        cut: Whether stdout or stderr lost something.
+        cut: Whether stdout or stderr was truncated.
         interrupted: Whether the time limit interrupted it.
     """
 
@@ -137,7 +137,7 @@ class RunFinished(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
 
 class Called(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The code calls a tool and waits."""
+    """The code calls a tool and waits for its `ToolAnswer`."""
 
     call: int
     name: str
@@ -146,7 +146,7 @@ class Called(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Replied(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """The answer to everything but `Run`: a value, or why there is none."""
+    """The reply to everything but `Run`: a value, or why there is none."""
 
     id: int
     failure: Failure | None
@@ -154,7 +154,7 @@ class Replied(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 
 class SetupFailed(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """The session could not put up its walls, and is gone: which one, and what the kernel said."""
+    """The session could not set up a wall, and is gone: which one, and the kernel's error."""
 
     wall: str
     errno: int
@@ -162,17 +162,17 @@ class SetupFailed(msgspec.Struct, array_like=True, tag=8, frozen=True):
 
 
 class Ready(msgspec.Struct, array_like=True, tag=9, frozen=True):
-    """The walls stand. This is the first message of a session."""
+    """The walls are up. This is the first message of a session."""
 
 
 FromSession = RunFinished | Called | Replied | SetupFailed | Ready
 
 
 class SpawnRequest(msgspec.Struct, array_like=True, frozen=True):
-    """What a new session is told before its walls go up. It holds no secret.
+    """The parameters of a new session. They contain no secret.
 
     Attributes:
-        seed: Of `random` and numpy; `None` draws from the system.
+        seed: Seeds `random` and numpy; `None` seeds from the system.
         output_bytes: How much of stdout and of stderr is kept.
         message_bytes: The largest frame.
         work: Its work folder, as it sees it.

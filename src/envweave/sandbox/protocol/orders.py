@@ -1,7 +1,7 @@
-"""What the host tells a template, and what it answers, over their own socket.
+"""The orders of the host to a template, and the template's reports, over their own socket.
 
-The template runs no code of an agent's, but it runs in the agent's neighbourhood: the host reads
-its answers as strictly as a session's.
+The template runs none of the agent's code, but it is close to it: the host decodes its reports as
+strictly as a session's messages.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ Isolation = Literal["namespace", "landlock", "none"]
 
 
 class TemplatePlan(msgspec.Struct, frozen=True):
-    """How a template is to be. It travels on the command's standard input.
+    """The configuration of a template. It is passed on the standard input of the process.
 
     Attributes:
-        isolation: The walls to put up.
+        isolation: The walls to set up.
         shell: Whether sessions may start processes.
         preload: The modules that every session finds imported.
-        path: Where modules are looked for: the whole `sys.path`, but without walls, where it is
-            added to the interpreter's own.
-        visible: Folders and files of the host of which sessions may read at least something, at
-            their own paths.
+        path: Replaces `sys.path`; with isolation `none` it is added to the interpreter's own.
+        visible: Folders and files of the host that sessions may read at least in part, at their
+            own paths.
         hidden: What sessions may not read below these. For `namespace`.
-        shown: What they may read nevertheless, or besides. For `landlock`, which knows no
-            exceptions: all that they may read.
+        shown: What they may read below `hidden`, or outside `visible`. For `landlock`, which has
+            no exceptions to its rules: all that they may read.
         listings: The names in folders of `path` that sessions may not list, by folder. For
             `landlock`.
-        listed: The folders below which files may be listed, and not read. For `landlock`.
-        place: An empty folder, for the root to be mounted on.
+        listed: The folders below which files may be listed but not read. For `landlock`.
+        place: An empty folder to mount the root on.
         work: The folder in which the work folders of sessions are, without namespaces.
         cpu: The one core to run on; `None` for any.
-        host: The process id of the host, whose end is the template's.
-        users: How many user ids the host gives away to sessions; 0 where it may not.
+        host: The process id of the host; the template ends with it.
+        users: How many user ids the host can assign to sessions; 0 where it has no right to.
         first_user: The first of them in the host's namespace.
         native: Whether the compiled extension may be used.
         memory_counted: Whether the host puts each session into a cgroup that counts its memory.
-        memory_bytes: As in `Limits`, as all that follow.
+        memory_bytes: As in `Limits`, like all that follow.
     """
 
     isolation: Isolation
@@ -69,29 +68,29 @@ class TemplatePlan(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """Make sessions. For each a descriptor of its socket comes along, and then those of its cgroup.
+    """Make sessions. Attached for each: the descriptor of its socket, then those of its cgroup.
 
     Attributes:
-        cgroup_files: How many files each writes to so that it is in its cgroup.
+        cgroup_files: How many files each session writes to in order to join its cgroup.
     """
 
-    births: list[SpawnRequest]
+    requests: list[SpawnRequest]
     cgroup_files: int = 0
 
 
-class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """Say how this process ended."""
+class GetExitStatus(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Report how this process ended."""
 
     pid: int
 
 
 class CopyFiles(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Give a branch a copy of its work folder. Descriptors of it and of its parent come along.
+    """Give a branch a copy of its work folder. Attached: descriptors of it and of its parent.
 
     Attributes:
-        pid: Of the branch.
-        user: Whose the files are, in the template's namespace.
-        inodes: Whose paths to report: the files that the process has open.
+        pid: The process id of the branch.
+        user: The owner of the files, in the template's namespace.
+        inodes: The files whose paths to report: those that the process has open.
     """
 
     pid: int
@@ -99,18 +98,18 @@ class CopyFiles(msgspec.Struct, array_like=True, tag=2, frozen=True):
     inodes: list[int]
 
 
-Order = Spawn | Ask | CopyFiles
+Order = Spawn | GetExitStatus | CopyFiles
 
 
 class MapUsers(msgspec.Struct, array_like=True, tag=0, frozen=True):
     """Map the user ids of this process's namespace, then answer with a byte."""
 
 
-class Up(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The template stands. With branches, the gate's descriptor comes along.
+class TemplateReady(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The template is ready. Attached, where branching works: the descriptor of the fork gate.
 
     Attributes:
-        missing: What this tier has not got here, as sentences.
+        missing: What this tier lacks here, as sentences.
         native: Whether the compiled extension is used.
     """
 
@@ -118,11 +117,11 @@ class Up(msgspec.Struct, array_like=True, tag=1, frozen=True):
     native: bool
 
 
-class Down(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """The template could not be made, or an order not carried out.
+class OrderFailed(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """The template could not be made, or an order could not be carried out.
 
     Attributes:
-        wall: What it was about: the name of a wall, or `preload`.
+        wall: The failed part: the name of a wall, or `preload`.
     """
 
     wall: str
@@ -131,24 +130,24 @@ class Down(msgspec.Struct, array_like=True, tag=2, frozen=True):
 
 
 class Spawned(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """The process ids of the new sessions; descriptors of them come along."""
+    """The process ids of the new sessions. Attached: their pidfds."""
 
     pids: list[int]
 
 
-class ProcessEnded(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """How a process ended: what `waitpid` told, or `None` while it lives."""
+class ExitStatus(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """How a process ended: its `waitpid` status, or `None` while it lives."""
 
     status: int | None
 
 
 class Copied(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The work folder is copied: the paths of the files asked about, by their old inodes."""
+    """The work folder is copied: the paths of the requested files, by their old inodes."""
 
     paths: dict[int, str]
 
 
-Report = MapUsers | Up | Down | Spawned | ProcessEnded | Copied
+Report = MapUsers | TemplateReady | OrderFailed | Spawned | ExitStatus | Copied
 
 MESSAGE_BYTES = 1 << 18
-"""The largest message between host and template. A sequenced packet arrives whole or not at all."""
+"""The largest message between host and template. A sequenced packet arrives complete or not."""

@@ -1,8 +1,8 @@
 """Plain data, the only thing that crosses the walls, and the frames that carry it.
 
-Plain are `None`, `bool`, `int`, `float`, `str`, `bytes`, lists, tuples, sets, frozensets and dicts
-of plain data, numpy's numbers, and its arrays of numbers. An instance of a subclass goes as what
-it is a subclass of, read by the base's own methods: what the subclass overrides is never asked.
+Plain data is `None`, `bool`, `int`, `float`, `str`, `bytes`, lists, tuples, sets, frozensets and
+dicts of plain data, numpy scalars, and numpy arrays of numbers. An instance of a subclass is sent
+as its base class, read by the methods of the base: overridden methods are never called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.protocol.decoding import Reader
+from envweave.sandbox.protocol.decoding import MessageReader
 from envweave.sandbox.protocol.encoding import (
     ARRAY_BYTES,
     DEPTH,
@@ -54,21 +54,21 @@ def encode(message: msgspec.Struct) -> bytes:
     return _header(len(data)) + data
 
 
-read_from_session: Reader[FromSession] = Reader(FromSession)
-"""Return the message that a session sent, its values unpacked. Raises any exception whatever: the
-bytes are hostile, and the session is to be killed."""
+read_from_session: MessageReader[FromSession] = MessageReader(FromSession)
+"""Return the message that a session sent, its values unpacked. May raise any exception: the bytes
+are hostile, and the session must be killed then."""
 
-read_from_host: Reader[ToSession] = Reader(ToSession)
+read_from_host: MessageReader[ToSession] = MessageReader(ToSession)
 """Return the message that the host sent, its values unpacked."""
 
 
 def pack(value: Any, limit_depth: int = DEPTH, name: str = "value") -> Any:
-    """Return what the encoder takes for `value`.
+    """Return `value` in a form that the encoder accepts.
 
     Args:
         value: Plain data.
-        limit_depth: How deep it may nest, up to what the other end reads.
-        name: What the value is called in the message of an error.
+        limit_depth: How deep it may nest, up to what the other end accepts.
+        name: The name of the value in error messages.
 
     Raises:
         PlainDataError: It is not plain; the message begins with the path to the part.
@@ -86,11 +86,11 @@ def pack(value: Any, limit_depth: int = DEPTH, name: str = "value") -> Any:
         path = "" if unfit.whole else "".join(reversed(unfit.path))
         raise PlainDataError(f"{name}{path}: {unfit.what}") from None
     except RecursionError:
-        raise PlainDataError(f"{name}: nested too deep to be read here.") from None
+        raise PlainDataError(f"{name}: nested too deep to be encoded.") from None
 
 
 class _UnfitError(Exception):
-    """A part is not plain, and `path` leads to it, innermost first; or the value as a `whole`."""
+    """The part at `path` (innermost first), or the value as a `whole`, is not plain data."""
 
     def __init__(self, what: str, *, whole: bool = False) -> None:
         self.what = what
@@ -139,7 +139,7 @@ class _Packer:
                 value.encode()
             except UnicodeEncodeError:
                 raise _UnfitError(
-                    "text with half of a surrogate pair is not plain data; "
+                    "text with a lone surrogate is not plain data; "
                     "encode it with errors='surrogatepass'."
                 ) from None
         return value
@@ -204,7 +204,7 @@ class _Packer:
     def _pack_items(
         self, items: list[Any], level: int, depth: int, step: Callable[[int], str]
     ) -> list[Any]:
-        """Pack `items` in place, which stand in a native list at `level`."""
+        """Pack `items` in place, as a native list at `level`."""
         self._enter(len(items), depth)
         if _are_easy(items):
             return items
@@ -220,8 +220,7 @@ class _Packer:
     def _enter(self, items: int, depth: int) -> None:
         if depth >= self._limit_depth:
             raise _UnfitError(
-                f"nested more than {self._limit_depth} deep, or within itself; "
-                "plain data does neither.",
+                f"nested more than {self._limit_depth} levels deep, or contains itself.",
                 whole=True,
             )
         self._count(items)
@@ -231,8 +230,8 @@ class _Packer:
         self._items -= items
         if self._parts < 0 or self._items < 0:
             raise _UnfitError(
-                f"more than {PARTS:,} parts, or {ITEMS:,} items, in one value. "
-                "Take it in pieces, or as an array.",
+                f"more than {PARTS:,} containers or {ITEMS:,} items in one value. "
+                "Send it in pieces, or as an array.",
                 whole=True,
             )
 
@@ -248,8 +247,8 @@ class _Packer:
                 if number is not None:
                     return self.pack(number, 0, depth)
         raise _UnfitError(
-            f"{_a(kind)} is not plain data, which is None, numbers, text, bytes, lists, tuples, "
-            "sets, dicts, and arrays of numbers."
+            f"{_a(kind)} is not plain data: None, numbers, text, bytes, lists, tuples, sets, "
+            "dicts, and arrays of numbers."
         )
 
 
@@ -270,7 +269,7 @@ _METHODS: dict[type, Callable[[_Packer, Any, int, int], Any]] = {
 
 
 def _are_easy(items: list[Any]) -> bool:
-    """Whether the encoder takes these as they are, found out without a loop of our own."""
+    """Whether the encoder accepts these as they are, determined without a Python loop."""
     kinds = frozenset(map(type, items))
     if kinds <= _EASY:
         return True
@@ -286,7 +285,7 @@ def _pack_array(numpy: Any, value: Any) -> Ext:
     if dtype not in DTYPES:
         raise _UnfitError(f"an array of {array.dtype} is not plain data; arrays of numbers are.")
     if len(shape) > DIMENSIONS or _extent(shape) * DTYPES[dtype] > ARRAY_BYTES:
-        raise _UnfitError(f"an array of shape {shape} is too large to cross; take it in pieces.")
+        raise _UnfitError(f"an array of shape {shape} is too large; send it in pieces.")
     data = array.astype(dtype, order="C", copy=False).tobytes()
     return Ext(ValueKind.ARRAY, _encode(PackedArray(dtype, list(shape), data)))
 

@@ -1,4 +1,4 @@
-"""How a session comes to its end, and what its caller is told of it."""
+"""The reasons why a session ends, and the messages that callers get for them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Termination:
     """Why a session is gone.
 
     Attributes:
-        type: What a result names it, where exceptions are named.
+        type: The `exception_type` of the result.
         message: One sentence.
         limits_hit: The limits that ended it.
-        is_lost: Whether it was nothing that its code did.
+        is_lost: Whether something other than its own code ended it.
     """
 
     type: str
@@ -28,58 +28,58 @@ class Termination:
     is_lost: bool = False
 
     def error(self, call: str) -> SandboxError:
-        """Return the error for a call on the session that is no `run` under way."""
+        """Return the error for a call that has no result to report this in."""
         kind = SessionLostError if self.is_lost else SessionEndedError
-        return kind(f"{call}: the session is gone. {self.message} Take a new session.")
+        return kind(f"{call}: the session is gone. {self.message} Open a new session.")
 
 
 class TerminationError(Exception):
-    """Carries an ending from where it was found out to where it is told. Callers never see it."""
+    """Carries a termination from where it is detected to the driver. Callers never see it."""
 
-    def __init__(self, ending: Termination) -> None:
-        super().__init__(ending.message)
-        self.ending = ending
+    def __init__(self, termination: Termination) -> None:
+        super().__init__(termination.message)
+        self.termination = termination
 
 
-def of_death(death: ExitReason) -> Termination:
-    """Return the ending of a session whose process is gone."""
-    if death.kind == "lost":
-        return Termination("SessionLost", f"It was lost: {death}.", is_lost=True)
-    if death.kind == "memory":
-        return Termination("MemoryLimit", f"It was killed: {death}.", ("memory",))
-    if death.kind == "disk":
-        return Termination("DiskLimit", f"It was killed: {death}.", ("disk",))
-    if death.kind != "signal":
-        return Termination("SessionEnded", f"Its code ended it: {death}.")
+def of_exit(reason: ExitReason) -> Termination:
+    """The process is gone."""
+    if reason.kind == "lost":
+        return Termination("SessionLost", f"It was lost: {reason}.", is_lost=True)
+    if reason.kind == "memory":
+        return Termination("MemoryLimit", f"It was killed: {reason}.", ("memory",))
+    if reason.kind == "disk":
+        return Termination("DiskLimit", f"It was killed: {reason}.", ("disk",))
+    if reason.kind != "signal":
+        return Termination("SessionEnded", f"Its code ended it: {reason}.")
     import signal
 
     try:
-        reason, limits_hit = _SIGNALS[signal.Signals(death.code).name]
+        cause, limits_hit = _SIGNALS[signal.Signals(reason.code).name]
     except (KeyError, ValueError):
-        reason, limits_hit = "", ()
-    return Termination("SessionEnded", f"It ended: {death}{reason}.", limits_hit)
+        cause, limits_hit = "", ()
+    return Termination("SessionEnded", f"It ended: {reason}{cause}.", limits_hit)
 
 
 _SIGNALS: dict[str, tuple[str, tuple[Limit, ...]]] = {
-    "SIGKILL": (", sent by its own code, or by the kernel for want of memory", ()),
+    "SIGKILL": (", sent by its own code, or by the kernel when memory ran out", ()),
     "SIGSYS": (": its code made a system call that the walls forbid", ()),
-    "SIGSEGV": (": compiled code that it called, or a stack without end, crashed", ()),
+    "SIGSEGV": (": compiled code that it called crashed, or the stack overflowed", ()),
     "SIGBUS": (": compiled code that it called crashed, or a file it had mapped shrank", ()),
     "SIGFPE": (": compiled code that it called crashed", ()),
     "SIGILL": (": compiled code that it called crashed", ()),
-    "SIGABRT": (": compiled code that it called, or the interpreter, gave up", ()),
-    "SIGXCPU": (": it used up the processor time that it may use", ("time",)),
-    "SIGXFSZ": (": it wrote a file larger than it may", ("disk",)),
+    "SIGABRT": (": compiled code that it called, or the interpreter, aborted", ()),
+    "SIGXCPU": (": it exceeded its limit of processor time", ("time",)),
+    "SIGXFSZ": (": it wrote a file that exceeds its size limit", ("disk",)),
 }
 
 
 def of_branch(error: SandboxError) -> Termination:
-    """Return the ending of a session that was lost while it was copied."""
+    """The session was lost while it was copied."""
     return Termination("SessionLost", f"It was lost while it was copied: {error}", is_lost=True)
 
 
 def of_time(limits: Limits, timeout_s: float) -> Termination:
-    """Return the ending of a session whose code went on after it was interrupted."""
+    """The code continued after it was interrupted at the time limit."""
     return Termination(
         "TimeLimit",
         f"Its code ran longer than {timeout_s:g} s, was interrupted, did not end within "
@@ -89,7 +89,7 @@ def of_time(limits: Limits, timeout_s: float) -> Termination:
 
 
 def of_silence(limits: Limits, timeout_s: float) -> Termination:
-    """Return the ending of a session that did not answer while no code was to run."""
+    """The session did not answer a call that runs no code."""
     return Termination(
         "TimeLimit",
         f"It did not answer within {timeout_s + limits.grace_s:g} s, and was killed.",
@@ -98,7 +98,7 @@ def of_silence(limits: Limits, timeout_s: float) -> Termination:
 
 
 def of_interrupt(limits: Limits) -> Termination:
-    """Return the ending of a session whose caller interrupted it in vain."""
+    """The code continued after its caller interrupted it."""
     return Termination(
         "Interrupted",
         f"It was interrupted by its caller, did not end within {limits.grace_s:g} s of that, and "
@@ -107,23 +107,22 @@ def of_interrupt(limits: Limits) -> Termination:
 
 
 def of_excess(limit: Literal["disk", "memory"], limits: Limits) -> Termination:
-    """Return the ending of a session that the host found beyond a limit."""
+    """The host found the session beyond a limit."""
     allowed = limits.disk_bytes if limit == "disk" else limits.memory_bytes
     kind = "DiskLimit" if limit == "disk" else "MemoryLimit"
     return Termination(
-        kind, f"It used more {limit} than the {allowed:,} bytes it may, and was killed.", (limit,)
+        kind, f"It used more {limit} than its limit of {allowed:,} bytes, and was killed.", (limit,)
     )
 
 
 def of_violation(what: str) -> Termination:
-    """Return the ending of a session that sent what no session of ours sends."""
-    return Termination("ProtocolViolationError", f"It sent the host {what}, and was killed.")
+    """The session sent what no session of ours sends."""
+    return Termination("ProtocolViolation", f"It sent the host {what}, and was killed.")
 
 
 ABANDONED = Termination(
     "SessionLost",
-    "A call on it was interrupted on the host's side, so nobody knows how far it came; it was "
-    "killed.",
+    "A call on it was interrupted on the host's side, so its state is unknown; it was killed.",
     is_lost=True,
 )
 CLOSED = Termination("SessionLost", "It was closed while a call was under way.", is_lost=True)

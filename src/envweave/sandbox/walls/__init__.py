@@ -1,1 +1,1 @@
-"""The walls around a session, one module each. Each opens with what it stops."""
+"""The walls around a session, one module each. Each module's docstring says what it stops."""

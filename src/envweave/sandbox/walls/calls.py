@@ -1,7 +1,7 @@
-"""System calls as values: what a wall has to say to the kernel, written down to be made later.
+"""System calls as values, to be made later.
 
-A session is born by a list of them. The list is written by the walls, once; who makes the calls,
-this module or the compiled extension, makes no difference to what they are.
+A list of them spawns a session. The walls build the list once; either this module or the compiled
+extension makes the calls.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from envweave.sandbox.walls.syscall_numbers import NUMBERS
 
 
 class Syscall(NamedTuple):
-    """A system call, and what it has to come to.
+    """A system call, and its expected outcome.
 
-    The extension reads the fields by their places.
+    The extension reads the fields by position.
 
     Attributes:
-        number: In this machine's table; -1, which the kernel refuses as unknown, if it has none.
-        arguments: Integers, or memory, which is passed as a pointer to it; at most six.
-        result: What it must return; with `None` anything but an error.
-        pardoned: The errno that is as good as success; 0 for none.
-        cleared: Memory that must hold nothing but zeros afterwards.
-        name: As the kernel calls it.
+        number: Its number on this machine; -1, which the kernel refuses as unknown, if it has none.
+        arguments: Integers, or memory, which is passed as a pointer; at most six.
+        result: What it must return; `None` for anything but an error.
+        ignored_errno: The error that counts as success; 0 for none.
+        zeroed: Memory that must contain only zeros afterwards.
+        name: The name of the call.
     """
 
     number: int
     arguments: tuple[int | bytes | bytearray, ...]
     result: int | None
-    pardoned: int
-    cleared: bytearray | None
+    ignored_errno: int
+    zeroed: bytearray | None
     name: str
 
 
@@ -41,35 +41,35 @@ def call(
     name: str,
     *arguments: int | bytes | bytearray,
     result: int | None = None,
-    pardoned: int = 0,
-    cleared: bytearray | None = None,
+    ignored_errno: int = 0,
+    zeroed: bytearray | None = None,
 ) -> Syscall:
-    """Write down a call by its name."""
-    return Syscall(NUMBERS.get(name, -1), arguments, result, pardoned, cleared, name)
+    """Return a call by its name."""
+    return Syscall(NUMBERS.get(name, -1), arguments, result, ignored_errno, zeroed, name)
 
 
-def control(option: int, *arguments: int, pardoned: int = 0) -> Syscall:
-    """Write down a call of `prctl`."""
-    return call("prctl", option, *(*arguments, 0, 0, 0, 0)[:4], pardoned=pardoned)
+def control(option: int, *arguments: int, ignored_errno: int = 0) -> Syscall:
+    """Return a call of `prctl`."""
+    return call("prctl", option, *(*arguments, 0, 0, 0, 0)[:4], ignored_errno=ignored_errno)
 
 
 def perform(calls: Iterable[Syscall]) -> None:
     """Make calls, in order, up to the first that fails.
 
     Raises:
-        OSError: It failed, or did not come to what it must. The message names it.
+        OSError: A call failed, or did not have the expected outcome. The message names it.
     """
     for one in calls:
         try:
             result = kernel.call(one.name, *one.arguments)
         except OSError as error:
-            if error.errno != one.pardoned:
+            if error.errno != one.ignored_errno:
                 raise
             continue
-        if (one.result is not None and result != one.result) or (one.cleared and any(one.cleared)):
+        if (one.result is not None and result != one.result) or (one.zeroed and any(one.zeroed)):
             raise refusal(one, errno.EPERM)
 
 
 def refusal(one: Syscall, number: int) -> OSError:
-    """Return what a call is told to have failed with."""
+    """Return the error for a call that failed."""
     return OSError(number, f"{one.name}: {os.strerror(number)}")

@@ -1,7 +1,7 @@
-"""Capabilities and privileges: a session has none, and gets none by any program that it starts.
+"""Capabilities and privileges: a session has none, and gets none from any program that it starts.
 
-Without them a session is an ordinary user in every respect: it mounts nothing, traces nobody, sets
-no clock, opens no raw device. In a user namespace of its own it would begin with all of them.
+Without them a session is an ordinary user in every respect: it cannot mount, trace other processes,
+set the clock or open raw devices. In a new user namespace it would start with all of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SET_NO_NEW_PRIVILEGES = 38
 _AMBIENT = 47
 _CLEAR_AMBIENT = 4
 
-# Root is nobody special, changing the user id gives nothing, nothing is kept or made ambient, and
-# all this is locked.
+# Root has no special rights, changing the user id grants none, none are kept or made ambient, and
+# all of this is locked.
 _SECURE_BITS = 0xEF
 
 _VERSION_3 = 0x2008_0522
@@ -33,57 +33,57 @@ DUMPABLE = calls.control(_SET_DUMPABLE, 1)
 
 
 def no_new_privileges() -> None:
-    """Give up, for good, what a set-user-id program would bring."""
+    """Ignore the privileges of set-user-id programs, irrevocably."""
     calls.perform([NO_NEW_PRIVILEGES])
 
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that made it ends.
 
-    The kernel forgets it on `fork`, and when user id or capabilities change: call it last.
+    The kernel resets it on `fork`, and when user id or capabilities change: call it last.
     """
     calls.perform([DIE_WITH_PARENT])
 
 
 def dumpable() -> None:
-    """Let processes with the right to trace this one look into it, after a change of user."""
+    """Allow processes with the right to trace this one to do so after a change of user."""
     calls.perform([DUMPABLE])
 
 
 def drop_all() -> None:
-    """Drop every capability that this thread has, and lock the ways back.
+    """Drop every capability of this thread, and lock the ways to regain one.
 
-    What no new privilege could bring back anyhow, the bounding set, is left as it is: emptying it
-    takes longer than all else here, and a new user namespace fills it again.
+    The bounding set is left as it is: emptying it takes longer than all the rest here, a new user
+    namespace fills it again, and `no_new_privileges` makes it irrelevant.
 
     Raises:
         OSError: Some capability is still there.
     """
-    calls.perform(dropping())
+    calls.perform(drop_calls())
 
 
-def dropping() -> list[calls.Syscall]:
-    """Return the calls of `drop_all`."""
+def drop_calls() -> list[calls.Syscall]:
+    """Return the calls that `drop_all` makes."""
     left = bytearray(b"\xff" * 24)
     return [
-        # Whoever may not lock these has no capability that they would keep; the last makes sure.
-        calls.control(_SET_SECURE_BITS, _SECURE_BITS, pardoned=errno.EPERM),
+        # A thread that may not lock these has no capability to keep; the last call makes sure.
+        calls.control(_SET_SECURE_BITS, _SECURE_BITS, ignored_errno=errno.EPERM),
         calls.control(_AMBIENT, _CLEAR_AMBIENT),
         calls.call("capset", _HEADER, bytes(24)),
-        calls.call("capget", _HEADER, left, cleared=left),
+        calls.call("capget", _HEADER, left, zeroed=left),
     ]
 
 
 def drop_effective() -> None:
-    """Drop what a new user namespace brought, by the one call that a session's filter lets pass.
+    """Drop the capabilities of a new user namespace, by the one call that the filter allows.
 
-    The locks of `drop_all` were left behind with the old namespace; `no_new_privileges` was not.
+    The locks of `drop_all` ended with the old namespace; `no_new_privileges` did not.
     """
     kernel.call("capset", _HEADER, bytes(24))
 
 
 def held() -> int:
-    """Return the bits of the capabilities that this thread has or could take up again."""
+    """Return the bits of the capabilities that this thread has or could regain."""
     data = ctypes.create_string_buffer(24)
     kernel.call("capget", _HEADER, data)
     held = 0

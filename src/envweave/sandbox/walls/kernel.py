@@ -1,4 +1,4 @@
-"""System calls by number, for those that Python has no function for."""
+"""System calls by number, for those without a Python function."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from envweave.sandbox.walls.syscall_numbers import number
 
-# PyDLL keeps the interpreter's lock over a call: between `clone` and the child's first own
-# instruction no other thread of this process may run Python.
+# PyDLL keeps the GIL during a call: between `clone` and the child's first own instruction no
+# other thread of this process may run Python.
 libc = ctypes.PyDLL(None, use_errno=True)
 _syscall = libc.syscall
 _syscall.restype = ctypes.c_long
@@ -31,13 +31,13 @@ def call(name: str, *arguments: Any) -> int:
 
     Args:
         name: As in the kernel's table.
-        arguments: Integers, memory (passed as a pointer to it), or ctypes objects.
+        arguments: Integers, memory (passed as a pointer), or ctypes objects.
 
     Raises:
         OSError: The kernel refused, or has no such call; the message names the call.
     """
-    given = [_as_argument(one) for one in arguments]
-    result = int(_syscall(ctypes.c_long(number(name)), *given))
+    converted = [_as_argument(one) for one in arguments]
+    result = int(_syscall(ctypes.c_long(number(name)), *converted))
     if result < 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"{name}: {os.strerror(errno)}")
@@ -56,13 +56,12 @@ def clone(flags: int, *, alone: bool = False) -> tuple[int, int]:
     """Fork this process, into new namespaces by `flags`.
 
     Args:
-        flags: Of `clone`.
-        alone: Whether this is the only thread. Then the child has nothing to forget, and goes on
-            as its parent does: what Python does in a child costs a new process most of a
-            millisecond.
+        flags: The flags of `clone`.
+        alone: Whether this is the only thread. Then the child has nothing to clean up, and
+            continues like its parent: what Python does in a child takes most of a millisecond.
 
     Returns:
-        The child's process id and a descriptor of it; in the child, 0 and -1.
+        The child's process id and its pidfd; in the child, 0 and -1.
     """
     descriptor = ctypes.c_int(-1)
     _python.PyOS_BeforeFork()

@@ -1,8 +1,8 @@
-"""Landlock: a session opens, makes and removes files in the folders it is given, nowhere else.
+"""Landlock: a session opens, creates and removes files in its own folders, nowhere else.
 
-Where there are namespaces this stands behind the mounts; without them it is the wall around files.
-It also stops TCP, sockets without a path, ioctls on devices and signals to processes outside, as
-far as the kernel's version of it knows them: `missing` says what a version lacks.
+With namespaces this backs up the mounts; without them it is the wall around files. It also stops
+TCP, abstract sockets, ioctls on devices and signals to processes outside, as far as the kernel's
+version supports that: `missing` returns what a version lacks.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ _WRITE = (
 _BIND_AND_CONNECT = 0b11
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
-_ASK_VERSION = 1
+_GET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _LOG_NOTHING = 1
-"""LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF: else a session could fill the host's audit log."""
+"""LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF: otherwise a session could fill the host's audit log."""
 
 KEEPS_LENGTHS: Final = 3
-"""The first version that keeps files outside from being cut short; before, only seccomp does."""
+"""The first version that prevents truncating files outside; before, only seccomp does."""
 
 SCOPES_SIGNALS: Final = 6
-"""The first version that keeps signals inside."""
+"""The first version that confines signals."""
 
 _LACKS: Final = (
-    (1, "Files outside the session's folders are kept by owner and mode alone: no Landlock."),
-    (2, "Files cannot be moved from folder to folder: Landlock is older than version 2."),
+    (1, "Files outside the session's folders are protected by owner and mode only: no Landlock."),
+    (2, "Files cannot be moved between folders: Landlock is older than version 2."),
     (
         3,
-        "That files outside are not cut short is kept by seccomp alone: Landlock before version 3.",
+        "Only seccomp prevents truncating files outside: Landlock is older than version 3.",
     ),
-    (4, "That there is no TCP is kept by seccomp alone: Landlock is older than version 4."),
-    (5, "That no ioctl reaches a device is kept by seccomp alone: Landlock before version 5."),
-    (6, "That no signal goes out is kept by seccomp alone: Landlock is older than version 6."),
+    (4, "Only seccomp prevents TCP connections: Landlock is older than version 4."),
+    (5, "Only seccomp prevents ioctls on devices: Landlock is older than version 5."),
+    (6, "Only seccomp prevents signals to processes outside: Landlock is older than version 6."),
 )
 
 
 def abi() -> int:
-    """Return the version of Landlock that the kernel has on; 0 if none."""
+    """Return the version of Landlock that the kernel has enabled; 0 if none."""
     try:
-        return kernel.call("landlock_create_ruleset", 0, 0, _ASK_VERSION)
+        return kernel.call("landlock_create_ruleset", 0, 0, _GET_VERSION)
     except OSError as refusal:
         if refusal.errno in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}:
             return 0
@@ -76,7 +76,7 @@ def abi() -> int:
 
 
 def missing(version: int) -> list[str]:
-    """Say what this version lacks, a sentence each."""
+    """Return what this version lacks, a sentence each."""
     return [sentence for since, sentence in _LACKS if version < since]
 
 
@@ -89,26 +89,27 @@ def ruleset(
     shell: bool,
     version: int | None = None,
 ) -> int:
-    """Return the descriptor of a set of rules, which processes can shut themselves in by.
+    """Return the descriptor of a ruleset, which processes can restrict themselves by.
 
     Descriptors may be `O_PATH`, of folders or of single files; they can be closed afterwards.
 
     Args:
         read: May be read; with `shell` programs there may be started.
-        write: May also be changed. Devices and sockets cannot be made there, pipes with `shell`.
+        write: May also be changed. Devices and sockets cannot be created there; named pipes only
+            with `shell`.
         devices: May be read and written, without ioctls.
-        listed: What is in these, and below, may be listed, and not read.
+        listed: Everything below may be listed, but not read.
         shell: Whether programs may be started.
-        version: What `abi()` said, if it was asked before.
+        version: The result of `abi()`, if known.
 
     Raises:
         OSError: The kernel has no Landlock.
     """
     version = abi() if version is None else version
     if version < 1:
-        raise OSError(errno.EOPNOTSUPP, "landlock: the kernel does not have it on")
+        raise OSError(errno.EOPNOTSUPP, "landlock: not enabled in this kernel")
     handled = _files(version)
-    rules = kernel.call("landlock_create_ruleset", *_described(version, handled), 0)
+    rules = kernel.call("landlock_create_ruleset", *_attributes(version, handled), 0)
     reading = _READ | (_EXECUTE if shell else 0)
     try:
         for rights, descriptors in (
@@ -126,24 +127,24 @@ def ruleset(
 
 
 def restrict_self(rules: int, version: int | None = None) -> None:
-    """Shut this thread, and what it starts, in by a set of rules, for good.
+    """Restrict this thread, and what it starts, by a ruleset, irrevocably.
 
-    What is open already stays open.
+    Files that are already open stay open.
 
     Raises:
         OSError: This process lacks `no_new_privileges()`.
     """
-    calls.perform([restricting(rules, abi() if version is None else version)])
+    calls.perform([restrict_call(rules, abi() if version is None else version)])
 
 
-def restricting(rules: int, version: int) -> calls.Syscall:
-    """Return the call of `restrict_self`."""
+def restrict_call(rules: int, version: int) -> calls.Syscall:
+    """Return the call that `restrict_self` makes."""
     return calls.call("landlock_restrict_self", rules, _LOG_NOTHING if version >= 7 else 0)
 
 
 @contextlib.contextmanager
 def opened(paths: Iterable[str]) -> Iterator[list[int]]:
-    """Open paths for a set of rules, leaving out those that do not exist."""
+    """Open paths for a ruleset, skipping those that do not exist."""
     descriptors = []
     try:
         for path in paths:
@@ -156,15 +157,15 @@ def opened(paths: Iterable[str]) -> Iterator[list[int]]:
 
 
 def _files(version: int) -> int:
-    """Return the rights on files that a version knows."""
+    """Return the file rights that a version supports."""
     known = _REFER - 1
     known |= _REFER if version >= 2 else 0
     known |= _TRUNCATE if version >= 3 else 0
     return known | (_IOCTL_DEV if version >= 5 else 0)
 
 
-def _described(version: int, handled: int) -> tuple[bytes, int]:
-    """Return the attributes of a rule set, of the length that a version takes."""
+def _attributes(version: int, handled: int) -> tuple[bytes, int]:
+    """Return the attributes of a ruleset, and the length that a version accepts."""
     attributes = struct.pack("<QQQ", handled, _BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS)
     length = 24 if version >= 6 else 16 if version >= 4 else 8
     return attributes, length

@@ -1,9 +1,8 @@
 """The root folder: the interpreter and its libraries, read-only, and nothing else of the host.
 
-It stops every look at and change of the host's files. There is no `/proc` and no `/sys`; device
-nodes give random bytes, a hole and, where a cgroup counts memory, zeros. The work folder is a file
-system in memory that each session mounts for itself, with room for so many bytes and files and no
-more.
+It prevents reading and changing the host's files. There is no `/proc` and no `/sys`; the devices
+are `urandom`, `null` and, where a cgroup counts memory, `zero`. The work folder is a file system in
+memory that each session mounts for itself, limited in bytes and files.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from envweave.sandbox.walls import calls, kernel
 
 HOME = "/home"
-"""Only the work folder is below it. What a session may write is named by this folder, so that the
-rule also holds for the work folder that a branch mounts over its parent's."""
+"""Contains only the work folder. Landlock's write rule names this folder, so that it also covers
+the work folder that a branch mounts over its parent's."""
 
 WORK = "/home/agent"
 _NOBODY = 65534
-"""What a process without a map of user ids is told that its own is."""
+"""The user id that a process without an id map sees as its own."""
 
 _TEMPORARY = "/tmp"  # noqa: S108 - a link into the session's own folder
 
@@ -42,11 +41,11 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
     """Mount a file system, or change a mount.
 
     Raises:
-        OSError: It names the target.
+        OSError: The kernel refused; the message names the target.
     """
-    given = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
+    encoded = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
     try:
-        kernel.call("mount", *(_pointer(one) for one in given), flags, data.encode() or 0)
+        kernel.call("mount", *(_pointer(one) for one in encoded), flags, data.encode() or 0)
     except OSError as error:
         raise OSError(error.errno, f"mount {target}: {os.strerror(error.errno or 0)}") from None
 
@@ -58,7 +57,7 @@ def _pointer(value: bytes | None) -> bytes | int:
 def devices(*, memory_counted: bool) -> list[str]:
     """Return the device nodes of a session.
 
-    Memory that `/dev/zero` is mapped to as shared is counted by a cgroup and by nothing else.
+    Shared mappings of `/dev/zero` are counted by a cgroup and by nothing else.
     """
     names = (*_DEVICES, "zero") if memory_counted else _DEVICES
     return [f"/dev/{name}" for name in names]
@@ -76,12 +75,12 @@ def build(
     """Make the read-only root at `place`, an empty folder, and make it this process's root.
 
     Args:
-        place: An empty folder of the host. Nothing of it is seen by anybody but this process.
-        visible: What of the host is shown, at its own path. What is missing is left out; a
-            symbolic link is shown as one.
-        hidden: What of that is not: a folder is empty, and so is a file.
-        shown: What is shown after that, in a hidden folder too.
-        shell: Whether there are programs to start, which want a few files in `/etc`.
+        place: An empty folder of the host. Only this process sees what is mounted there.
+        visible: What of the host is visible, at its own path. Missing paths are skipped; a
+            symbolic link stays one.
+        hidden: What of that is replaced by an empty folder or file.
+        shown: What is visible after that, also in a hidden folder.
+        shell: Whether programs can be started, which need a few files in `/etc`.
         memory_counted: Whether a cgroup counts the memory of a session.
     """
     mount(None, "/", None, _RECURSIVE | _PRIVATE)
@@ -92,12 +91,12 @@ def build(
     for path in shown:
         _show(place, path)
     for path in emptied:
-        _only_read(path, device=False)
+        _make_read_only(path, device=False)
     for folder in ("/dev", "/etc", WORK):
         os.makedirs(place + folder, exist_ok=True)
-    if not os.path.lexists(place + _TEMPORARY):  # else something below it is visible
+    if not os.path.lexists(place + _TEMPORARY):  # otherwise something below it is visible
         os.symlink(WORK + _TEMPORARY, place + _TEMPORARY)
-    os.symlink(f"{WORK}/tmp", place + "/dev/shm")  # noqa: S108 - semaphores want a place
+    os.symlink(f"{WORK}/tmp", place + "/dev/shm")  # noqa: S108 - semaphores need it
     for device in devices(memory_counted=memory_counted):
         _show(place, device)
     _write(f"{place}/etc/passwd", f"agent:x:{_NOBODY}:{_NOBODY}::{WORK}:/bin/bash\n")
@@ -130,42 +129,42 @@ def _show(place: str, path: str) -> None:
         os.makedirs(place + os.path.dirname(path), exist_ok=True)
         _write(place + path, "")
     mount(path, place + path, None, _BIND | _RECURSIVE)
-    _only_read(place + path, device=path.startswith("/dev/"))
+    _make_read_only(place + path, device=path.startswith("/dev/"))
 
 
 def _empty(place: str, path: str) -> bool:
-    """Put nothing in the place of what is shown; return whether anything is."""
+    """Cover a visible path with an empty folder or file; return whether there was one."""
     target = place + path
     if os.path.isdir(target):
         mount("tmpfs", target, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
         return True
     if os.path.isfile(target):
-        nothing = f"{place}/nothing"
-        _write(nothing, "")
-        mount(nothing, target, None, _BIND)
-        os.unlink(nothing)
+        empty = f"{place}/nothing"
+        _write(empty, "")
+        mount(empty, target, None, _BIND)
+        os.unlink(empty)
         return True
     return False
 
 
-def _only_read(path: str, *, device: bool) -> None:
-    """Make a mount and all mounts below it read-only. A device node stays one."""
+def _make_read_only(path: str, *, device: bool) -> None:
+    """Make a mount and all mounts below it read-only. Device nodes stay usable."""
     attributes = _READ_ONLY | _NO_SETUID | (_NO_EXEC if device else _NO_DEVICES)
-    wanted = struct.pack("<QQQQ", attributes & ~(_READ_ONLY if device else 0), 0, 0, 0)
+    attr = struct.pack("<QQQQ", attributes & ~(_READ_ONLY if device else 0), 0, 0, 0)
     descriptor = os.open(path, os.O_PATH)
     try:
-        kernel.call("mount_setattr", descriptor, b"", _EMPTY_PATH_RECURSIVE, wanted, len(wanted))
+        kernel.call("mount_setattr", descriptor, b"", _EMPTY_PATH_RECURSIVE, attr, len(attr))
     finally:
         os.close(descriptor)
 
 
 def mount_work(options: str, *, shell: bool) -> None:
-    """Mount an empty work folder over what is there, and go there."""
-    calls.perform(mounting_work(options, shell=shell))
+    """Mount an empty work folder over the current one, and change to it."""
+    calls.perform(mount_work_calls(options, shell=shell))
 
 
-def mounting_work(options: str, *, shell: bool) -> list[calls.Syscall]:
-    """Return the calls of `mount_work`."""
+def mount_work_calls(options: str, *, shell: bool) -> list[calls.Syscall]:
+    """Return the calls that `mount_work` makes."""
     work = WORK.encode()
     flags = _NO_SETUID | _NO_DEVICES | (0 if shell else _NO_EXEC)
     return [
@@ -175,12 +174,12 @@ def mounting_work(options: str, *, shell: bool) -> list[calls.Syscall]:
 
 
 def work_options(disk_bytes: int, files: int, user: int) -> str:
-    """Return the options of a work folder's mount."""
+    """Return the mount options of a work folder."""
     return f"size={disk_bytes},nr_inodes={files},mode=700,uid={user},gid={user}"
 
 
 def without_nested(paths: Sequence[str]) -> list[str]:
-    """Return the paths without those that lie below others of them, in order of depth."""
+    """Return the paths without those that are below others, ordered by depth."""
     kept: list[str] = []
     for path in sorted(set(paths), key=lambda one: (one.count("/"), one)):
         if not any(path == above or path.startswith(above + "/") for above in kept):

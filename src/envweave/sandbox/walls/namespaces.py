@@ -1,8 +1,8 @@
 """Namespaces: a session sees no process, network, queue, host name or user but its own.
 
-They stop: signals to and looks at other processes, every connection (the one network that the
-sessions of a template share has not even a loopback device that is up), abstract sockets, System V
-memory and message queues. Inside them user id 0 of the host is nobody.
+They stop: signals to and inspection of other processes, every connection (in the one network that
+the sessions of a template share, not even the loopback device is up), abstract sockets, System V
+memory and message queues. Inside them user id 0 of the host is unmapped.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ TEMPLATE = (
     | kernel.NEW_HOST_NAME
     | kernel.NEW_CGROUPS
 )
-"""What the sessions of one template share. A network costs half a millisecond to make, and one
-that is empty can be shared."""
+"""Shared by the sessions of one template. Making a network takes half a millisecond, and an empty
+one can be shared."""
 
 SESSION = kernel.NEW_PIDS | kernel.NEW_MOUNTS
-"""What each session has to itself."""
+"""Separate for each session."""
 
 USER = 1000
-"""A session's user id as the template's namespace has it, where the host may not map more."""
+"""A session's user id in the template's namespace, where the host may not map more."""
 
 HOST_NAME = b"sandbox"
 
 
 def enter(identity: tuple[int, int]) -> None:
-    """Enter the namespaces of a template as an ordinary user does: as root of one's own.
+    """Enter the namespaces of a template as an ordinary user, through a new user namespace.
 
     Args:
-        identity: The user and group id that this process has on the host. One of each is all
-            that the kernel lets it map.
+        identity: The user and group id of this process on the host. The kernel lets it map only
+            these.
     """
     kernel.unshare(kernel.NEW_USERS | TEMPLATE)
     Path("/proc/self/setgroups").write_text("deny")
@@ -46,7 +46,7 @@ def enter(identity: tuple[int, int]) -> None:
 
 
 def enter_as_root() -> None:
-    """Enter the namespaces of a template with the rights of root, who keeps them for now."""
+    """Enter the namespaces of a template as root, keeping root's rights for now."""
     kernel.unshare(TEMPLATE)
     name_host()
 
@@ -56,16 +56,16 @@ def name_host() -> None:
     kernel.call("sethostname", HOST_NAME, len(HOST_NAME))
 
 
-def leaving_users(processes: int, free: int) -> list[calls.Syscall]:
-    """Return the calls by which a session enters a user namespace of its own.
+def enter_user_namespace_calls(processes: int, free: int) -> list[calls.Syscall]:
+    """Return the calls by which a session enters a new user namespace.
 
-    There its threads are counted apart: else the sessions of an ordinary user, who has but one id
-    to give, would share one count and could use up each other's. The id is mapped to itself:
-    without a map, a session could not be branched.
+    There its threads are counted separately: otherwise the sessions of an ordinary user, who has
+    only one id, would share one count and could exhaust it for each other. The id is mapped to
+    itself: without a map, a session could not be branched.
 
     Args:
-        processes: A descriptor of the host's `/proc`, which is not seen from here.
-        free: The lowest number that no open descriptor has.
+        processes: A descriptor of the host's `/proc`, which is not visible here.
+        free: The lowest free descriptor number.
     """
     user, group = os.getuid(), os.getgid()
     made = [calls.call("unshare", kernel.NEW_USERS)]

@@ -1,8 +1,8 @@
-"""Resource limits: what one process of a session may use up.
+"""Resource limits: what one process of a session may use.
 
-They stop a session that fills memory, the table of open files, a disk by one file, or the table of
-processes. They count by process (by user, where said), so control groups, where the host may make
-them, count the session as a whole besides.
+They stop a session that exhausts memory, open files, the disk by one file, or processes. Most count
+per process (RLIMIT_NPROC and a few others per user), so control groups, where the host may make
+them, also limit the session as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ADDRESS_SPACE = 1 << 30
 """How much more address space than memory a process may have. Libraries, files mapped for reading
-and guard pages take addresses and no memory; shared memory is counted by its addresses alone."""
+and guard pages use addresses but no memory; shared memory is counted by its addresses only."""
 
 _STACK = 8 << 20
 _PENDING_SIGNALS = 64
@@ -33,13 +33,13 @@ def for_session(
     """Return the limits of a session's process, by the numbers of `resource`.
 
     Args:
-        limits: What the caller asked for.
-        counted_with: How many processes and threads this user has beside the session's: 0 where
-            those are counted alone, by a user id or a user namespace of their own.
-        address_space_bytes: What its libraries take beside its memory.
+        limits: The limits of the sandbox.
+        counted_with: How many processes and threads this user has besides the session's: 0 where
+            those are counted separately, by a separate user id or user namespace.
+        address_space_bytes: What its libraries use besides its memory.
     """
-    wanted = {
-        # Not 0: a program that the host pipes its cores to would still be given one.
+    session_limits = {
+        # Not 0: a program that the host pipes core dumps to would still get one.
         resource.RLIMIT_CORE: 1,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.disk_bytes,
@@ -52,8 +52,8 @@ def for_session(
         resource.RLIMIT_NICE: 0,
         resource.RLIMIT_RTPRIO: 0,
     }
-    wanted[resource.RLIMIT_NPROC] = limits.processes + counted_with
-    return wanted
+    session_limits[resource.RLIMIT_NPROC] = limits.processes + counted_with
+    return session_limits
 
 
 def count_tasks(user: int) -> int:
@@ -66,19 +66,18 @@ def count_tasks(user: int) -> int:
     return count
 
 
-def apply(wanted: Mapping[int, int]) -> None:
-    """Set limits, hard ones too, so that this process cannot raise them again.
+def apply(values: Mapping[int, int]) -> None:
+    """Set soft and hard limits, so that this process cannot raise them again.
 
-    A limit that this process has and that is lower already stays: it may not be raised by whoever
-    has no right to.
+    A hard limit that is already lower stays: raising it needs privileges.
     """
-    calls.perform(applying(wanted))
+    calls.perform(apply_calls(values))
 
 
-def applying(wanted: Mapping[int, int]) -> list[calls.Syscall]:
-    """Return the calls of `apply`, for a process with the limits that this one has."""
+def apply_calls(values: Mapping[int, int]) -> list[calls.Syscall]:
+    """Return the calls that `apply` makes, for a process with the current limits of this one."""
     made = []
-    for kind, value in wanted.items():
+    for kind, value in values.items():
         _, hard = resource.getrlimit(kind)
         lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
         made.append(calls.call("prlimit64", 0, kind, struct.pack("<QQ", lowest, lowest), 0))

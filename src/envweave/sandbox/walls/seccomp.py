@@ -1,13 +1,13 @@
-"""Seccomp: the kernel answers each system call of a session by a program that runs before it.
+"""Seccomp: the kernel decides each system call of a session by a program that runs before it.
 
-This stops what no other wall reaches: the calls whose mere existence is a risk (io_uring, bpf,
-userfaultfd, namespaces made inside), signals and limits set on other processes, sockets. A program
-cannot be taken off again; children inherit it.
+This stops what no other wall covers: calls whose mere existence is a risk (io_uring, bpf,
+userfaultfd, nested namespaces), signals to and limits on other processes, sockets. A program cannot
+be removed; children inherit it.
 
-Here a `SeccompPolicy` says what each call gets, by name; `assemble` turns it into a program for a
-machine.
-The program compares the calling convention, searches the number in a binary tree, and ends in an
-action, or looks at the arguments first. It sees arguments, never what a pointer points to.
+A `SeccompPolicy` defines the action for each call, by name; `assemble` turns it into a program for
+a machine. The program compares the calling convention, finds the number by binary search, and
+returns an action, in some cases after checking arguments. It sees arguments, never the memory that
+a pointer refers to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envweave.sandbox.walls import bpf, calls, kernel
-from envweave.sandbox.walls.bpf import Jump, Label, Line, Step
+from envweave.sandbox.walls.bpf import Jump, Label, ProgramLine, Step
 from envweave.sandbox.walls.syscall_numbers import (
     AARCH64,
     AUDIT_ARCH_AARCH64,
@@ -30,12 +30,12 @@ from envweave.sandbox.walls.syscall_numbers import (
 
 ALLOW: Final = 0x7FFF_0000
 NOTIFY: Final = 0x7FC0_0000
-"""The call waits until the holder of the listener has answered for it."""
+"""The call waits for the answer of the process that holds the listener."""
 KILL_PROCESS: Final = 0x8000_0000
 _ERRNO = 0x0005_0000
 
 NEW_LISTENER: Final = 1 << 3
-"""A flag of `install`: return a descriptor on which the calls that get `NOTIFY` are told."""
+"""A flag of `install`: return a descriptor that receives the calls with the action `NOTIFY`."""
 
 ALL_BITS: Final = (1 << 64) - 1
 
@@ -45,15 +45,15 @@ _LOW = 0xFFFF_FFFF
 
 
 def refuse(errno: int) -> int:
-    """Return the action that fails a call with this errno. With 0 it seems done, and is not."""
+    """Return the action that fails a call with this errno. With 0 the call seems to succeed."""
     return _ERRNO | errno
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentCheck:
-    """Holds if an argument, of which only the bits of `mask` count, is one of `values`.
+    """Holds if an argument, masked by `mask`, is one of `values`.
 
-    Arguments are 64 bits wide. All values share their upper 32 bits: almost always zeros.
+    Arguments are 64 bits wide. All values must share their upper 32 bits: almost always zeros.
     """
 
     argument: int
@@ -62,11 +62,9 @@ class ArgumentCheck:
 
     def __post_init__(self) -> None:
         if len({value >> 32 for value in self.values}) != 1:
-            raise ValueError(
-                f"{self}: the values differ in their upper 32 bits, or there are none."
-            )
+            raise ValueError(f"{self}: there are no values, or they differ in their upper 32 bits.")
         if any(value & ~self.mask for value in self.values):
-            raise ValueError(f"{self}: a value has bits that the mask leaves out.")
+            raise ValueError(f"{self}: a value has bits outside the mask.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a call gets: the action of the first case that holds, or `otherwise`."""
+    """The action for a call: that of the first case that holds, or `otherwise`."""
 
     otherwise: int
     cases: tuple[RuleCase, ...] = ()
@@ -87,12 +85,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class SeccompPolicy:
-    """What every call gets.
+    """The actions for all calls.
 
     Attributes:
-        rules: By the name of the call. A name that the machine lacks is passed over.
-        default: What a call of the machine's table gets that has no rule.
-        unknown: What a number gets that is not in the table: a call newer than the walls.
+        rules: By the name of the call. Names that the machine lacks are ignored.
+        default: For a call of the machine's table without a rule.
+        unknown: For a number that is not in the table: a call newer than the walls.
     """
 
     rules: Mapping[str, Rule]
@@ -105,9 +103,9 @@ class Machine:
     """A calling convention.
 
     Attributes:
-        audit: How the kernel names it.
-        numbers: Its table.
-        end: From here up, numbers belong to another convention that shares the name.
+        audit: The kernel's `AUDIT_ARCH_` constant.
+        numbers: Its syscall table.
+        end: Numbers from here on belong to another convention with the same constant.
     """
 
     audit: int
@@ -124,14 +122,14 @@ MACHINES: Final[Mapping[str, Machine]] = {
 
 
 def assemble(policy: SeccompPolicy, machine: str) -> bytes:
-    """Return the program that carries out a policy on a machine of `MACHINES`.
+    """Return the program that enforces a policy on a machine of `MACHINES`.
 
     A call by another convention than the machine's own kills the process: no library makes one. On
     x86_64 a number with the x32 bit gets `ENOSYS`, as from a kernel without it.
     """
     target = MACHINES[machine]
     native = Label()
-    lines: list[Line] = [
+    lines: list[ProgramLine] = [
         Step(bpf.LOAD, _CONVENTION_AT),
         Jump(bpf.IF_EQUAL, target.audit, then=native),
         Step(bpf.RETURN, KILL_PROCESS),
@@ -145,42 +143,42 @@ def assemble(policy: SeccompPolicy, machine: str) -> bytes:
             Step(bpf.RETURN, refuse(errno.ENOSYS)),
             inside,
         ]
-    bodies: dict[Rule, Label] = {}
+    labels: dict[Rule, Label] = {}
     lines += _search(
-        [(start, bodies.setdefault(rule, Label())) for start, rule in _ranges(policy, target)]
+        [(start, labels.setdefault(rule, Label())) for start, rule in _ranges(policy, target)]
     )
-    for rule, label in bodies.items():
-        lines += [label, *_body(rule)]
+    for rule, label in labels.items():
+        lines += [label, *_rule_lines(rule)]
     return bpf.encode(lines)
 
 
 def install(program: bytes, flags: int = 0) -> int:
-    """Put a program before the system calls of this thread and of what it starts, for good.
+    """Install a program for this thread and what it starts, irrevocably.
 
-    The process must have `no_new_privileges()`. Threads that it has already go on without: install
-    before any is started.
+    The process must have `no_new_privileges()`. Existing threads are not affected: install before
+    any is started.
 
     Returns:
-        With `NEW_LISTENER` the descriptor on which `NOTIFY` is told, else 0.
+        With `NEW_LISTENER` the descriptor of the listener, else 0.
 
     Raises:
         OSError: The kernel refused the program.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
-    return kernel.call("seccomp", _SET_MODE_FILTER, flags, _described(buffer))
+    return kernel.call("seccomp", _SET_MODE_FILTER, flags, _program_header(buffer))
 
 
-def installing(buffer: ctypes.Array[ctypes.c_char]) -> calls.Syscall:
-    """Return the call of `install`. The buffer holds the program, and must outlive the call."""
-    return calls.call("seccomp", _SET_MODE_FILTER, 0, _described(buffer))
+def install_call(buffer: ctypes.Array[ctypes.c_char]) -> calls.Syscall:
+    """Return the call that `install` makes. The buffer holds the program, and must outlive it."""
+    return calls.call("seccomp", _SET_MODE_FILTER, 0, _program_header(buffer))
 
 
-def _described(buffer: ctypes.Array[ctypes.c_char]) -> bytes:
+def _program_header(buffer: ctypes.Array[ctypes.c_char]) -> bytes:
     return struct.pack("<HxxxxxxQ", len(buffer) // 8, ctypes.addressof(buffer))
 
 
 def _ranges(policy: SeccompPolicy, machine: Machine) -> list[tuple[int, Rule]]:
-    """Return where each run of numbers with one rule starts; the last is open above."""
+    """Return the start of each range of numbers with the same rule; the last is unbounded."""
     default, unknown = Rule(policy.default), Rule(policy.unknown)
     by_number = {
         number: policy.rules.get(name, default) for name, number in machine.numbers.items()
@@ -193,8 +191,8 @@ def _ranges(policy: SeccompPolicy, machine: Machine) -> list[tuple[int, Rule]]:
     return ranges
 
 
-def _search(ranges: list[tuple[int, Label]]) -> list[Line]:
-    """Return a binary search for the range that holds the number, which is loaded."""
+def _search(ranges: list[tuple[int, Label]]) -> list[ProgramLine]:
+    """Return a binary search for the range of the loaded number."""
     if len(ranges) == 1:
         return [Jump(bpf.GO, 0, then=ranges[0][1])]
     middle = len(ranges) // 2
@@ -203,16 +201,16 @@ def _search(ranges: list[tuple[int, Label]]) -> list[Line]:
     return [compared, *low[1], *high[1]]
 
 
-def _target(ranges: list[tuple[int, Label]]) -> tuple[Label, list[Line]]:
-    """Return where a search among these goes on, and the lines that must stand for it."""
+def _target(ranges: list[tuple[int, Label]]) -> tuple[Label, list[ProgramLine]]:
+    """Return where a search among these continues, and the lines for it."""
     if len(ranges) == 1:
         return ranges[0][1], []
     label = Label()
     return label, [label, *_search(ranges)]
 
 
-def _body(rule: Rule) -> list[Line]:
-    lines: list[Line] = []
+def _rule_lines(rule: Rule) -> list[ProgramLine]:
+    lines: list[ProgramLine] = []
     for case in rule.cases:
         fails = Label()
         for check in case.checks:
@@ -221,12 +219,12 @@ def _body(rule: Rule) -> list[Line]:
     return [*lines, Step(bpf.RETURN, rule.otherwise)]
 
 
-def _check(check: ArgumentCheck, fails: Label) -> list[Line]:
-    """Return lines that go to `fails`, or run on if the check holds."""
+def _check(check: ArgumentCheck, fails: Label) -> list[ProgramLine]:
+    """Return lines that jump to `fails`, or continue if the check holds."""
     at = _ARGUMENTS_AT + 8 * check.argument
     holds = Label()
     *others, last = check.values
-    lines: list[Line] = []
+    lines: list[ProgramLine] = []
     if check.mask >> 32:
         lines += _load(at + 4, check.mask >> 32)
         lines += [Jump(bpf.IF_EQUAL, last >> 32, otherwise=fails)]
@@ -235,6 +233,6 @@ def _check(check: ArgumentCheck, fails: Label) -> list[Line]:
     return [*lines, Jump(bpf.IF_EQUAL, last & _LOW, otherwise=fails), holds]
 
 
-def _load(offset: int, mask: int) -> list[Line]:
-    masked: list[Line] = [] if mask == _LOW else [Step(bpf.AND, mask)]
+def _load(offset: int, mask: int) -> list[ProgramLine]:
+    masked: list[ProgramLine] = [] if mask == _LOW else [Step(bpf.AND, mask)]
     return [Step(bpf.LOAD, offset), *masked]

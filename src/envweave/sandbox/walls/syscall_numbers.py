@@ -1,7 +1,7 @@
-"""The numbers of the system calls, on the two machines that the walls know.
+"""The numbers of system calls on the two supported machines.
 
-A policy speaks of calls by name. A name that a machine lacks (`fork` on aarch64) is absent from
-its table, and so from every program assembled for it.
+Policies refer to calls by name. A name that a machine lacks (`fork` on aarch64) is absent from its
+table, and so from every program assembled for it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 AUDIT_ARCH_X86_64 = 0xC000003E
 AUDIT_ARCH_AARCH64 = 0xC00000B7
-"""How the kernel names the calling convention to a filter (`linux/audit.h`)."""
+"""The calling convention, as a filter sees it (`linux/audit.h`)."""
 
 
 def _numbered(table: str) -> Mapping[str, int]:
-    """Read a table whose lines open with the number of their first name."""
+    """Parse a table whose lines start with the number of their first name."""
     numbers: dict[str, int] = {}
     for line in table.split("\n"):
         first, *names = line.split()
@@ -114,19 +114,19 @@ AARCH64 = _numbered("""\
 463 setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr""")
 
 MACHINE = os.uname().machine if sys.platform == "linux" and sys.maxsize > 1 << 32 else "other"
-"""What runs here: `x86_64`, `aarch64`, or a machine that the walls do not know. A 32-bit
-interpreter calls by other numbers than the 64-bit kernel under it."""
+"""The current machine: `x86_64`, `aarch64`, or one that is not supported. A 32-bit interpreter uses
+other numbers than the 64-bit kernel under it."""
 
 NUMBERS: Mapping[str, int] = {"x86_64": X86_64, "aarch64": AARCH64}.get(MACHINE, {})
-"""The table of the machine that runs; empty where the walls do not know it."""
+"""The table of the current machine; empty if it is not supported."""
 
 
 def number(name: str) -> int:
-    """Return the number of a call on the machine that runs.
+    """Return the number of a call on the current machine.
 
     Raises:
-        OSError: The walls do not know the machine, or it has no such call. The errno is `ENOSYS`,
-            as if the kernel had refused.
+        OSError: The machine is not supported, or it has no such call. The errno is `ENOSYS`, as if
+            the kernel had refused.
     """
     try:
         return NUMBERS[name]
@@ -134,6 +134,6 @@ def number(name: str) -> int:
         reason = (
             f"{MACHINE} has no such system call"
             if NUMBERS
-            else f"the walls know 64-bit Linux on x86_64 and aarch64, not {MACHINE!r}"
+            else f"only 64-bit Linux on x86_64 and aarch64 is supported, not {MACHINE!r}"
         )
         raise OSError(errno.ENOSYS, f"{name}: {reason}") from None

@@ -29,7 +29,7 @@ from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.host.installed import is_standard
 from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.factory import make_aside
+from envweave.sandbox.processes.async_bridge import make_in_thread
 from envweave.sandbox.tools import SandboxTools
 
 
@@ -71,7 +71,7 @@ class DockerSessions(SessionSource):
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
         """Return a session that nobody used before."""
         chosen = SandboxTools(tools)
-        body = await make_aside(lambda: self._body(seed, chosen), ContainerHandle.release)
+        body = await make_in_thread(lambda: self._body(seed, chosen), ContainerHandle.release)
         limits = self._options.sandbox.limits
         return AsyncSession(
             body,
@@ -92,7 +92,7 @@ class DockerSessions(SessionSource):
         )
 
     def _body(self, seed: int | None, tools: SandboxTools) -> ContainerHandle:
-        faces = tools.faces()
+        faces = tools.signatures()
         with self._lock:
             box = self._ready_box()
             try:

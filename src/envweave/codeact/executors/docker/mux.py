@@ -90,7 +90,7 @@ class ContainerHandle:
             self._is_killed = True
             self._say(Kill(self.number))
 
-    def death(self) -> ExitReason:
+    def exit_reason(self) -> ExitReason:
         """Say why it is gone."""
         if not self._is_over.wait(_DEATH_S):
             self.kill()

@@ -75,7 +75,7 @@ class Relay:
         self._frames = Frames(_HOST_FRAME_BYTES)
         self._out: deque[memoryview] = deque()
         self._in: deque[memoryview] = deque()  # what the session has yet to take
-        self._nursery: SessionFactory | None = None
+        self._factory: SessionFactory | None = None
         self._body: SessionProcess | None = None
         self._number = -1
         self._oom = _Expendable()
@@ -89,8 +89,8 @@ class Relay:
                 pass
         finally:
             self._end_session()
-            if self._nursery is not None:
-                self._nursery.close()
+            if self._factory is not None:
+                self._factory.close()
 
     def _turn(self) -> bool:
         """Wait for something to do, and do it; return whether there will be more."""
@@ -107,7 +107,7 @@ class Relay:
                 waiting.register(self._body.socket, wanted)
         ready = {descriptor for descriptor, _ in waiting.poll()}
         if self._orphans.wakes in ready:
-            self._orphans.bury(self._nursery)
+            self._orphans.bury(self._factory)
         if self._body is not None and self._body.socket.fileno() in ready:
             self._feed()
             self._hear_session()
@@ -169,24 +169,24 @@ class Relay:
 
     def _opened(self, told: Open) -> Opened:
         try:
-            self._nursery = SessionFactory(_options(told, told.isolation))
-            reasons = list(self._nursery.tier.reasons)
+            self._factory = SessionFactory(_options(told, told.isolation))
+            reasons = list(self._factory.tier.reasons)
         except IsolationError as error:
             if told.isolation != "auto":
                 raise
             # The walls do not stand here. The container does, and the host is told so.
             reasons = [str(error)]
-            self._nursery = SessionFactory(_options(told, "none"))
-        tier = self._nursery.tier
+            self._factory = SessionFactory(_options(told, "none"))
+        tier = self._factory.tier
         if tier.name == "none":
             _hide_memory()
         return Opened(tier.name, [one[:1000] for one in reasons[:4]])
 
     def _made(self, told: Make) -> SessionMade:
         self._end_session()
-        if self._nursery is None:
+        if self._factory is None:
             raise SandboxError("There is no sandbox yet.")
-        self._body = self._nursery.body(told.seed, told.tools)
+        self._body = self._factory.make(told.seed, told.tools)
         self._number = told.number
         return SessionMade(told.number, self._body.work or WORK)
 
@@ -220,7 +220,7 @@ class Relay:
         if data:
             self._say(Data(self._number, data))
             return
-        death = self._body.death()
+        death = self._body.exit_reason()
         self._end_session()
         kind = "unknown" if death.kind == "lost" else death.kind
         self._say(SessionEnded(self._number, kind, death.code))
@@ -246,10 +246,10 @@ class _Orphans:
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def bury(self, nursery: SessionFactory | None) -> None:
-        """Bury all but the templates, whose end is the nursery's to see."""
+    def bury(self, factory: SessionFactory | None) -> None:
+        """Bury all but the templates, whose end is the factory's to see."""
         os.read(self.wakes, 4096)
-        own = [] if nursery is None else nursery.template_pids()
+        own = [] if factory is None else factory.template_pids()
         with contextlib.suppress(ChildProcessError):
             while True:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

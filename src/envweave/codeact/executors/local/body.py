@@ -80,7 +80,7 @@ class ThreadBody:
             self.socket.shutdown(socket.SHUT_RDWR)
         self.interrupts.interrupt(again=True)
 
-    def death(self) -> ExitReason:
+    def exit_reason(self) -> ExitReason:
         """Say that the code ended it: nobody else can."""
         self.kill()
         return ExitReason("unknown")

@@ -61,7 +61,7 @@ class LocalEpisode:
         except BaseException:
             body.release()
             raise
-        self.names = [face.name for face in table.faces()]
+        self.names = [face.name for face in table.signatures()]
         self._is_left_behind = False
         self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
         self._own = list(bound)
@@ -108,7 +108,9 @@ def _bound(table: SandboxTools, body: ThreadBody, *, files: bool) -> Mapping[str
     """Return the functions that code calls."""
     line = cast("channel.SessionChannel", body.line)  # it asks, as the sandbox's does
     interrupts = cast("inside_interrupts.Interrupts", body.interrupts)
-    bound: dict[str, Any] = {face.name: make_tool(face, line, interrupts) for face in table.faces()}
+    bound: dict[str, Any] = {
+        face.name: make_tool(face, line, interrupts) for face in table.signatures()
+    }
     if files:
         assert body.work is not None
         do = functions(body.work)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
-from envweave.sandbox.inside.output import Kept
+from envweave.sandbox.inside.output import CapturedOutput
 
 NOWHERE = -1
 """The descriptor of what is kept: there is none."""
@@ -29,7 +29,7 @@ class KeptText(io.TextIOBase):
     newlines = None
 
     def __init__(self, limit_bytes: int, name: str) -> None:
-        self._kept = Kept(NOWHERE, limit_bytes)
+        self._kept = CapturedOutput(NOWHERE, limit_bytes)
         self.buffer = _KeptBytes(self._kept)
         self.name = name
         self.mode = "w"
@@ -66,7 +66,7 @@ class KeptText(io.TextIOBase):
 class _KeptBytes(io.RawIOBase):
     """The `buffer` of such a stream."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: CapturedOutput) -> None:
         self._kept = kept
 
     def write(self, data: Any) -> int:

@@ -1,4 +1,4 @@
-"""The attacks as a user without rights, and the control: without walls most get through."""
+"""The attacks as an unprivileged user, and the control: without walls most succeed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_CI = os.environ.get("CI") == "true"
 
 @pytest.fixture(scope="module")
 def nobody() -> Iterator[OtherUser]:
-    """A user without rights, with a copy of envweave."""
+    """An unprivileged user, with a copy of envweave."""
     if os.geteuid() != 0:
         pytest.skip("Only root can run programs as others; the other tests run without rights.")
     try:
@@ -39,7 +39,7 @@ def played(nobody: OtherUser, isolation: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tier", ["namespace", "landlock"])
-def test_every_attack_of_a_user_without_rights_is_held(nobody: OtherUser, tier: str) -> None:
+def test_every_attack_is_contained_for_an_unprivileged_user(nobody: OtherUser, tier: str) -> None:
     report = played(nobody, tier)
 
     attacks = report["attacks"]
@@ -49,7 +49,7 @@ def test_every_attack_of_a_user_without_rights_is_held(nobody: OtherUser, tier: 
     assert report["played"] == len(load())
 
 
-def test_without_walls_what_only_a_wall_stops_gets_through(nobody: OtherUser) -> None:
+def test_without_walls_attacks_that_only_walls_stop_succeed(nobody: OtherUser) -> None:
     report = played(nobody, "none")
 
     through = {one["id"] for one in report["attacks"] if not one["held"]}
@@ -60,7 +60,7 @@ def test_without_walls_what_only_a_wall_stops_gets_through(nobody: OtherUser) ->
     assert report["user"] == nobody.user
 
 
-def test_without_walls_nothing_is_played_as_root(nobody: OtherUser) -> None:
+def test_without_walls_no_attack_runs_as_root(nobody: OtherUser) -> None:
     script = nobody.folder / "scripts/attacks"
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The tables of system calls: they say what the kernel's own headers say."""
+"""The syscall tables match the kernel headers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_table_of_aarch64_is_that_of_the_kernels_generic_header():
     defined["newfstatat"] = defined.pop("fstatat")
     for other in ("syscalls", "arch_specific_syscall", "sync_file_range2"):
         del defined[other]
-    # Times of 64 bits for machines of 32.
+    # 64-bit times for 32-bit machines.
     defined = {name: number for name, number in defined.items() if not 403 <= number <= 423}
 
     table = dict(syscall_numbers.AARCH64)
@@ -79,7 +79,7 @@ def test_no_two_names_share_a_number(table):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="system calls of Linux")
-def test_the_machine_that_runs_answers_to_the_numbers_of_its_table():
+def test_the_current_machine_agrees_with_its_table():
     asked = {name: kernel.call(name) for name in ("getpid", "getppid", "getuid", "gettid")}
 
     assert asked["getpid"] == os.getpid()

@@ -1,4 +1,4 @@
-"""Nothing is left: not after kill -9 of the host, not after Ctrl-C, not of a template that dies."""
+"""Nothing is left behind after kill -9 of the host, after Ctrl-C, or when a template dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sessions = box.sessions({count})
 import threading
 for one in sessions:
     threading.Thread(target=one.run, args=("while True: pass",), daemon=True).start()
-pids = [one._body.pid for one in sessions] + box.template_pids()
+pids = [one._handle.pid for one in sessions] + box.template_pids()
 print(*pids, flush=True)
 {then}
 """
@@ -59,7 +59,7 @@ def test_a_host_that_is_killed_leaves_no_process(isolation):
     _wait_until_gone(pids)
 
 
-def test_a_host_that_is_killed_in_the_middle_of_births_leaves_no_process(tmp_path):
+def test_a_host_killed_while_spawning_leaves_no_process(tmp_path):
     code = (
         "from envweave.sandbox import Sandbox\n"
         "box = Sandbox()\n"
@@ -89,7 +89,7 @@ def _in_session(group):
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_host_that_is_told_to_stop_leaves_no_process(number):
+def test_a_host_that_is_terminated_leaves_no_process(number):
     host, pids = _start_host(4)
 
     host.send_signal(number)
@@ -110,7 +110,7 @@ def test_a_host_that_forgets_to_close_leaves_no_process():
 
 
 def test_a_host_that_was_forked_does_not_keep_sessions_alive():
-    """The copy holds the host's end of every socket; the host's own death is what counts."""
+    """The child holds the host's end of every socket; only the death of the host counts."""
     then = "import os, signal\nif os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
     host, pids = _start_host(2, then=then)
     listed = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text()
@@ -128,7 +128,7 @@ def test_a_host_that_was_forked_does_not_keep_sessions_alive():
 
 
 def test_a_thread_that_made_a_sandbox_may_end():
-    """The kernel's word for parent is the thread, and a sandbox must not die with it."""
+    """To the kernel the parent is a thread; a sandbox must not die with that thread."""
     made = []
     thread = threading.Thread(target=lambda: made.append(Sandbox()))
     thread.start()
@@ -140,22 +140,22 @@ def test_a_thread_that_made_a_sandbox_may_end():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_a_killed_template_loses_its_sessions_and_the_sandbox_goes_on(isolation):
+def test_killing_the_template_loses_its_sessions_and_the_sandbox_recovers(isolation):
     with Sandbox(isolation=isolation) as box:
         sessions = box.sessions(5)
-        pids = [one._body.pid for one in sessions]
+        pids = [one._handle.pid for one in sessions]
 
         os.kill(box.template_pids()[0], signal.SIGKILL)
 
         _wait_until_gone(pids)
         for session in sessions:
-            with pytest.raises(SessionLostError, match="not by its own doing"):
+            with pytest.raises(SessionLostError, match="its code did not cause"):
                 session.run("1")
         with box.session() as session:
             assert session.run("1 + 1").return_value == 2
 
 
-def test_a_template_killed_during_a_run_is_told_to_the_caller():
+def test_killing_the_template_during_a_run_raises_for_the_caller():
     with Sandbox() as box, box.session() as session:
         template = box.template_pids()[0]
         killer = threading.Timer(0.2, os.kill, (template, signal.SIGKILL))
@@ -169,7 +169,7 @@ def test_a_template_killed_during_a_run_is_told_to_the_caller():
 
 
 @pytest.mark.parametrize("isolation", ["landlock", "none"])
-def test_the_work_folder_of_a_session_goes_with_it(isolation):
+def test_the_work_folder_is_removed_with_its_session(isolation):
     with Sandbox(isolation=isolation) as box:
         with box.session() as session:
             made = session.run("import os; open('a', 'w').write('b'); os.getcwd()")
@@ -187,8 +187,8 @@ def test_processes_that_shell_code_started_end_with_the_session():
                 "subprocess.Popen('sleep 1000 & sleep 1000 & (nohup setsid sleep 1000 &) ; wait', "
                 "shell=True)\nos.getpid()"
             )
-            pids = _in_session(os.getsid(session._body.pid)) if isolation == "landlock" else []
-            pids.append(session._body.pid)
+            pids = _in_session(os.getsid(session._handle.pid)) if isolation == "landlock" else []
+            pids.append(session._handle.pid)
 
             assert started.success
             session.close()
@@ -213,7 +213,7 @@ from envweave.sandbox import Sandbox
 box = Sandbox(isolation="landlock", profile="shell")
 session = box.session()
 code = "import subprocess; [subprocess.Popen(['sleep', '600'], start_new_session=False).pid]"
-print(*session.run(code).return_value, *box.template_pids(), session._body.pid, flush=True)
+print(*session.run(code).return_value, *box.template_pids(), session._handle.pid, flush=True)
 time.sleep(600)
 """
 
@@ -230,7 +230,7 @@ def test_a_host_that_is_killed_leaves_no_program_that_a_session_started():
     _wait_until_gone(pids)
 
 
-def test_what_a_session_started_ends_with_it_before_anybody_closes_it():
+def test_programs_of_a_session_that_died_are_killed_before_it_is_closed():
     code = "import os, subprocess; child = subprocess.Popen(['sleep', '600']).pid; child"
     with Sandbox(isolation="landlock", profile="shell") as box, box.session() as session:
         child = session.run(code).return_value

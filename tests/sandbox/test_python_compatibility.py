@@ -1,4 +1,4 @@
-"""Programs do in a session what they do in a process of plain Python."""
+"""Programs behave in a session as in a plain Python process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits(timeout_s=60)
 
 
 class Outcome(NamedTuple):
-    """What a program wrote, with the traceback of its last exception after its errors."""
+    """The output of a program; stderr ends with the traceback of its last exception."""
 
     stdout: list[str]
     stderr: list[str]
@@ -55,7 +55,7 @@ def test_a_program_prints_the_same(box, name):
 
 
 @pytest.mark.parametrize("name", sorted(SHELL))
-def test_a_program_of_several_processes_prints_the_same_in_a_shell(shell, name):
+def test_a_multiprocessing_program_prints_the_same_in_a_shell(shell, name):
     expected = run_plainly(name)
 
     assert run_inside(shell, name) == expected
@@ -71,7 +71,7 @@ def test_a_program_of_several_processes_prints_the_same_in_a_shell(shell, name):
         "import concurrent.futures as f; f.ProcessPoolExecutor(1).submit(print).result()",
     ],
 )
-def test_a_process_is_refused_where_there_are_none_and_the_session_goes_on(box, start):
+def test_starting_a_process_is_refused_in_python_sessions_which_continue(box, start):
     with box.session() as session:
         refused = session.run(start)
         after = session.run("import threading; threading.active_count()")
@@ -81,7 +81,7 @@ def test_a_process_is_refused_where_there_are_none_and_the_session_goes_on(box, 
     assert after.return_value == 1
 
 
-# What `multiprocessing` shares it keeps in /dev/shm, which without mounts is the host's.
+# `multiprocessing` shares through /dev/shm, which without mounts is the host's.
 SHARING = {
     "lock": "with multiprocessing.Lock(): shared = 7",
     "pool": "with multiprocessing.Pool(2) as pool: shared = sum(pool.map(abs, [-3, -4]))",
@@ -104,7 +104,7 @@ SHARING = {
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", SHARING)
-def test_processes_share_what_they_like_where_the_session_has_mounts_of_its_own(shell, what):
+def test_processes_can_share_memory_and_locks_with_separate_mounts(shell, what):
     imports = "import concurrent.futures, multiprocessing.shared_memory\n"
     with shell.session() as session:
         result = session.run(f"{imports}{SHARING[what]}\nshared")
@@ -116,7 +116,7 @@ def test_processes_share_what_they_like_where_the_session_has_mounts_of_its_own(
 
 
 @pytest.mark.parametrize("status", ["3", "'no'", ""])
-def test_leaving_is_told_with_the_status_of_the_process_it_would_have_ended(box, status):
+def test_sys_exit_is_reported_with_its_status(box, status):
     code = f"import sys\ntry:\n    sys.exit({status})\nfinally:\n    print('cleaned up')"
     plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
@@ -129,7 +129,7 @@ def test_leaving_is_told_with_the_status_of_the_process_it_would_have_ended(box,
 
 
 def run_inside(box: Sandbox, name: str) -> Outcome:
-    """Run a program cell by cell, each at the line where it stands in its file."""
+    """Run a program cell by cell, each with the line numbers of its file."""
     stdout = stderr = ""
     blank = 0
     with box.session() as session:
@@ -169,5 +169,5 @@ def run_plainly(name: str) -> Outcome:
 
 
 def _nameless(text: str) -> list[str]:
-    """Return the lines of a text, the program's own file or cell called the same in all of them."""
+    """Return the lines of a text, with the file name or cell name of the program normalized."""
     return re.sub(rf"{re.escape(str(FOLDER))}/\w+\.py|<cell \d+>", "<program>", text).splitlines()

@@ -1,4 +1,4 @@
-"""Memory of every kind is bounded: by a cgroup where one can be made, by the filter elsewhere."""
+"""Memory of every kind is limited: by a cgroup where one can be made, by the filter elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ while held < 800:
 
 @pytest.fixture(scope="module", params=TIERS)
 def counted(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A sandbox whose sessions have cgroups, without having asked for them."""
+    """A sandbox whose sessions have cgroups by default."""
     if FOUND.cgroups is None:
         (pytest.fail if IN_CI else pytest.skip)(FOUND.reason)
     with Sandbox(isolation=request.param, limits=LIMITS) as box:
@@ -61,11 +61,11 @@ def uncounted(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 def folders(session: Session) -> list[Path]:
-    cgroup = session._body._held.cgroup  # type: ignore[attr-defined]
+    cgroup = session._handle._resources.cgroup  # type: ignore[attr-defined]
     return [] if cgroup is None else cgroup.folders
 
 
-def test_shared_memory_counts_even_where_it_is_not_mapped_any_more(counted: Sandbox) -> None:
+def test_shared_memory_counts_even_after_unmapping(counted: Sandbox) -> None:
     with counted.session() as session:
         result = session.run(HOLD_SHARED)
 
@@ -90,7 +90,7 @@ def test_shared_memory_within_the_limit_works_in_a_cgroup(counted: Sandbox) -> N
     assert result.return_value == (7, 4)
 
 
-def test_private_memory_beyond_the_limit_is_still_an_error_of_the_code(counted: Sandbox) -> None:
+def test_private_memory_over_the_limit_still_raises_in_the_code(counted: Sandbox) -> None:
     with counted.session() as session:
         session.run("open('full', 'wb').write(bytes(500_000))")
 
@@ -100,7 +100,7 @@ def test_private_memory_beyond_the_limit_is_still_an_error_of_the_code(counted: 
         assert session.run("x = None; 1 + 1").return_value == 2
 
 
-def test_a_cgroup_that_is_used_again_is_as_good_as_new(counted: Sandbox) -> None:
+def test_a_reused_cgroup_behaves_like_a_new_one(counted: Sandbox) -> None:
     results = []
     for _ in range(12):
         with counted.session() as session:
@@ -125,7 +125,7 @@ def test_closing_a_sandbox_removes_every_cgroup() -> None:
     assert not any(folder.exists() for folder in made)
 
 
-def test_a_branch_has_a_cgroup_of_its_own_and_a_kill_there_is_told() -> None:
+def test_a_branch_has_a_separate_cgroup_and_a_kill_there_is_reported() -> None:
     if FOUND.cgroups is None:
         (pytest.fail if IN_CI else pytest.skip)(FOUND.reason)
     with (
@@ -142,7 +142,7 @@ def test_a_branch_has_a_cgroup_of_its_own_and_a_kill_there_is_told() -> None:
         assert session.run("1 + 1").return_value == 2
 
 
-def test_without_a_cgroup_shared_memory_without_a_file_is_refused(uncounted: Sandbox) -> None:
+def test_without_a_cgroup_anonymous_shared_memory_is_refused(uncounted: Sandbox) -> None:
     with uncounted.session() as session:
         refused = [
             session.run(code).exception_type
@@ -170,7 +170,7 @@ def test_without_a_cgroup_memory_that_was_made_read_only_is_watched(uncounted: S
     assert (result.exception_type, result.limits_hit) == ("MemoryLimit", ("memory",))
 
 
-def test_open_files_are_counted_for_all_threads_together(uncounted: Sandbox) -> None:
+def test_open_files_are_limited_for_all_threads_together(uncounted: Sandbox) -> None:
     alone = 0x0001_0900  # CLONE_VM, SIGHAND and THREAD, but neither FS nor FILES
     with uncounted.session() as session:
         result = session.run(
@@ -182,6 +182,6 @@ def test_open_files_are_counted_for_all_threads_together(uncounted: Sandbox) -> 
     assert result.return_value == (-1, 1)
 
 
-def test_the_tier_landlock_says_that_stat_reaches_outside() -> None:
+def test_the_landlock_tier_reports_that_stat_reaches_outside() -> None:
     with Sandbox(isolation="landlock") as box:
         assert any("`stat`" in sentence for sentence in box.tier.missing)

@@ -1,4 +1,4 @@
-"""The work folders of sessions without a file system of their own."""
+"""Work folders on the host's disk."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_folders_deeper_than_a_path_can_name_are_removed(tmp_path):
     assert not tree.exists()
 
 
-def test_a_user_id_is_given_back_when_the_folder_of_its_session_is_gone(folder):
+def test_a_user_id_is_released_after_the_folder_of_its_session_is_gone(folder):
     class Taking:
-        def take_back(self, _cgroup, user):
+        def release(self, _cgroup, user):
             self.taken = (user, folder.path.exists())
 
     supplies = Taking()
@@ -64,7 +64,7 @@ def test_a_user_id_is_given_back_when_the_folder_of_its_session_is_gone(folder):
     assert supplies.taken == (7, False)
 
 
-def test_what_is_in_a_folder_is_counted(folder):
+def test_the_content_of_a_folder_is_counted(folder):
     assert not folder.is_over()
 
     (folder.path / "small").write_bytes(b"x" * 4096)
@@ -96,14 +96,14 @@ def test_folders_too_deep_to_be_counted_are_over_the_limit(tmp_path):
     assert not folder.path.exists()
 
 
-def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path, monkeypatch):
-    """A killed process may still end the call that it was in."""
+def test_moving_a_folder_during_its_removal_affects_no_other_folder(tmp_path, monkeypatch):
+    """A killed process may still finish its current system call."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "kept").write_text("kept")
     tree = tmp_path / "tree"
     (tree / "a" / "b" / "c").mkdir(parents=True)
     (tree / "a" / "victim").mkdir()
-    enter, look = work_dirs._enter, work_dirs._folders_in
+    enter, look = work_dirs._enter, work_dirs._remove_files
 
     def enter_and_move(here, name):
         inner = enter(here, name)
@@ -113,14 +113,16 @@ def test_a_folder_that_is_moved_while_it_is_removed_leads_nowhere_else(tmp_path,
 
     monkeypatch.setattr(work_dirs, "_enter", enter_and_move)
     monkeypatch.setattr(
-        work_dirs, "_folders_in", lambda here: sorted(look(here), key=lambda name: name != "victim")
+        work_dirs,
+        "_remove_files",
+        lambda here: sorted(look(here), key=lambda name: name != "victim"),
     )
     remove_tree(tree)
 
     assert (tmp_path / "victim" / "kept").read_text() == "kept"
 
 
-def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path, monkeypatch):
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.mkdir(0o755)
     (tmp_path / "tree").mkdir()
@@ -142,7 +144,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
-def test_what_cannot_be_looked_into_counts_as_too_much(folder):
+def test_an_unreadable_folder_counts_as_over_the_limit(folder):
     (folder.path / "closed").mkdir(0o300)
 
     assert folder.is_over()

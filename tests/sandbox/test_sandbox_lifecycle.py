@@ -1,4 +1,4 @@
-"""What callers do at odd moments: fork, Ctrl-C, cancel, close meanwhile, run out of descriptors."""
+"""Callers that fork, are interrupted or cancelled, close concurrently, or lack descriptors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _wait_until(holds):
         time.sleep(0.01)
 
 
-def _said_by(code, *options):
-    """Run a host of its own, since a fork copies all threads' locks; return what it prints."""
+def _output_of(code, *options):
+    """Run a separate host, since a fork copies the locks of all threads; return its output."""
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.split("\n")[:-1] or [done.stderr]
@@ -61,28 +61,28 @@ box.close()
 @pytest.mark.parametrize(
     "child", ["box.close(); os._exit(0)", "sys.exit()", "del box; os._exit(0)"]
 )
-def test_a_forked_copy_of_the_host_ends_no_session_of_its_parents(child):
-    assert _said_by(_FORKING.format(child=child), "-W", "ignore") == ["2"]
+def test_a_forked_child_of_the_host_ends_no_session_of_its_parent(child):
+    assert _output_of(_FORKING.format(child=child), "-W", "ignore") == ["2"]
 
 
-def test_a_forked_copy_of_the_host_is_told_to_make_a_sandbox_of_its_own():
+def test_a_forked_child_of_the_host_must_make_a_separate_sandbox():
     child = """
     try: box.session()
     except Exception as error: print(type(error).__name__, error, flush=True)
     os._exit(0)"""
 
-    said, works = _said_by(_FORKING.format(child=child))
+    output, works = _output_of(_FORKING.format(child=child))
 
-    assert said.startswith("CallOrderError session() on a sandbox that was made before")
+    assert output.startswith("CallOrderError session() on a sandbox that was made before")
     assert works == "2"
 
 
-def test_a_template_ends_by_itself_though_a_forked_copy_of_the_host_lives():
+def test_a_template_exits_with_its_host_though_a_forked_child_lives():
     code = """
 import os, signal, time
 from envweave.sandbox import Sandbox
 box = Sandbox()
-template = box._nursery._shards[0].template
+template = box._factory._shards[0].template
 copy = os.fork()
 if copy == 0:
     time.sleep(600)
@@ -92,10 +92,10 @@ os.wait()
 print(template._process.returncode)
 """
 
-    assert _said_by(code) == ["0"]
+    assert _output_of(code) == ["0"]
 
 
-def test_a_sandbox_that_is_dropped_ends_though_warnings_are_errors():
+def test_a_dropped_sandbox_is_closed_even_if_warnings_are_errors():
     code = """
 import os
 from envweave.sandbox import Sandbox
@@ -105,11 +105,11 @@ del box
 print(os.path.exists(f"/proc/{template}"))
 """
 
-    assert _said_by(code, "-W", "error::ResourceWarning") == ["False"]
+    assert _output_of(code, "-W", "error::ResourceWarning") == ["False"]
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_signal_handler_may_interrupt_a_session_that_is_ending():
+def test_a_signal_handler_may_interrupt_a_session_that_is_closing():
     code = """
 import os, signal
 from envweave.sandbox import Sandbox
@@ -124,11 +124,11 @@ with Sandbox() as box, box.session() as session:
     signal.setitimer(signal.ITIMER_REAL, 0)
 """
 
-    assert _said_by(code) == ["ended"] * 3
+    assert _output_of(code) == ["ended"] * 3
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
-def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(raised):
+def test_a_caller_interrupted_while_making_a_session_gets_the_next_one_intact(raised):
     """The interrupted order's report must not be taken for the next one's."""
 
     def interrupt(*_):
@@ -150,16 +150,16 @@ def test_a_caller_interrupted_while_a_session_is_made_gets_the_next_one_whole(ra
                 with box.session() as session:
                     result = session.run("while True: pass", timeout_s=0.1)
                     assert (result.exception_type, result.session_ended) == ("TimeLimit", False)
-                    assert not session._body.is_gone()
+                    assert not session._handle.is_gone()
             assert neighbour.run("x").return_value == 1
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
+def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothing():
     left = Leftovers()
     box = Sandbox(warm=1)
-    told = []
+    errors = []
     busy = threading.Barrier(5)
 
     def work():
@@ -169,8 +169,8 @@ def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
             while True:
                 with box.session() as session, session.branch() as branch:
                     branch.run("1")
-        except Exception as error:  # noqa: BLE001 - each is looked at
-            told.append(error)
+        except Exception as error:  # noqa: BLE001 - each is checked
+            errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -180,8 +180,8 @@ def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
     for thread in threads:
         thread.join(_PATIENCE_S)
 
-    assert [type(one) for one in told if not isinstance(one, SandboxError | ClosedError)] == []
-    assert len(told) == 4
+    assert [type(one) for one in errors if not isinstance(one, SandboxError | ClosedError)] == []
+    assert len(errors) == 4
     assert box.template_pids() == []
     assert left.descriptors() == []
 
@@ -191,14 +191,14 @@ def test_closing_while_others_make_sessions_tells_them_and_leaves_nothing():
 def test_a_cancelled_task_leaves_no_session(count):
     async def main():
         async with await AsyncSandbox.start() as box:
-            async with box.session() as session:  # the first is kept ready
+            async with box.session() as session:  # the first is kept warm
                 await session.run("1")
             left = Leftovers()
             (template,) = box.template_pids()
             os.kill(template, signal.SIGSTOP)
 
             task = asyncio.create_task(_ask_for(box, count))
-            while not box._nursery._shards[0].template._lock.locked():
+            while not box._factory._shards[0].template._lock.locked():
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -216,7 +216,7 @@ async def _ask_for(box, count):
 
 @contextlib.contextmanager
 def _spare_descriptors(count):
-    """Leave this process with so many descriptors to open."""
+    """Leave this process only this many free descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.dup(0)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 32, hard))
@@ -235,7 +235,7 @@ def _spare_descriptors(count):
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 8, 9])
-def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
+def test_running_out_of_descriptors_raises_and_loses_no_session(spare):
     with Sandbox() as box, box.session() as session:
         left = Leftovers()
 
@@ -252,7 +252,7 @@ def test_a_host_with_too_few_descriptors_is_told_so_and_loses_nothing(spare):
             assert other.run("2").return_value == 2
 
 
-def test_tools_with_long_descriptions_are_no_burden_to_the_template():
+def test_tools_with_long_docstrings_do_not_overload_the_template():
     def tool(n: int) -> int:
         return n + 1
 
@@ -267,11 +267,11 @@ def test_tools_with_long_descriptions_are_no_burden_to_the_template():
             one.close()
 
 
-def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
-    """The kernel would end them with it, but not at once: a branch may answer a dying moment."""
+def test_a_closed_session_is_only_stopped_while_its_branches_live():
+    """The kernel would kill them with it, but not at once: a branch might still answer."""
     with Sandbox() as box:
         session = box.session()
-        pid = session._body.pid
+        pid = session._handle.pid
         branch = session.branch()
 
         session.close()
@@ -284,7 +284,7 @@ def test_a_session_that_is_closed_is_stopped_as_long_as_branches_of_it_live():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("seed", [-1, 1 << 63, 1 << 70, True, "7"])
-def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
+def test_an_invalid_seed_is_refused_and_other_sessions_survive(seed):
     with Sandbox() as box, box.session() as session:
         with pytest.raises(OptionError, match=r"session\(seed=.*from 0 to"):
             box.session(seed=seed)
@@ -298,7 +298,7 @@ def test_a_seed_that_cannot_be_is_refused_and_harms_nobody(seed):
 @pytest.mark.parametrize("spare", range(7))
 def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Sandbox():  # whatever is made once for all
+    with Sandbox():  # whatever is made once per process
         pass
     left = Leftovers()
 
@@ -309,10 +309,10 @@ def test_a_sandbox_that_cannot_be_made_leaves_nothing(spare, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_that_is_cancelled_in_the_middle_of_a_message_loses_the_session():
+def test_cancelling_a_call_in_the_middle_of_a_message_loses_the_session():
     async def main():
         async with await AsyncSandbox.start() as box, box.session() as session:
-            os.kill(session._body.pid, signal.SIGSTOP)  # it reads no more
+            os.kill(session._handle.pid, signal.SIGSTOP)  # it reads no more
 
             put = asyncio.create_task(session.put("x", bytes(8 << 20)))
             while not session._is_half_sent:

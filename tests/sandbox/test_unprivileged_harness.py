@@ -1,4 +1,4 @@
-"""The harness that runs programs as a user without rights does take the rights away."""
+"""The harness that runs programs as an unprivileged user does drop all privileges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps({
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as others")
-def test_a_program_runs_without_rights_and_with_a_copy_of_everything(
+def test_a_program_runs_unprivileged_with_a_copy_of_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HIDDEN", "x")
@@ -53,6 +53,6 @@ def test_a_program_runs_without_rights_and_with_a_copy_of_everything(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can")
-def test_who_is_not_root_is_told_so() -> None:
+def test_the_harness_requires_root() -> None:
     with pytest.raises(PermissionError, match="Only root"), other_user("nobody"):
         pass

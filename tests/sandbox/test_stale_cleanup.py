@@ -1,4 +1,4 @@
-"""What hosts leave that are killed, and who removes it."""
+"""Removal of what killed hosts left behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envweave.sandbox import Sandbox
-from envweave.sandbox.host.cleanup import is_left, mark, new_folder, sweep_folders
+from envweave.sandbox.host.cleanup import is_stale, mark, new_folder, sweep_folders
 
 PATIENCE_S = 30.0
 HOST = """
@@ -25,7 +25,7 @@ with Sandbox(isolation=sys.argv[1]) as box, box.session() as session:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of temporary files of the test's own, for this process and those it starts."""
+    """A separate temporary folder for this process and those it starts."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     tmp_path.chmod(0o711)
@@ -42,7 +42,9 @@ def dead_pid() -> int:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_what_a_killed_host_left_is_removed_by_the_next(temporary: Path, isolation: str) -> None:
+def test_folders_of_a_killed_host_are_removed_by_the_next_host(
+    temporary: Path, isolation: str
+) -> None:
     host = subprocess.Popen(
         [sys.executable, "-c", HOST, isolation],
         stdin=subprocess.PIPE,
@@ -71,24 +73,24 @@ def test_a_sandbox_that_is_closed_leaves_nothing(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_what_this_host_has_is_not_left() -> None:
-    assert not is_left(new_folder("sandbox").name)
+def test_resources_of_this_host_are_not_stale() -> None:
+    assert not is_stale(new_folder("sandbox").name)
 
 
-def test_a_process_id_that_came_again_is_another_host() -> None:
+def test_a_reused_process_id_is_another_host() -> None:
     begin, _, start = mark().rpartition("-")
 
-    assert is_left(f"{begin}-{int(start) - 1}-sandbox-x")
+    assert is_stale(f"{begin}-{int(start) - 1}-sandbox-x")
 
 
-def test_what_a_host_in_another_namespace_has_is_left_alone() -> None:
+def test_resources_of_a_host_in_another_namespace_are_left_alone() -> None:
     _, space, _, start = mark().split("-")
 
-    assert is_left(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
-    assert not is_left(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
+    assert is_stale(f"envweave-{space}-{dead_pid()}-{start}-sandbox-x")
+    assert not is_stale(f"envweave-{int(space) + 1}-{dead_pid()}-{start}-sandbox-x")
 
 
-def test_only_folders_of_ones_own_are_swept(temporary: Path) -> None:
+def test_only_folders_of_the_same_user_are_swept(temporary: Path) -> None:
     _, space, _, start = mark().split("-")
     name = f"envweave-{space}-{dead_pid()}-{start}"
     (temporary / "outside").mkdir()

@@ -1,4 +1,4 @@
-"""The kernel runs an assembled program as the tests' own interpreter of it does."""
+"""The kernel runs an assembled program like the interpreter in the tests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def run(code: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_every_number_gets_the_answer_that_is_its_own():
-    """Each call that Python does not live by is refused with an errno made of its number."""
+def test_every_number_gets_its_own_answer():
+    """Each call that Python can do without is refused with an errno derived from its number."""
     done = run(
         """
 session = policy.session_policy(shell=False, pid=None, signals_scoped=True, branching=False)
@@ -44,9 +44,9 @@ kept = {
 }
 others = {name: number for name, number in NUMBERS.items() if name not in kept}
 rules = {name: seccomp.Rule(seccomp.refuse(1000 + number)) for name, number in others.items()}
-told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
+filtered = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
 capabilities.no_new_privileges()
-seccomp.install(seccomp.assemble(told, MACHINE))
+seccomp.install(seccomp.assemble(filtered, MACHINE))
 # The last two on x86_64 are calls of the kernel's own probes, which no filter sees, and which end
 # everybody else's process.
 known = {*NUMBERS.values(), 335, 336}
@@ -59,12 +59,12 @@ print(json.dumps([len(expected), wrong]))
     )
 
     assert done.returncode == 0, done.stderr
-    asked, wrong = json.loads(done.stdout)
-    assert asked > 300
+    tested, wrong = json.loads(done.stdout)
+    assert tested > 300
     assert wrong == {}
 
 
-def test_arguments_are_compared_whole():
+def test_arguments_are_compared_in_full():
     done = run(
         """
 values = (3, 70, 0x8000_0000)
@@ -79,8 +79,8 @@ rules = {
     )),
 }
 capabilities.no_new_privileges()
-told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
-seccomp.install(seccomp.assemble(told, MACHINE))
+filtered = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
+seccomp.install(seccomp.assemble(filtered, MACHINE))
 number = NUMBERS["getpriority"]
 print([
     errno_of(number, *arguments)
@@ -95,7 +95,7 @@ print([
     assert done.stdout == str([1002, 1002, 1002, 1001, 1001, 1001, 1003, 1001, 1001]) + "\n"
 
 
-def test_a_program_that_is_no_program_is_refused():
+def test_an_invalid_program_is_refused():
     done = run(
         """
 capabilities.no_new_privileges()
@@ -110,8 +110,8 @@ except OSError as error:
 
 
 @pytest.mark.skipif("open" not in NUMBERS, reason="only x86_64 has a second convention here")
-def test_a_call_by_the_32_bit_convention_ends_the_process():
-    """The corpus of attacks does it; here it shows which answer it gets."""
+def test_a_call_by_the_32_bit_convention_kills_the_process():
+    """The corpus of attacks tries it too; this shows the answer."""
     done = run(
         """
 import mmap

@@ -1,4 +1,4 @@
-"""Honest and forged messages in any order: each run has one result, and the host stays well."""
+"""Honest and forged messages in any order: each run has one result, and the host is unharmed."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from talking import LIMITS, Clock, finished, talk_of, told
+from talking import LIMITS, Clock, decoded, finished, make_protocol
 
 from envweave.errors import SandboxError
 from envweave.sandbox.limits import Limits
@@ -20,7 +20,7 @@ from envweave.sandbox.protocol.broker import ToolInvocation
 from envweave.sandbox.protocol.messages import Called, Failure, Ready, Replied, Run, ToolAnswer
 from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.protocol.session_protocol import SessionReply
-from envweave.sandbox.protocol.termination import TerminationError, of_death
+from envweave.sandbox.protocol.termination import TerminationError, of_exit
 from envweave.sandbox.results import ExecutionResult
 
 numbers = st.integers(0, (1 << 63) - 1)
@@ -46,13 +46,13 @@ failures = st.none() | st.builds(
 
 
 class Talking(RuleBasedStateMachine):
-    """A host that does what it is told, and a session that knows only what it is sent."""
+    """A host that follows the protocol, and a session that knows only what it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.talk = talk_of(self.clock)
-        self.number = 0  # of the call under way, as the session heard it
+        self.protocol = make_protocol(self.clock)
+        self.number = 0  # of the call under way, as the session received it
         self.is_run = False
         self.stale: list[int] = []
         self.results = self.runs = 0
@@ -63,9 +63,9 @@ class Talking(RuleBasedStateMachine):
         return self.number > 0
 
     def hand_over(self, data: bytes) -> None:
-        """Feed bytes as a driver does, and do what comes of it."""
+        """Feed bytes as a driver does, and perform the returned moves."""
         try:
-            move = self.talk.receive(data)
+            move = self.protocol.receive(data)
             while move is not None:
                 if isinstance(move, ExecutionResult):
                     assert self.is_open
@@ -77,12 +77,12 @@ class Talking(RuleBasedStateMachine):
                     self.finish()
                 elif isinstance(move, ToolInvocation):
                     assert self.is_run
-                    assert type(told(self.talk.answer(move, move()))) is ToolAnswer
+                    assert type(decoded(self.protocol.answer(move, move()))) is ToolAnswer
                 else:
-                    assert type(told(move)) is ToolAnswer
-                move = self.talk.next()
-        except TerminationError as over:
-            self.end(over.ending)
+                    assert type(decoded(move)) is ToolAnswer
+                move = self.protocol.next()
+        except TerminationError as error:
+            self.end(error.termination)
 
     def finish(self) -> None:
         self.results += 1
@@ -93,7 +93,7 @@ class Talking(RuleBasedStateMachine):
         self.is_over = True
         is_run, self.is_run = self.is_open and self.is_run, False
         try:
-            result = self.talk.end(ending)
+            result = self.protocol.end(ending)
         except SandboxError:
             assert not is_run
             self.results += self.is_open
@@ -106,7 +106,7 @@ class Talking(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_open and not self.is_over)
     @rule(timeout_s=st.none() | st.floats(0.01, 10))
     def run_code(self, timeout_s) -> None:
-        message = told(self.talk.start_run("1", timeout_s))
+        message = decoded(self.protocol.start_run("1", timeout_s))
         assert type(message) is Run
         assert message.id not in self.stale
         self.number, self.is_run = message.id, True
@@ -117,13 +117,13 @@ class Talking(RuleBasedStateMachine):
     @rule(kind=st.integers(0, 4))
     def ask(self, kind) -> None:
         starts = [
-            lambda: self.talk.start_get("x"),
-            lambda: self.talk.start_put("x", 1),
-            lambda: self.talk.start_read("x"),
-            lambda: self.talk.start_write("x", b"1"),
-            lambda: self.talk.start_list("."),
+            lambda: self.protocol.start_get("x"),
+            lambda: self.protocol.start_put("x", 1),
+            lambda: self.protocol.start_read("x"),
+            lambda: self.protocol.start_write("x", b"1"),
+            lambda: self.protocol.start_list("."),
         ]
-        self.number, self.is_run = told(starts[kind]()).id, False
+        self.number, self.is_run = decoded(starts[kind]()).id, False
         self.runs += 1
         self.hand_over(b"")
 
@@ -131,12 +131,12 @@ class Talking(RuleBasedStateMachine):
     @rule(value=values, failure=failures, cut=st.booleans(), interrupted=st.booleans())
     def answer_honestly(self, value, failure, cut, interrupted) -> None:
         if self.is_run:
-            said = finished(
+            message = finished(
                 self.number, value=value, failure=failure, cut=cut, interrupted=interrupted
             )
         else:
-            said = Replied(self.number, failure, value)
-        self.hand_over(encode(said))
+            message = Replied(self.number, failure, value)
+        self.hand_over(encode(message))
 
     @precondition(lambda self: not self.is_over)
     @rule(call=calls)
@@ -167,16 +167,16 @@ class Talking(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open)
     @rule()
     def let_time_pass(self) -> None:
-        self.clock.now_s = self.talk.deadline_s
+        self.clock.now_s = self.protocol.deadline_s
         try:
-            self.talk.due()
-        except TerminationError as over:
-            self.end(over.ending)
+            self.protocol.on_deadline()
+        except TerminationError as error:
+            self.end(error.termination)
 
     @precondition(lambda self: self.is_open)
     @rule()
     def interrupt(self) -> None:
-        self.talk.hurry()
+        self.protocol.request_interrupt()
 
     @precondition(lambda self: not self.is_over)
     @rule(
@@ -185,20 +185,20 @@ class Talking(RuleBasedStateMachine):
         )
     )
     def die(self, death) -> None:
-        self.end(of_death(death))
+        self.end(of_exit(death))
 
     @precondition(lambda self: self.is_over)
     @rule()
     def call_what_is_gone(self) -> None:
         with pytest.raises(SandboxError):
-            self.talk.start_run("1", None)
+            self.protocol.start_run("1", None)
         with pytest.raises(SandboxError):
-            self.talk.start_get("x")
+            self.protocol.start_get("x")
 
     @invariant()
     def every_call_has_one_outcome(self) -> None:
         assert self.results == self.runs - self.is_open
-        assert self.talk.is_open == self.is_open
+        assert self.protocol.is_open == self.is_open
 
 
 Talking.TestCase.settings = settings(
@@ -207,7 +207,7 @@ Talking.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestTalking = pytest.mark.slow(Talking.TestCase)  # many conversations
+TestTalking = pytest.mark.slow(Talking.TestCase)  # many sessions
 
 
 def hostile_frames(seed: int):
@@ -244,26 +244,26 @@ def hostile_frames(seed: int):
 
 
 def fuzz(count: int, seed: int) -> int:
-    """Have hostile frames read, a new session each time one was killed; return how many were."""
+    """Feed hostile frames, with a new session each time one is killed; return how many were."""
     limits = Limits(message_bytes=1 << 16, tool_calls=100)
     frames = hostile_frames(seed)
     killed = 0
-    talk = talk_of(Clock(), limits)
-    told(talk.start_run("1", None))
+    protocol = make_protocol(Clock(), limits)
+    decoded(protocol.start_run("1", None))
     for _ in range(count):
         try:
-            move = talk.receive(next(frames))
+            move = protocol.receive(next(frames))
             while move is not None:
                 if type(move) is ToolInvocation:
-                    move = talk.answer(move, None)
+                    move = protocol.answer(move, None)
                 assert type(move) is bytes, "a forged message was taken for an honest one"
-                move = talk.next()
-        except TerminationError as over:
-            violation = talk.end(over.ending)
-            assert violation.exception_type == "ProtocolViolationError"
+                move = protocol.next()
+        except TerminationError as error:
+            violation = protocol.end(error.termination)
+            assert violation.exception_type == "ProtocolViolation"
             killed += 1
-            talk = talk_of(Clock(), limits)
-            told(talk.start_run("1", None))
+            protocol = make_protocol(Clock(), limits)
+            decoded(protocol.start_run("1", None))
     return killed
 
 
@@ -272,7 +272,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_hostile_frames_raise_nothing_and_leave_nothing():
+def test_hostile_frames_raise_only_terminations_and_leave_no_state():
     fuzz(2000, seed=0)
     tracemalloc.start()
     fuzz(1000, seed=1)
@@ -290,7 +290,7 @@ def test_hostile_frames_raise_nothing_and_leave_nothing():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_very_many_hostile_frames_raise_nothing_and_leave_nothing():
+def test_very_many_hostile_frames_raise_only_terminations_and_leave_no_state():
     """A fifth of a million; set ENVWEAVE_FUZZ_FRAMES for more."""
     frames = int(os.environ.get("ENVWEAVE_FUZZ_FRAMES", "200_000"))
     fuzz(50_000, seed=3)
@@ -302,9 +302,9 @@ def test_very_many_hostile_frames_raise_nothing_and_leave_nothing():
     assert resident_bytes() - before < 8 << 20
 
 
-def test_a_session_that_floods_one_run_makes_the_host_hold_no_more():
-    talk = talk_of(Clock(), LIMITS)
-    number = told(talk.start_run("1", None)).id
+def test_a_flood_in_one_run_does_not_grow_the_memory_of_the_host():
+    protocol = make_protocol(Clock(), LIMITS)
+    number = decoded(protocol.start_run("1", None)).id
     flood = b"".join(
         encode(message)
         for message in (
@@ -316,9 +316,11 @@ def test_a_session_that_floods_one_run_makes_the_host_hold_no_more():
 
     def pour(times: int) -> None:
         for _ in range(times):
-            move = talk.receive(flood)
+            move = protocol.receive(flood)
             while move is not None:
-                move = talk.answer(move, None) if type(move) is ToolInvocation else talk.next()
+                move = (
+                    protocol.answer(move, None) if type(move) is ToolInvocation else protocol.next()
+                )
 
     pour(100)
     tracemalloc.start()

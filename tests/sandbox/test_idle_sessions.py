@@ -1,4 +1,4 @@
-"""What a session does while no run is open: it is stopped, bounded, and the next result tells."""
+"""Sessions while no run is open: they are stopped and limited, and the next result reports it."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def pid_of(session: Session | AsyncSession) -> int:
-    return session._body.pid  # type: ignore[attr-defined]
+    return session._handle.pid  # type: ignore[attr-defined]
 
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_thread_that_works_on_is_stopped_and_the_next_result_tells(box: Sandbox) -> None:
+def test_a_thread_that_keeps_working_is_stopped_and_the_next_result_reports_it(
+    box: Sandbox,
+) -> None:
     with box.session() as session:
         session.run(WORK_ON)
         pid = pid_of(session)
@@ -79,13 +81,13 @@ def test_a_thread_that_works_on_is_stopped_and_the_next_result_tells(box: Sandbo
         until(lambda: is_stopped(pid))
 
         used_s = cpu_s(pid) - before_s
-        told, after = session.run("1 + 1"), session.run("2 + 2")
+        result, after = session.run("1 + 1"), session.run("2 + 2")
     assert used_s < 0.5  # 0.1 s on a quiet machine
-    assert (told.return_value, told.limits_hit, told.success) == (2, ("idle",), True)
+    assert (result.return_value, result.limits_hit, result.success) == (2, ("idle",), True)
     assert (after.return_value, after.limits_hit) == (4, ())
 
 
-def test_a_session_that_waits_is_stopped_and_the_next_call_wakes_it(box: Sandbox) -> None:
+def test_an_idle_session_is_stopped_and_the_next_call_wakes_it(box: Sandbox) -> None:
     with box.session() as session:
         session.run("x = 1")
         pid = pid_of(session)
@@ -97,7 +99,7 @@ def test_a_session_that_waits_is_stopped_and_the_next_call_wakes_it(box: Sandbox
         assert session.run("x").limits_hit == ()
 
 
-def test_a_branch_of_a_session_that_is_stopped_has_its_variables() -> None:
+def test_a_branch_of_a_stopped_session_has_its_variables() -> None:
     with Sandbox(isolation="namespace") as box, box.session() as session:
         session.run("x = 1")
         until(lambda: is_stopped(pid_of(session)))
@@ -106,20 +108,20 @@ def test_a_branch_of_a_session_that_is_stopped_has_its_variables() -> None:
             assert branch.run("x").return_value == 1
 
 
-def test_an_async_session_that_works_on_is_stopped_and_wakes() -> None:
+def test_an_async_session_that_keeps_working_is_stopped_and_wakes() -> None:
     async def run_twice() -> ExecutionResult:
         async with AsyncSandbox() as box, box.session() as session:
             await session.run(WORK_ON)
             until(lambda: is_stopped(pid_of(session)))
             return await session.run("1 + 1")
 
-    told = asyncio.run(run_twice())
+    result = asyncio.run(run_twice())
 
-    assert (told.return_value, told.limits_hit) == (2, ("idle",))
+    assert (result.return_value, result.limits_hit) == (2, ("idle",))
 
 
 @pytest.mark.parametrize("tier", ["namespace", "landlock"])
-def test_programs_that_work_on_are_stopped_with_their_session(tier: str) -> None:
+def test_programs_that_keep_working_are_stopped_with_their_session(tier: str) -> None:
     with Sandbox(isolation=tier, profile="shell") as box, box.session() as session:
         started = session.run(
             "import subprocess, sys\n"
@@ -127,14 +129,14 @@ def test_programs_that_work_on_are_stopped_with_their_session(tier: str) -> None
             "for _ in range(2)]"
         )
         assert started.success, started
-        pids = session._body._programs()  # type: ignore[attr-defined]
+        pids = session._handle._programs()  # type: ignore[attr-defined]
 
         until(lambda: all(map(is_stopped, [*pids, pid_of(session)])))
 
-        told = session.run("[one.poll() for one in programs]")
+        result = session.run("[one.poll() for one in programs]")
         going = [is_stopped(pid) for pid in pids]
     assert len(pids) == 2
-    assert (told.return_value, told.limits_hit) == ([None, None], ("idle",))
+    assert (result.return_value, result.limits_hit) == ([None, None], ("idle",))
     assert going == [False, False]
 
 
@@ -149,28 +151,28 @@ program.stdout.readline()
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
+def test_a_program_with_a_non_utf8_name_does_not_break_the_watcher() -> None:
     with Sandbox(profile="shell") as box, box.session() as session, box.session() as other:
         assert session.run(NAMELESS).success
-        (pid,) = session._body._programs()  # type: ignore[attr-defined]
+        (pid,) = session._handle._programs()  # type: ignore[attr-defined]
         assert b"(\xff\xfe)" in Path(f"/proc/{pid}/stat").read_bytes()
 
         until(lambda: is_stopped(pid_of(session)))
         other.run("x = 1")
         until(lambda: is_stopped(pid_of(other)))
 
-        told = session.run("program.poll()")
-    assert (told.return_value, told.limits_hit) == (None, ("idle",))
+        result = session.run("program.poll()")
+    assert (result.return_value, result.limits_hit) == (None, ("idle",))
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
+def test_a_session_that_cannot_be_watched_is_killed_and_the_others_are_watched(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Sandbox() as box, box.session() as session, box.session() as other:
         session.run("x = 1")
-        monkeypatch.setattr(session._body, "stop", lambda _in_use: 1 / 0)
-        until(session._body.is_gone)  # type: ignore[attr-defined]
+        monkeypatch.setattr(session._handle, "stop", lambda _in_use: 1 / 0)
+        until(session._handle.is_gone)  # type: ignore[attr-defined]
 
         other.run("x = 1")
         until(lambda: is_stopped(pid_of(other)))
@@ -179,7 +181,7 @@ def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_code_cannot_wake_what_is_stopped(box: Sandbox) -> None:
+def test_code_cannot_wake_a_stopped_process(box: Sandbox) -> None:
     with box.session() as session:
         result = session.run(
             "import os, signal, threading\n"
@@ -194,7 +196,7 @@ def test_code_cannot_wake_what_is_stopped(box: Sandbox) -> None:
     assert result.return_value == 2
 
 
-def test_what_is_written_between_runs_is_bounded_and_told(on_disk: Sandbox) -> None:
+def test_writing_between_runs_is_limited_and_reported(on_disk: Sandbox) -> None:
     with on_disk.session() as session:
         session.run(WRITE_ON)
 
@@ -214,7 +216,9 @@ def test_what_is_written_between_runs_is_bounded_and_told(on_disk: Sandbox) -> N
         pytest.param("for n in range(80): open(str(n), 'wb').close()", id="files"),
     ],
 )
-def test_a_run_too_short_to_be_watched_is_told_of_by_the_next(on_disk: Sandbox, code: str) -> None:
+def test_an_excess_in_a_run_too_short_to_be_watched_is_reported_by_the_next(
+    on_disk: Sandbox, code: str
+) -> None:
     with on_disk.session() as session:
         result = session.run(code)
         if result.success:
@@ -224,7 +228,7 @@ def test_a_run_too_short_to_be_watched_is_told_of_by_the_next(on_disk: Sandbox, 
     assert (result.exception_type, result.limits_hit) == ("DiskLimit", ("disk",))
 
 
-def test_runs_that_follow_each_other_at_once_are_checked_too(on_disk: Sandbox) -> None:
+def test_back_to_back_runs_are_checked_too(on_disk: Sandbox) -> None:
     with on_disk.session() as session:
         result = session.run("n = 0")
         deadline = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""Python behind the walls of a real process: what it is refused, and what works as ever."""
+"""Python behind the walls of a real process: what is refused, and what works as usual."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_landlock = pytest.mark.skipif(
 )
 
 
-def test_what_reaches_beyond_the_process_is_refused(tmp_path):
+def test_calls_that_reach_beyond_the_process_are_refused(tmp_path):
     refusals = run_walled(
         """
         import ctypes, os, resource, signal, socket, subprocess
@@ -63,13 +63,13 @@ def test_what_reaches_beyond_the_process_is_refused(tmp_path):
 
 
 @needs_landlock
-def test_files_outside_the_work_folder_are_shut_and_inside_they_work(tmp_path):
+def test_files_outside_the_work_folder_are_protected_and_inside_they_work(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     work = tmp_path / "work"
     work.mkdir()
 
-    told = run_walled(
+    results = run_walled(
         f"""
         import os, pathlib, shutil, sqlite3, tempfile
 
@@ -102,7 +102,7 @@ def test_files_outside_the_work_folder_are_shut_and_inside_they_work(tmp_path):
         work,
     )
 
-    refused, found = told
+    refused, found = results
     assert refused[:5] == ["EACCES", "EACCES", "EACCES", "EACCES", "EXDEV"]
     assert refused[5:] == ["EACCES", "EACCES", "EACCES", "EACCES", "EPERM"]
     assert found == ["a", "a/b", "a/b/one", "a/b/two", "base", "c", "c/b", "c/b/one", "link"]
@@ -110,7 +110,7 @@ def test_files_outside_the_work_folder_are_shut_and_inside_they_work(tmp_path):
 
 
 def test_threads_event_loops_signals_and_memory_work(tmp_path):
-    told = run_walled(
+    results = run_walled(
         """
         import asyncio, ctypes, faulthandler, mmap, os, queue, random, select, signal, socket
         import threading, time
@@ -127,11 +127,11 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
             await asyncio.sleep(0.001)
             return theirs.recv(10).decode(), number
 
-        heard = []
-        signal.signal(signal.SIGALRM, lambda *_: heard.append("alarm"))
-        signal.signal(signal.SIGUSR1, lambda *_: heard.append("usr1"))
+        received = []
+        signal.signal(signal.SIGALRM, lambda *_: received.append("alarm"))
+        signal.signal(signal.SIGUSR1, lambda *_: received.append("usr1"))
         signal.setitimer(signal.ITIMER_REAL, 0.001)
-        while not heard:
+        while not received:
             signal.pause()
         signal.raise_signal(signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -150,7 +150,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
         ctypes.CDLL(None).qsort(numbers, 3, 4, compare)
         faulthandler.enable()
         tell([
-            asyncio.run(talk()), heard, squares, len(poll.poll(1)), list(numbers),
+            asyncio.run(talk()), received, squares, len(poll.poll(1)), list(numbers),
             len(os.urandom(8)), random.Random(1).randrange(100), time.monotonic() > 0,
             refusal(os.waitpid, -1, 0), os.uname().sysname, bytes(shared[:3]).decode(),
         ])
@@ -160,7 +160,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
         signals_scoped=False,
     )
 
-    assert told == [
+    assert results == [
         ["HELLO\n", 42],
         ["alarm", "usr1", "usr1"],
         328350,
@@ -176,10 +176,10 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_numpy_works_with_threads_of_its_own(tmp_path):
+def test_numpy_works_with_its_own_threads(tmp_path):
     pytest.importorskip("numpy")
 
-    told = run_walled(
+    results = run_walled(
         """
         import threading
         import numpy as np
@@ -203,10 +203,10 @@ def test_numpy_works_with_threads_of_its_own(tmp_path):
         preload=["numpy"],
     )
 
-    assert told == [[300] * 4, True]
+    assert results == [[300] * 4, True]
 
 
-def test_where_the_user_id_is_shared_modes_and_times_of_files_stay(tmp_path):
+def test_modes_and_times_of_files_stay_where_the_user_id_is_shared(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("")
     outside.chmod(0o640)

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the stream is cut."""
+"""Frames come out as they were sent, however the stream is split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drain(frames: Frames) -> list[bytes]:
 @pytest.mark.slow  # starts several sandboxes
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.data())
-def test_frames_come_out_in_order_however_the_stream_is_cut(contents, data):
+def test_frames_come_out_in_order_however_the_stream_is_split(contents, data):
     stream = b"".join(map(framed, contents))
     frames = Frames(100)
     found: list[bytes] = []
@@ -38,30 +38,30 @@ def test_frames_come_out_in_order_however_the_stream_is_cut(contents, data):
     assert frames.is_empty
 
 
-def test_a_frame_as_long_as_the_limit_is_taken_and_a_longer_one_refused_by_its_header():
+def test_a_frame_at_the_limit_is_accepted_and_a_longer_one_refused_at_its_header():
     frames = Frames(10)
     frames.feed(framed(b"x" * 10))
     frames.feed((11).to_bytes(4, "little"))
 
     assert frames.next() == b"x" * 10
     for _ in range(2):
-        with pytest.raises(FrameError, match="announces 11 bytes, and 10 is the most"):
+        with pytest.raises(FrameError, match="announces 11 bytes, more than the limit of 10"):
             frames.next()
 
 
-def test_what_is_missing_is_told_as_far_as_it_is_known():
+def test_missing_reports_how_many_bytes_are_known_to_be_missing():
     frames = Frames(1000)
-    told = [frames.missing]
+    missing = [frames.missing]
 
     for piece in (b"\x05\0", b"\0\0", b"ab", b"cde"):
         frames.feed(piece)
-        told.append(frames.missing)
+        missing.append(frames.missing)
 
-    assert told == [4, 2, 5, 3, 1]
+    assert missing == [4, 2, 5, 3, 1]
 
 
-def test_many_small_frames_in_one_piece_are_not_copied_again_and_again():
-    """Copied once a frame this would be 500 GB, and would not end in time."""
+def test_many_small_frames_in_one_piece_are_not_copied_repeatedly():
+    """If copied once per frame, this would be 500 GB, and would not end in time."""
     contents = [b"x" * 50] * 140_000
     frames = Frames(100)
     frames.feed(b"".join(map(framed, contents)))
@@ -69,8 +69,8 @@ def test_many_small_frames_in_one_piece_are_not_copied_again_and_again():
     assert drain(frames) == contents
 
 
-def test_a_long_frame_fed_by_small_pieces_is_not_copied_again_and_again():
-    """Copied once a piece this would be 2 TB, and would not end in time."""
+def test_a_long_frame_fed_in_small_pieces_is_not_copied_repeatedly():
+    """If copied once per piece, this would be 2 TB, and would not end in time."""
     content = bytes(16 << 20)
     stream = framed(content)
     frames = Frames(1 << 24)

@@ -1,4 +1,4 @@
-"""The time limit gets through whatever runs the code of others, at whatever moment it comes."""
+"""The time limit interrupts event loops, test runners and the like at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def box():
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("what", LOOPS)
-def test_the_time_limit_ends_a_loop_and_not_its_session(box, what):
+def test_the_time_limit_ends_a_loop_but_not_its_session(box, what):
     with box.session() as session:
         session.run("import asyncio, unittest")
         for at in range(30):

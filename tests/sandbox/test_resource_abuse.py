@@ -1,4 +1,4 @@
-"""What a caller sees of code that uses up whatever it can, and what its neighbours notice."""
+"""Code that exhausts resources: what its caller sees, and that other sessions are not affected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_fork_bomb_is_refused_at_its_first_fork(session):
     assert session.run("1 + 1").return_value == 2
 
 
-def test_a_bomb_of_threads_ends_at_the_limit(session):
+def test_a_thread_bomb_stops_at_the_limit(session):
     result = session.run(
         "import threading, time\nn = 0\ntry:\n"
         "    while n < 5000:\n"
@@ -51,7 +51,7 @@ def test_a_bomb_of_threads_ends_at_the_limit(session):
     assert result.success or result.limits_hit == ("memory",)
 
 
-def test_memory_beyond_the_limit_is_a_memory_error(session):
+def test_memory_over_the_limit_raises_memory_error(session):
     result = session.run("x = []\nwhile True: x.append(bytearray(10 << 20))")
 
     assert (result.exception_type, result.limits_hit) == ("MemoryError", ("memory",))
@@ -59,13 +59,13 @@ def test_memory_beyond_the_limit_is_a_memory_error(session):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_small_objects_beyond_the_limit_are_a_memory_error_too(session):
+def test_small_objects_over_the_limit_raise_memory_error_too(session):
     result = session.run("x = []\nwhile True: x.append('%d' % len(x))", timeout_s=30)
 
     assert "memory" in result.limits_hit
 
 
-def test_a_full_disk_is_told_and_the_rest_goes_on(session):
+def test_a_full_disk_is_reported_and_the_session_continues(session):
     result = session.run(
         "n = 0\nwith open('big', 'wb') as f:\n    while n < 64: f.write(b'x' * (1 << 20)); n += 1"
     )
@@ -74,14 +74,14 @@ def test_a_full_disk_is_told_and_the_rest_goes_on(session):
     assert result.exception_type == "OSError" or result.limits_hit == ("disk",)
 
 
-def test_many_files_are_bounded(session):
+def test_the_number_of_files_is_limited(session):
     result = session.run("n = 0\nwhile n < 100_000: open(str(n), 'w').close(); n += 1")
 
     assert not result.success
     assert result.exception_type == "OSError" or result.limits_hit
 
 
-def test_open_files_are_bounded(session):
+def test_the_number_of_open_files_is_limited(session):
     result = session.run("import os\nopened = []\nwhile True: opened.append(os.dup(0))")
 
     assert (result.exception_type, "Too many open files" in result.exception_message) == (
@@ -92,7 +92,7 @@ def test_open_files_are_bounded(session):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_endless_output_is_cut_and_its_code_interrupted(session):
+def test_endless_output_is_truncated_and_its_code_interrupted(session):
     result = session.run("while True: print('x' * 1000)", timeout_s=0.3)
 
     assert len(result.stdout.encode()) <= _LIMITS.output_bytes + 200
@@ -100,7 +100,7 @@ def test_endless_output_is_cut_and_its_code_interrupted(session):
     assert session.run("1 + 1").return_value == 2
 
 
-def test_endless_output_by_the_descriptor_is_cut_too(session):
+def test_endless_output_to_the_descriptor_is_truncated_too(session):
     result = session.run("import os\nwhile True: os.write(1, b'x' * 1000)", timeout_s=0.5)
 
     assert len(result.stdout) <= _LIMITS.output_bytes + 200
@@ -108,7 +108,7 @@ def test_endless_output_by_the_descriptor_is_cut_too(session):
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "10**10**8", "import time; time.sleep(1e6)"])
-def test_code_without_end_is_interrupted_and_keeps_its_variables(session, code):
+def test_an_infinite_loop_is_interrupted_and_keeps_its_variables(session, code):
     session.run("x = 5")
     result = session.run(code, timeout_s=0.3)
 
@@ -118,7 +118,7 @@ def test_code_without_end_is_interrupted_and_keeps_its_variables(session, code):
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_code_that_will_not_be_interrupted_is_killed(session):
+def test_code_that_ignores_interrupts_is_killed(session):
     result = session.run(
         "import time\ntry:\n    while True: time.sleep(.001)\nfinally: time.sleep(1000)",
         timeout_s=0.2,
@@ -129,14 +129,14 @@ def test_code_that_will_not_be_interrupted_is_killed(session):
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_stack_without_end_is_an_error_of_the_code(session):
+def test_a_stack_overflow_is_an_error_of_the_code(session):
     result = session.run("def f(): f()\nf()")
 
     assert result.exception_type == "RecursionError"
     assert session.run("1 + 1").return_value == 2
 
 
-def test_a_thread_outlives_its_run_and_not_its_session(session):
+def test_a_thread_outlives_its_run_but_not_its_session(session):
     session.run(
         "import threading, time\nn = 0\ndef count():\n"
         "    global n\n    while True: n += 1; time.sleep(.001)\n"
@@ -147,7 +147,7 @@ def test_a_thread_outlives_its_run_and_not_its_session(session):
     assert session.run("n > 1").return_value is True
 
 
-def test_calling_tools_without_end_ends_at_the_limit(session):
+def test_endless_tool_calls_stop_at_the_limit(session):
     result = session.run("n = 0\nwhile True:\n    echo(1)\n    n += 1", timeout_s=20)
 
     assert "tool_calls" in result.limits_hit

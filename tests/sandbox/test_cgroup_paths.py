@@ -1,4 +1,4 @@
-"""Where this process sits among the cgroups, as the kernel's files tell it."""
+"""Finding the cgroups of this process in the kernel's files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from envweave.sandbox.host.cgroups import find_cgroups
 from envweave.sandbox.host.session_cgroups import (
-    Places,
-    UnusableError,
-    find_new,
-    find_old,
-    find_places,
+    CgroupPaths,
+    CgroupsUnavailableError,
+    find_cgroup_paths,
+    find_v1,
+    find_v2,
 )
 
 
@@ -44,9 +44,9 @@ def test_a_machine_with_version_2_has_one_folder(tmp_path: Path) -> None:
     own = made(top / "user.slice/run-1.scope")
     proc = machine(tmp_path / "proc", "0::/user.slice/run-1.scope\n", [("/", top, "cgroup2 c rw")])
 
-    found = find_places(proc)
+    found = find_cgroup_paths(proc)
 
-    assert found == Places({}, own, top)
+    assert found == CgroupPaths({}, own, top)
 
 
 def test_a_machine_with_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_a_machine_with_version_1_has_a_folder_for_each_controller(tmp_path: Pat
         ],
     )
 
-    found = find_places(proc)
+    found = find_cgroup_paths(proc)
 
-    assert found == Places({"memory": memory, "cpu": cpu, "cpuacct": cpu}, None, None)
+    assert found == CgroupPaths({"memory": memory, "cpu": cpu, "cpuacct": cpu}, None, None)
 
 
 def test_a_container_sees_its_own_part_of_the_tree(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_container_sees_its_own_part_of_the_tree(tmp_path: Path) -> None:
         [("/docker/abc", tmp_path / "memory", "cgroup cgroup rw,memory")],
     )
 
-    assert find_places(proc).old == {"memory": own}
+    assert find_cgroup_paths(proc).v1 == {"memory": own}
 
 
-def test_a_mount_that_shows_another_part_of_the_tree_is_passed_over(tmp_path: Path) -> None:
+def test_a_mount_of_another_part_of_the_tree_is_skipped(tmp_path: Path) -> None:
     made(tmp_path / "memory")
     proc = machine(
         tmp_path / "proc",
@@ -87,36 +87,36 @@ def test_a_mount_that_shows_another_part_of_the_tree_is_passed_over(tmp_path: Pa
         ],
     )
 
-    found = find_places(proc)
+    found = find_cgroup_paths(proc)
 
-    assert (found.old, found.new) == ({}, None)
+    assert (found.v1, found.v2) == ({}, None)
 
 
-def test_a_folder_with_a_blank_in_its_name_is_found(tmp_path: Path) -> None:
+def test_a_folder_with_a_space_in_its_name_is_found(tmp_path: Path) -> None:
     top = made(tmp_path / "my cgroups")
     proc = machine(tmp_path / "proc", "0::/\n", [("/", top, "cgroup2 c rw")])
 
-    assert find_places(proc).new == top
+    assert find_cgroup_paths(proc).v2 == top
 
 
-def test_a_machine_without_any_has_no_place(tmp_path: Path) -> None:
-    assert find_places(tmp_path) == Places({}, None, None)
+def test_a_machine_without_cgroups_has_no_paths(tmp_path: Path) -> None:
+    assert find_cgroup_paths(tmp_path) == CgroupPaths({}, None, None)
 
 
 def test_a_missing_controller_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnusableError, match="No cgroup tree has the pids controller"):
-        find_old(Places({"memory": tmp_path}, None, None))
+    with pytest.raises(CgroupsUnavailableError, match="No cgroup tree has the pids controller"):
+        find_v1(CgroupPaths({"memory": tmp_path}, None, None))
 
 
-def test_version_2_without_its_controllers_is_of_no_use(tmp_path: Path) -> None:
+def test_version_2_without_its_controllers_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
 
-    with pytest.raises(UnusableError, match="has not the pids controller to pass on"):
-        find_new(Places({}, tmp_path, tmp_path), "mark")
+    with pytest.raises(CgroupsUnavailableError, match="cannot delegate the pids controller"):
+        find_v2(CgroupPaths({}, tmp_path, tmp_path), "mark")
 
 
-def test_a_folder_that_looks_like_a_cgroup_and_is_none_is_found_out(tmp_path: Path) -> None:
-    found = find_cgroups(Places({"memory": tmp_path, "pids": tmp_path}, None, None))
+def test_a_plain_folder_is_not_taken_for_a_cgroup(tmp_path: Path) -> None:
+    found = find_cgroups(CgroupPaths({"memory": tmp_path, "pids": tmp_path}, None, None))
 
     assert found.cgroups is None
     assert found.reason.startswith("Sessions have no cgroup. ")

@@ -1,4 +1,4 @@
-"""Programs behind the walls of a shell session: the tools of a terminal work, and stay inside."""
+"""Programs in a shell session: common terminal programs work, and stay confined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOMY = {"open_files": 256, "memory_bytes": 1 << 30}
 
 
 def run_bash(script: str, work, **options):
-    """Run a script and return its output, errors among it, and its status."""
+    """Run a script; return its output, including stderr, and its status."""
     return run_walled(
         f"""
         import os, subprocess
@@ -34,7 +34,7 @@ def run_bash(script: str, work, **options):
 
 
 @pytest.mark.slow  # starts many programs
-def test_the_tools_of_a_terminal_work(tmp_path):
+def test_common_terminal_programs_work(tmp_path):
     output, status = run_bash(
         """
         set -e
@@ -92,7 +92,7 @@ def test_git_works(tmp_path):
 
 
 def test_python_starts_programs_and_pools(tmp_path):
-    told = run_walled(
+    results = run_walled(
         """
         import asyncio, os, subprocess, sys
 
@@ -113,10 +113,10 @@ def test_python_starts_programs_and_pools(tmp_path):
         limits=ROOMY,
     )
 
-    assert told == ["echoed", 0, 5]
+    assert results == ["echoed", 0, 5]
 
 
-def test_what_a_shell_starts_has_the_same_walls(tmp_path):
+def test_programs_of_a_shell_have_the_same_walls(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     work = tmp_path / "work"
@@ -146,8 +146,8 @@ def test_what_a_shell_starts_has_the_same_walls(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_process_ids_of_its_own_nothing_leaves_the_process_group(tmp_path):
-    told = run_walled(
+def test_without_a_pid_namespace_no_process_leaves_the_process_group(tmp_path):
+    results = run_walled(
         """
         import os, subprocess
 
@@ -167,4 +167,4 @@ def test_without_process_ids_of_its_own_nothing_leaves_the_process_group(tmp_pat
         signals_scoped=False,
     )
 
-    assert told == ["EPERM"] * 4
+    assert results == ["EPERM"] * 4

@@ -1,4 +1,4 @@
-"""Sessions of a host that is root: whose id they have, and that they can reach their files."""
+"""Sessions of a root host: their user ids, and access to their files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from envweave.sandbox import Sandbox
 with Sandbox(isolation=sys.argv[1]) as box, box.session() as one, box.session() as other:
     one.write_file("a/b", b"x")
     seen = one.run("import os, tempfile; [os.getuid(), tempfile.mkstemp()[1] != '']")
-    told = any("keep this user's id" in sentence for sentence in box.tier.missing)
+    reported = any("run as this user" in sentence for sentence in box.tier.missing)
     users = [seen.return_value[0], other.run("import os; os.getuid()").return_value]
-    print(json.dumps({"users": users, "files": one.list_files("a"), "told": told}))
+    print(json.dumps({"users": users, "files": one.list_files("a"), "reported": reported}))
 """
 
 
@@ -52,21 +52,21 @@ def run(python: Path, isolation: str, temporary: str) -> dict[str, object]:
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])
-def test_each_session_has_a_user_id_of_its_own(python: Path, isolation: str) -> None:
+def test_each_session_has_a_separate_user_id(python: Path, isolation: str) -> None:
     seen = run(python, isolation, tempfile.gettempdir())
 
     users = seen.pop("users")
     assert isinstance(users, list)
     assert len(set(users) | {0}) == 3
-    assert seen == {"files": ["a/b"], "told": False}
+    assert seen == {"files": ["a/b"], "reported": False}
 
 
 @pytest.mark.slow  # starts Python anew
-def test_where_other_users_cannot_pass_sessions_keep_the_hosts_id_and_their_files(
+def test_where_other_users_lack_access_sessions_keep_the_user_id_of_the_host(
     python: Path, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o700)
 
     seen = run(python, "landlock", str(tmp_path))
 
-    assert seen == {"users": [0, 0], "files": ["a/b"], "told": True}
+    assert seen == {"users": [0, 0], "files": ["a/b"], "reported": True}
