@@ -74,7 +74,7 @@ def _watch_exit() -> None:
 
 
 def _mark_exit() -> None:
-    global _exiting  # noqa: PLW0603 - a fact about this process
+    global _exiting
     _exiting = True
 
 
