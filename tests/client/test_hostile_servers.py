@@ -29,7 +29,7 @@ from envweave.wire.messages import Call
 @pytest.fixture(scope="module")
 def description() -> Any:
     with served(CounterEnv) as url:
-        return Server(parse_address(url), MSGPACK).ask("describe", {})
+        return Server(parse_address(url), MSGPACK).call("describe", {})
 
 
 def only(method: str, **reply: Any) -> Answer:
@@ -46,7 +46,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_without_end() -> None:
         connection = Server(parse_address(url), MSGPACK).connect()
 
         with pytest.raises(errors.DeadlineError, match=r"did not answer describe\(\) within 0.2 s"):
-            connection.ask("describe", timeout_s=0.2)
+            connection.call_server("describe", timeout_s=0.2)
 
         connection.end()
 
@@ -157,7 +157,7 @@ def test_a_server_that_hangs_up_on_a_call_again_and_again_is_given_up(
         return call["method"] == "step"
 
     async def scenario() -> None:
-        connection = AsyncConnection(parse_address(url), MSGPACK, patience_s=0.3)
+        connection = AsyncConnection(parse_address(url), MSGPACK, reconnect_s=0.3)
         for name in ["s", *["other"] * others]:  # whose presence is told on each connection
             await connection.call(Call(id=1, method="open", session=name))
         try:

@@ -209,12 +209,12 @@ def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> No
         assert env.step(GO).end.reason == "lost"
         assert [row.end.reason for row in venv.step([GO] * 2)] == ["lost"] * 2
         # The replacements start and are connected to, and nobody has a session there yet.
-        env._transport._connection.reach()  # type: ignore[attr-defined]
-        venv._transport._calls.connection.reach()  # type: ignore[attr-defined]
+        env._transport._connection.connect()  # type: ignore[attr-defined]
+        venv._transport._calls.connection.connect()  # type: ignore[attr-defined]
         for one in (env, venv):
             transport: Any = one._transport
             line = getattr(transport, "_connection", None) or transport._calls.connection
-            kill(line._route.place._provider.pid)
+            kill(line._route.server._provider.pid)
 
         assert env.reset().info["seed"] == episode_seed(5, 1)
         assert venv.reset().infos[1]["seed"] == episode_seed(6, 1)

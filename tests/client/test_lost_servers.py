@@ -137,7 +137,7 @@ def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
 
     async def main(url: str) -> None:
         server = Server(parse_address(url), MSGPACK)
-        description = await asyncio.to_thread(server.ask, "describe", {})
+        description = await asyncio.to_thread(server.call, "describe", {})
         line = SharedConnection(server.connect_async(3))
         seen = ServerInfo(server, description, Types())
         drivers = [AsyncRemoteDriver(line, seen, autoreset=False, timeout_s=None) for _ in range(3)]
@@ -155,9 +155,9 @@ def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
 def test_a_server_that_stays_away_is_given_up(tmp_path):
     with served(Tally, uds=tmp_path / "one.sock", drain_s=0) as url:
         address = parse_address(url)
-        connection = BlockingConnection(address, MSGPACK, patience_s=0.1)
-        connection.reach()
-        seen = ServerInfo(Server(address, MSGPACK), connection.ask("describe"), Types())
+        connection = BlockingConnection(address, MSGPACK, reconnect_s=0.1)
+        connection.connect()
+        seen = ServerInfo(Server(address, MSGPACK), connection.call_server("describe"), Types())
         driver = RemoteDriver(connection, seen, autoreset=False, timeout_s=None)
         driver.reset(seed=1)
 
@@ -181,7 +181,8 @@ def test_calls_of_many_sessions_are_repeated_on_the_next_connection(tmp_path):
 
         for _ in range(3):
             connection.post([caller.call("step", {"action": {}}) for caller in callers])
-            connection._line._socket.shutdown(socket.SHUT_RDWR)
+            if connection._socket is not None:  # else the post found the last cut already
+                connection._socket._socket.shutdown(socket.SHUT_RDWR)
             seen = connection.collect()
 
         assert [reply.result["observation"]["at"] for reply in seen] == [3] * 5
@@ -201,27 +202,27 @@ def test_a_reply_that_is_late_is_told_and_not_taken_for_another(tmp_path):
         connection.abandon(caller.session)
         threading.Timer(0.05, Tally.hung.set).start()
 
-        assert connection.ask("describe")["name"] == "Tally"
+        assert connection.call_server("describe")["name"] == "Tally"
         other = Caller()
         assert connection.call(other.call("open", {})).fault is None
         connection.end([other.call("close", {})])
 
 
-def test_patience_is_bounded_and_renewed():
-    patience, now_s, pauses = Backoff(10.0), 100.0, []
-    while (pause_s := patience.pause_s(now_s)) is not None:
+def test_backoff_is_bounded_and_can_be_reset():
+    backoff, now_s, pauses = Backoff(10.0), 100.0, []
+    while (pause_s := backoff.pause_s(now_s)) is not None:
         pauses.append(pause_s)
         now_s += pause_s + 0.01
-    patience.renew()
+    backoff.reset()
 
     assert pauses[0] == 0.0
     assert 8 < sum(pauses) <= 10.0
-    assert patience.pause_s(now_s) == 0.0
+    assert backoff.pause_s(now_s) == 0.0
 
 
 def test_nobody_is_tried_for_long_who_was_never_reached(tmp_path):
     with pytest.raises(ConnectionLostError, match="envweave serve"):
-        BlockingConnection(parse_address(f"unix://{tmp_path}/no.sock"), MSGPACK).reach()
+        BlockingConnection(parse_address(f"unix://{tmp_path}/no.sock"), MSGPACK).connect()
 
 
 @pytest.mark.slow  # starts the command line anew

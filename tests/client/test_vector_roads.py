@@ -180,13 +180,13 @@ def test_ordinary_steps_come_as_columns_and_the_others_beside_them(url: str) -> 
     with ew.make_vector(url, num_envs=ROWS) as venv:
         venv.reset(seed=5)
         transport: Any = venv._transport
-        volley = transport._sessions.volley(["step", "end", "tell"])
+        batch = transport._sessions.encode_batch(["step", "end", "tell"])
 
-        sent = transport._sessions.fire(volley)
+        sent = transport._sessions.step_batch(batch)
 
         assert sent.is_implied
         assert {name: type(column) for name, column in sent.observations.items()} == {
             "at": list, "text": list, "cells": np.ndarray,
         }  # fmt: skip
-        assert sent.sessions == [volley.steps.sessions[0], volley.steps.sessions[2]]
-        assert [reply.session for reply in sent.rest] == [volley.steps.sessions[1]]
+        assert sent.sessions == [batch.steps.sessions[0], batch.steps.sessions[2]]
+        assert [reply.session for reply in sent.rest] == [batch.steps.sessions[1]]

@@ -217,7 +217,7 @@ def test_a_server_that_finds_a_message_too_large_is_lost_since_nobody_knows_what
         line = BlockingSocket(parse_address(url))
         line.send(bytes(2**20 + 1))
 
-        with pytest.raises(WireError, match="larger than somebody on the way takes"):
+        with pytest.raises(WireError, match="larger than the server, or a proxy"):
             line.receive(10)
 
         line.close()

@@ -35,7 +35,7 @@ def connect_one(reached: Connected, spec: EnvSpec, options: MakeOptions) -> Tran
     connection = reached.server.connect(reached.stop)
     try:
         served = ServerInfo(
-            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+            reached.server, connection.call_server("describe"), types_of(spec, options.remote)
         )
         return RemoteDriver(
             connection,
@@ -56,9 +56,9 @@ def connect_many(
     from envweave.client.async_env import AsyncRemoteDriver, SharedConnection
 
     server = reached.server
-    description = server.ask("describe", {})
+    description = server.call("describe", {})
     connection = server.connect_async(size)
-    served = ServerInfo(server, description, types_of(spec, options.remote), connection.ask)
+    served = ServerInfo(server, description, types_of(spec, options.remote), connection.call_server)
     line = SharedConnection(connection, reached.stop)
     return [
         AsyncRemoteDriver(
@@ -81,7 +81,7 @@ def connect_batch(
     connection = reached.server.connect(reached.stop)
     try:
         served = ServerInfo(
-            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+            reached.server, connection.call_server("describe"), types_of(spec, options.remote)
         )
         return RemoteTransport(
             connection,
@@ -107,7 +107,7 @@ def connect_apart(
     try:
         for one in reached:
             connections.append(one.server.connect(one.stop))  # noqa: PERF401 - ended below
-        server, described = reached[0].server, connections[0].ask("describe")
+        server, described = reached[0].server, connections[0].call_server("describe")
         return RemoteTransport(
             MultiServerConnection(connections),
             ServerInfo(server, described, types_of(spec, options.remote)),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.async_socket import AsyncSocket, dial_apart
+from envweave.client.async_socket import AsyncSocket, dial_in_thread
 from envweave.client.socket import BlockingSocket
 from envweave.errors import AccessError, ConnectionLostError, EnvWeaveError, WireError
 from envweave.wire.encoding import PLAIN_JSON
@@ -122,7 +122,9 @@ class OpenEnvConnection:
 
     async def _dial(self) -> None:
         try:
-            opened = await dial_apart(lambda: BlockingSocket(self._address, headers=self._headers))
+            opened = await dial_in_thread(
+                lambda: BlockingSocket(self._address, headers=self._headers)
+            )
         except AccessError:
             raise
         except EnvWeaveError as error:

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from envweave.client import session as sitting
+from envweave.client import session as single_session
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.session import given, is_gone, spoken
+from envweave.client.session import drop_none, is_gone, step_params
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
@@ -192,31 +192,31 @@ class PendingCalls:
         limit = min(FRAME_BYTES, exchange.limit_bytes or FRAME_BYTES)
         return BatchFrame(steps, data) if len(data) <= limit else None
 
-    def fire(self, volley: BatchFrame) -> Stepped | None:
+    def step_batch(self, batch: BatchFrame) -> Stepped | None:
         """Make a step of many sessions, and return what came of it if that came in one piece.
 
-        If not, its calls are like others from then on. Who is interrupted must `scatter` it.
+        If not, its calls are like others from then on. Who is interrupted must `split_batch` it.
         """
         try:
-            sent = self.connection.volley(volley)
+            sent = self.connection.step_batch(batch)
         except EnvWeaveError as error:
-            self.scatter(volley)
+            self.split_batch(batch)
             self._lose(error)
             sent = None
         else:
             if sent is None:
-                self.scatter(volley)
+                self.split_batch(batch)
         self._is_torn = False
         return sent
 
-    def scatter(self, volley: BatchFrame) -> None:
-        """Take the calls of a volley one by one, which will be made whatever happens."""
-        self.enter([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
+    def split_batch(self, batch: BatchFrame) -> None:
+        """Take the calls of a batch one by one, which will be made whatever happens."""
+        self.enter([batch.steps.call(i) for i in range(len(batch.steps.sessions))])
 
-    def take_in(self, volley: BatchFrame, sent: Stepped) -> None:
-        """Take the answer to a volley as if its replies had come one by one."""
+    def add_replies(self, batch: BatchFrame, sent: Stepped) -> None:
+        """Take the answer to a batch as if its replies had come one by one."""
         came = {(reply.session, reply.id): reply for reply in unbundled(sent)}
-        self.replies.update((key, came[key]) for key in volley.keys)
+        self.replies.update((key, came[key]) for key in batch.keys)
 
     def _frames(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
         """Share calls out to frames that hold as much as they may, and as they should."""
@@ -306,7 +306,7 @@ class PendingCalls:
         """Answer what is under way with the reason why nobody else will."""
         fault = fault_of(ConnectionLostError(str(error)))
         for session, number in list(self._pending):
-            if not self.connection.exchange.is_buried(session):
+            if not self.connection.exchange.is_lost(session):
                 self.connection.abandon(session)
             self._note((session, number), Reply(id=number, session=session, fault=fault))
 
@@ -339,7 +339,7 @@ def _is_small(spec: Spec) -> bool:
 CLOSE_S = 1.0
 """How long `close` waits for steps that are under way."""
 
-LOSSES = (*sitting.LOSSES, EnvironmentFailure, ClosedError)
+LOSSES = (*single_session.LOSSES, EnvironmentFailure, ClosedError)
 """What ends a session when a call is answered by it. Everything else refuses that call alone."""
 
 
@@ -397,8 +397,8 @@ class RemoteSessions:
 
     def at_lost_servers(self, rows: Iterable[int]) -> list[int]:
         """Return which of these rows have a session that went with its server."""
-        is_buried = self.calls.connection.exchange.is_buried
-        return [row for row in rows if is_buried(self._seats[row].caller.session)]
+        is_lost = self.calls.connection.exchange.is_lost
+        return [row for row in rows if is_lost(self._seats[row].caller.session)]
 
     def open(self, rows: Sequence[int]) -> dict[int, EnvWeaveError]:
         """Open sessions for these rows; return why some could not be opened."""
@@ -416,7 +416,8 @@ class RemoteSessions:
         wishes = [{**self._wishes, "position": self._seats[row].position} for row in rows]
         try:
             replies = self.calls.ask(
-                caller.call("open", given(one)) for caller, one in zip(callers, wishes, strict=True)
+                caller.call("open", drop_none(one))
+                for caller, one in zip(callers, wishes, strict=True)
             )
         except BaseException:
             for caller in callers:
@@ -424,13 +425,13 @@ class RemoteSessions:
             raise
         failed: dict[int, EnvWeaveError] = {}
         again: list[int] = []
-        is_buried = self.calls.connection.exchange.is_buried
+        is_lost = self.calls.connection.exchange.is_lost
         for row, caller, reply in zip(rows, callers, replies, strict=True):
             if reply.fault is None:
                 self._seats[row].caller, self._seats[row].loss = caller, None
                 continue
             failed[row] = error_of(reply.fault)
-            if is_buried(caller.session):
+            if is_lost(caller.session):
                 again.append(row)
             self.calls.forget(caller.session)
         return failed, again
@@ -453,7 +454,8 @@ class RemoteSessions:
         self.calls.settle({self._seats[row].caller.session for row in rows})
         nothing: Mapping[str, Any] = {}
         return self.calls.ask(
-            self._seats[row].caller.call(method, given(wanted.get(row, nothing))) for row in rows
+            self._seats[row].caller.call(method, drop_none(wanted.get(row, nothing)))
+            for row in rows
         )
 
     def read(self, row: int, reply: Reply) -> StepResult[Any]:
@@ -487,7 +489,7 @@ class RemoteSessions:
 
     def check_reset(self, wanted: Wanted) -> None:
         """Refuse what a reset would refuse, naming the environment; nothing changes."""
-        rows = [row for row, wishes in wanted.items() if given(wishes)]
+        rows = [row for row, wishes in wanted.items() if drop_none(wishes)]
         self.open(self.lost(rows))
         rows = [row for row in rows if self._seats[row].loss is None]
         replies = self.ask(rows, "check_reset", wanted) if rows else []
@@ -522,7 +524,7 @@ class RemoteSessions:
         calls.refuse_large(actions)
         try:
             made = [
-                seats[row].caller.call("step", spoken(action))
+                seats[row].caller.call("step", step_params(action))
                 for row, action in zip(ids, actions, strict=True)
             ]
             keys = calls.enter(made)
@@ -534,7 +536,7 @@ class RemoteSessions:
         calls.post(made, together=together)
         return keys
 
-    def volley(self, actions: Sequence[Any]) -> BatchFrame | None:
+    def encode_batch(self, actions: Sequence[Any]) -> BatchFrame | None:
         """Return a step of all rows in one frame, numbered; `None` if it takes more than that."""
         if self._tool_rows or not self.calls.are_settled:
             return None
@@ -543,19 +545,19 @@ class RemoteSessions:
         numbers = [caller.last + 1 for caller in callers]
         return self.calls.write(Steps(sessions=sessions, numbers=numbers, actions=list(actions)))
 
-    def fire(self, volley: BatchFrame) -> Stepped | None:
+    def step_batch(self, batch: BatchFrame) -> Stepped | None:
         """Let all rows take a step; return what came of it if that came in one piece."""
         try:
-            self._number(volley)
-            return self.calls.fire(volley)
+            self._number(batch)
+            return self.calls.step_batch(batch)
         except BaseException:  # how far it came nobody knows, so that it is made once more
-            self._number(volley)
-            self.calls.scatter(volley)
-            self.calls.steps.update(zip(volley.keys, range(len(self._seats)), strict=True))
+            self._number(batch)
+            self.calls.split_batch(batch)
+            self.calls.steps.update(zip(batch.keys, range(len(self._seats)), strict=True))
             raise
 
-    def _number(self, volley: BatchFrame) -> None:
-        for seat, number in zip(self._seats, volley.steps.numbers, strict=True):
+    def _number(self, batch: BatchFrame) -> None:
+        for seat, number in zip(self._seats, batch.steps.numbers, strict=True):
             seat.caller.last = number
 
     def state(self) -> list[State]:

@@ -187,28 +187,28 @@ class RemoteTransport:
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
-        volley = self._sessions.volley(actions) if self._gathering is not None else None
-        if volley is None:
+        batch = self._sessions.encode_batch(actions) if self._gathering is not None else None
+        if batch is None:
             keys = self._sessions.send(self._everyone, actions, together=True)
         else:
-            sent = self._sessions.fire(volley)
+            sent = self._sessions.step_batch(batch)
             if sent is not None:
-                step = self._columns(volley, sent)
+                step = self._columns(batch, sent)
                 if step is not None:
                     return self._books.batch(self._everyone, *step)
-                self._calls.take_in(volley, sent)
-            keys = volley.keys
+                self._calls.add_replies(batch, sent)
+            keys = batch.keys
             self._calls.steps.update(zip(keys, self._everyone, strict=True))
         self._calls.wait(keys, len(keys), None)
         return self._take(keys)
 
-    def _columns(self, volley: BatchFrame, sent: Stepped) -> _Step | None:
+    def _columns(self, batch: BatchFrame, sent: Stepped) -> _Step | None:
         """Return a step whose columns came as such; `None` if some row must be looked at."""
         assert self._gathering is not None
         others: dict[int, Reply] = {}
         places: list[int] | None = None
         if sent.rest:
-            rows = {session: row for row, session in enumerate(volley.steps.sessions)}
+            rows = {session: row for row, session in enumerate(batch.steps.sessions)}
             others = {rows[reply.session]: reply for reply in sent.rest}
             places = [rows[session] for session in sent.sessions]
         told = self._gathering.columns(sent, places, others)
