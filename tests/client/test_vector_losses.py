@@ -137,7 +137,7 @@ def test_a_server_that_is_killed_is_told_of_in_every_row() -> None:
 def impatient(venv: ew.VectorEnv) -> None:
     """Let a vector try for a moment only to reach its server again."""
     transport: Any = venv._transport
-    transport._calls.connection._patience._limit_s = 0.3
+    transport._calls.connection._backoff._limit_s = 0.3
 
 
 def test_a_session_that_is_gone_is_lost_and_its_row_reset_by_another() -> None:
@@ -160,7 +160,7 @@ def test_a_session_that_is_gone_is_lost_and_its_row_reset_by_another() -> None:
 def close_behind_its_back(venv: ew.VectorEnv, row: int) -> None:
     """Close a row's session over another connection."""
     transport: Any = venv._transport
-    caller, ours = transport._sessions._seats[row].caller, transport._calls.connection
+    caller, ours = transport._sessions._rows[row].caller, transport._calls.connection
     other = BlockingConnection(ours.address, ours.exchange.encoding)
     other.call(Call(id=caller.last + 1, method="close", session=caller.session))
     other.end()

@@ -81,7 +81,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 def lose_session(venv: ew.VectorEnv, row: int) -> None:
     """Close a row's session over another connection."""
     transport: Any = venv._transport
-    seat, ours = transport._sessions._seats[row], transport._calls.connection
+    seat, ours = transport._sessions._rows[row], transport._calls.connection
     if seat.loss is not None:
         return
     other = BlockingConnection(ours.address, ours.exchange.encoding)
