@@ -38,27 +38,27 @@ def test_a_url_is_read(url, parts, host_header):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
-        ("ftp://a", "no URL of a server"),
-        ("http:/a", "no URL of a server"),
-        (7, "no URL of a server"),
+        ("ftp://a", "not the URL of a server"),
+        ("http:/a", "not the URL of a server"),
+        (7, "not the URL of a server"),
         ("http://", "has no host"),
         ("http://:80", "has no host"),
-        ("http://a:port", "no URL of a server"),
-        ("http://a:99999", "no URL of a server"),
+        ("http://a:port", "not a valid URL"),
+        ("http://a:99999", "not a valid URL"),
         ("http://a:0", "port 0"),
-        ("http://[::1", "no URL of a server"),
-        ("http://a b", "blanks"),
-        ("http://a\r\nX: y", "blanks"),
+        ("http://[::1", "not a valid URL"),
+        ("http://a b", "whitespace"),
+        ("http://a\r\nX: y", "whitespace"),
         ("http://user:secret@a", "token="),
         ("http://a/?x=1", "query"),
-        ("http://a/ü", "no ASCII"),
+        ("http://a/ü", "not ASCII"),
         ("unix://a.sock", "three slashes"),
     ],
 )
-def test_what_is_no_url_is_refused_in_words(url, said):
-    with pytest.raises(EnvIdError, match=said) as refusal:
+def test_an_invalid_url_is_refused_with_a_reason(url, message):
+    with pytest.raises(EnvIdError, match=message) as refusal:
         parse_address(url)
 
     assert "secret" not in str(refusal.value)
@@ -115,7 +115,7 @@ AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "said"),
+    ("answer", "error", "message"),
     [
         (_http("401 No", '{"fault": {"message": "no token"}}'), AccessError, "no token.*TOKEN"),
         (_http("403 No", '{"detail": "wrong host"}'), AccessError, "wrong host"),
@@ -134,8 +134,8 @@ AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
         ),
     ],
 )
-def test_who_agrees_to_no_websocket_is_told_apart(answer, error, said):
-    with saying(answer) as address, pytest.raises(error, match=said) as refusal:
+def test_each_failed_handshake_has_its_own_error(answer, error, message):
+    with saying(answer) as address, pytest.raises(error, match=message) as refusal:
         BlockingSocket(address)
 
     assert type(refusal.value) is error

@@ -22,12 +22,12 @@ from envweave.examples import CounterEnv
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"token": "a\r\nX: y"}, "'Authorization' holds what no header can"),
+        ({"token": "a\r\nX: y"}, "'Authorization' contains characters that no header may"),
         ({"token": "pä☃"}, "'Authorization' holds"),
         ({"default_headers": {"A": "b\nc"}}, "'A' holds"),
-        ({"default_headers": {"A\n": "b"}}, "is no name of a header"),
-        ({"default_headers": {"A": 1}}, "has a int, not a text"),
-        ({"request_timeout_s": -1}, "request_timeout_s=-1 is no number of seconds"),
+        ({"default_headers": {"A\n": "b"}}, "is not a valid header name"),
+        ({"default_headers": {"A": 1}}, "must be a string, got int"),
+        ({"request_timeout_s": -1}, "request_timeout_s must be a number of seconds > 0, got -1"),
         ({"request_timeout_s": "x"}, "request_timeout_s='x'"),
         ({"request_timeout_s": float("nan")}, "request_timeout_s=nan"),
         ({"request_timeout_s": None}, "request_timeout_s=None"),
@@ -141,6 +141,6 @@ def test_a_session_id_that_fits_no_header_is_told_of(name: str) -> None:
     with (
         saying(lambda sock: sock.sendall(head(len(body), "201 Created") + body)) as url,
         ew.HTTPEnvClient[Any, Any](url) as env,
-        pytest.raises(WireError, match="did not say which"),
+        pytest.raises(WireError, match="returned no valid session_id"),
     ):
         env.reset()

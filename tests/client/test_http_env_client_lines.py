@@ -179,10 +179,10 @@ def test_a_server_that_makes_no_sense_is_told_of() -> None:
         with pytest.raises(WireError, match="no JSON object"):
             env.reset()
         Nonsense.body = {"reward": 1}  # type: ignore[assignment]
-        with pytest.raises(WireError, match="holds no observation, only 'reward'"):
+        with pytest.raises(WireError, match="has no observation, only 'reward'"):
             env.reset()
         Nonsense.body = {"obs": {"value": 0}, "requests": [{"type": "wish"}]}  # type: ignore[assignment]
-        with pytest.raises(WireError, match="request of no known type"):
+        with pytest.raises(WireError, match="request of an unknown type"):
             env.reset()
         Nonsense.status = 500
         with pytest.raises(ServerError, match="status 500"):

@@ -22,11 +22,11 @@ from envweave.wire.messages import (
     Stepped,
     Steps,
     WireFault,
-    bundled,
+    bundle_calls,
     has_stepped,
     read_replies,
     read_stepped,
-    unbundled,
+    split_replies,
 )
 from envweave.wire.websocket import Message
 
@@ -148,7 +148,7 @@ class Exchange:
         Raises:
             EncodeError: It cannot be encoded, or is larger than the server accepts.
         """
-        message = bundled(calls, together=together)
+        message = bundle_calls(calls, together=together)
         try:
             data = self.encoding.encode(message)
         except WireError as error:
@@ -225,7 +225,7 @@ class Exchange:
             sent = read_stepped(plain)
             if batch.accept(sent):
                 return sent
-            replies = unbundled(sent)
+            replies = split_replies(sent)
         else:
             replies = read_replies(plain)
         self._split_batch()

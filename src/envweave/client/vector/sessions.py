@@ -38,7 +38,7 @@ from envweave.session.events import EventQueue
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import Wanted
 from envweave.wire.faults import error_of, fault_of
-from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, unbundled
+from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, split_replies
 from envweave.wire.protocol import BatchFrame, Caller, Key
 from envweave.wire.results import decode_result, result_of
 from envweave.workers.channel import uninterrupted
@@ -217,7 +217,7 @@ class PendingCalls:
 
     def add_replies(self, batch: BatchFrame, sent: Stepped) -> None:
         """Store the answer to a batch as replies, in the order of its calls."""
-        replies = {(reply.session, reply.id): reply for reply in unbundled(sent)}
+        replies = {(reply.session, reply.id): reply for reply in split_replies(sent)}
         self.replies.update((key, replies[key]) for key in batch.keys)
 
     def _frames(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:

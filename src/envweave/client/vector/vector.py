@@ -332,5 +332,5 @@ class RemoteTransport:
         return self._sessions.state()
 
     def close(self) -> None:
-        """Close every session and hang up. May be called twice."""
+        """Close every session and disconnect. May be called twice."""
         self._sessions.close()

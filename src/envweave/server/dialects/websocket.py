@@ -22,7 +22,7 @@ from envweave.wire.messages import (
     Steps,
     gather_replies,
     read_calls,
-    unbundled,
+    split_replies,
 )
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class _WebSocketConnection:
             try:
                 frames = (self._encoding.encode(message),)
             except WireError:  # of one of them, perhaps; the others are told what came of theirs
-                frames = gather_replies(self._encoding, map(self._written, unbundled(message)))
+                frames = gather_replies(self._encoding, map(self._written, split_replies(message)))
         self._send_out(frames, calls, size)
 
     async def _write_all(self, frames: Iterable[bytes], calls: int, size: int) -> None:

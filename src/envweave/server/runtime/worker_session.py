@@ -25,7 +25,7 @@ from envweave.session import Phase, Position
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
 from envweave.vector.episode_tracker import EpisodeTracker, with_autoreset
-from envweave.wire.results import AS_IT_IS, Wired, decode_result, encode_result, result_of
+from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of
 
 logger = logging.getLogger("envweave.server")
 
@@ -145,7 +145,7 @@ class WorkerRunner:
             fresh = await self._reset({}, timeout_s)
         except EnvWeaveError as error:
             return encode_result(with_autoreset(result, error), agents, None)
-        begun: Any = result_of(fresh, AS_IT_IS)
+        begun: Any = result_of(fresh, IDENTITY)
         return encode_result(with_autoreset(result, begun), fresh.agents, fresh.position)
 
     async def _ready(self) -> None:
@@ -178,7 +178,7 @@ class WorkerRunner:
         if answer.fault is None and method in ("reset", "step"):
             try:
                 self._sent = decode_result(answer.value())
-                self._trail.follow(result_of(self._sent, AS_IT_IS))
+                self._trail.follow(result_of(self._sent, IDENTITY))
             except WireError as error:  # raised where somebody waits
                 self._sent = error
         self._trail.is_live = answer.is_live
