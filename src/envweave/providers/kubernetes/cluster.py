@@ -146,7 +146,7 @@ class Cluster:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
-        with self._told():
+        with self._translated():
             response = self._request(
                 "GET", self._path(kind), None, query, timeout_s=timeout_s + LOOK_S, is_stream=True
             )
@@ -182,7 +182,7 @@ class Cluster:
         """
         websocket = importlib.import_module("websocket")
         url = f"{self.url}{self._path('pods', pod)}/portforward?ports={port}"
-        with self._told():
+        with self._translated():
             try:
                 return open_line(self._configuration, url, self._authority(), _CONNECT_S)
             except websocket.WebSocketBadStatusException as error:
@@ -231,7 +231,7 @@ class Cluster:
         accepted: str = "application/json, */*",
         sent_as: str = "application/json",
     ) -> bytes:
-        with self._told():
+        with self._translated():
             response = self._request(method, path, body, query, timeout_s, accepted, sent_as)
             raw: bytes = response.data
             if response.status >= 400:
@@ -267,7 +267,7 @@ class Cluster:
         )
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """Make one call, and tell in our own words why it failed."""
         try:
             yield

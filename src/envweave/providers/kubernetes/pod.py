@@ -15,7 +15,7 @@ from typing import Any, final
 
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.providers.docker.options import shown, size_of
-from envweave.providers.health import LINES_READ, answers_health, error_in, told
+from envweave.providers.health import LINES_READ, answers_health, error_in, log_tail
 from envweave.providers.kubernetes.cleanup import delete_later
 from envweave.providers.kubernetes.cluster import (
     CALL_S,
@@ -297,7 +297,7 @@ class Pod:
             if now_s >= ends_s:
                 raise StartupError(
                     f"{self._which()} runs, but its server did not answer within {timeout_s:g} s."
-                    f"{told(self._last_lines())}"
+                    f"{log_tail(self._last_lines())}"
                 )
             time.sleep(_POLL_S)
         self._was_reached = True
@@ -400,7 +400,7 @@ class Pod:
         told_inside = None if self._was_reached else error_in(lines, self._image)
         if told_inside is not None:
             return told_inside
-        end = told(lines) if verdict.is_told else ""
+        end = log_tail(lines) if verdict.is_told else ""
         return StartupError(f"{self._which()} {verdict.why}.{end}")
 
     def _which(self) -> str:
