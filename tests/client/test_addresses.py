@@ -123,14 +123,14 @@ AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
         (_http("200 OK", "<html>"), ServerError, "does not speak"),
         (_http("503 Wait", '{"detail": "busy"}'), ConnectionLostError, "HTTP 503: busy"),
         (b"HTTP/1.1 418 Tea\r\n\r\nuntil the end", ServerError, "HTTP 418"),
-        (b"SSH-2.0-x\r\n\r\n", ServerError, "no HTTP"),
+        (b"SSH-2.0-x\r\n\r\n", ServerError, "not HTTP"),
         (b"HTTP/1.1 101", ConnectionLostError, "hung up"),
         (b"", ConnectionLostError, "hung up"),
         (_http("101 Switching"), ServerError, "another protocol"),
         (
             _http("101 S", headers=AGREED + "sec-websocket-accept: x\r\n"),
             ServerError,
-            "another one",
+            "wrong Sec-WebSocket-Accept",
         ),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_server_that_makes_no_sense_is_told_of() -> None:
         status, body = 200, ["no", "object"]
 
     with running(Nonsense) as url, CounterClient(url) as env:
-        with pytest.raises(WireError, match="no JSON object"):
+        with pytest.raises(WireError, match="other than an object"):
             env.reset()
         Nonsense.body = {"reward": 1}  # type: ignore[assignment]
         with pytest.raises(WireError, match="has no observation, only 'reward'"):

@@ -336,5 +336,5 @@ def test_marks_that_are_not_ours_are_left_alone():
 
 
 def test_text_is_no_messagepack():
-    with pytest.raises(WireError, match="is binary, but this one is text"):
+    with pytest.raises(WireError, match="must be binary, got text"):
         MSGPACK.decode("{}")

@@ -65,7 +65,7 @@ def test_an_error_that_is_not_ours_is_not_told_to_strangers(error: BaseException
     fault = fault_of(error)
 
     assert kind_of(error) is INTERNAL
-    assert (fault.code, fault.message) == ("internal", "The server failed. Its log says how.")
+    assert (fault.code, fault.message) == ("internal", "The server failed. See its log.")
 
 
 def test_a_code_that_nobody_knows_is_an_error_of_the_server():

@@ -170,7 +170,7 @@ class Model:
         self.unsent.clear()
         for session in self.sessions.values():
             session.connection = None
-        self.unread = self.exchange.again()
+        self.unread = self.exchange.frames_to_resend()
 
 
 class Round(NamedTuple):

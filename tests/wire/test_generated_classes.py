@@ -232,7 +232,7 @@ def test_references_that_double_at_every_turn_are_read_once_each():
 
 @pytest.mark.parametrize("schema", [None, 5, [], "object"])
 def test_what_is_no_schema_is_refused(schema: Any):
-    with pytest.raises(WireError, match="A schema is a dict"):
+    with pytest.raises(WireError, match="A schema must be a dict"):
         spec_of(schema)
 
 

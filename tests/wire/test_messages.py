@@ -97,7 +97,7 @@ def test_a_frame_may_hold_many_calls_without_a_session():
 
 @pytest.mark.parametrize("plain", [None, 5, {}, {"id": "a"}, {"replies": 5}, {"replies": [5]}])
 def test_what_is_no_reply_is_refused_in_words(plain: Any):
-    with pytest.raises(WireError, match="The frame holds no repl"):
+    with pytest.raises(WireError, match="The frame has no repl"):
         read_replies(plain)
 
 

@@ -206,16 +206,16 @@ def _event(plain: Any) -> Any:
 def _made(plain: Any, kind: Any) -> Any:
     """A request from its fields. Their types are not checked: an author's values may pass."""
     if not isinstance(plain, dict):
-        raise WireError(f"A {kind.__name__} in the reply must be an object.")
+        raise WireError(f"{kind.__name__} in the reply must be an object.")
     fields = {name: plain[name] for name in kind.__struct_fields__ if name in plain}
     if not isinstance(fields.get("agent_id", ""), str):
-        raise WireError(f"The agent_id of a {kind.__name__} in the reply must be a string.")
+        raise WireError(f"{kind.__name__}.agent_id in the reply must be a string.")
     if not isinstance(fields.get("initial_info", {}), dict):
-        raise WireError(f"The initial_info of a {kind.__name__} in the reply must be an object.")
+        raise WireError(f"{kind.__name__}.initial_info in the reply must be an object.")
     try:
         return kind(**fields)
     except TypeError as error:
-        raise WireError(f"A {kind.__name__} in the reply is incomplete: {error}") from None
+        raise WireError(f"{kind.__name__} in the reply is incomplete: {error}") from None
 
 
 def as_http_payload(sent: Wired) -> dict[str, Any]:

@@ -175,6 +175,18 @@ def shown(size: int) -> str:
     return f"{size} bytes"
 
 
+def check_image_name(image: Any) -> None:
+    """Refuse an empty name of an image, or one that is not a string.
+
+    Raises:
+        OptionError: It is not a name.
+    """
+    if not isinstance(image, str) or not image.strip():
+        raise OptionError(
+            f"{image!r} is not the name of an image. Use one such as 'echo-env:latest'."
+        )
+
+
 def variables(given: Mapping[str, str] | None) -> dict[str, str]:
     """Return environment variables, or refuse them.
 

@@ -8,12 +8,18 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from envweave.errors import CallOrderError, OptionError
+from envweave.errors import CallOrderError
 from envweave.providers.base import WatchedProvider
 from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
 from envweave.providers.docker.engine import Engine
-from envweave.providers.docker.options import CONFIG, DockerOptions, check_names, variables
+from envweave.providers.docker.options import (
+    CONFIG,
+    DockerOptions,
+    check_image_name,
+    check_names,
+    variables,
+)
 
 
 @final
@@ -165,18 +171,6 @@ class LocalDockerProvider(WatchedProvider):
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.stop()
-
-
-def check_image_name(image: Any) -> None:
-    """Refuse an empty name of an image, or one that is not a string.
-
-    Raises:
-        OptionError: It is not a name.
-    """
-    if not isinstance(image, str) or not image.strip():
-        raise OptionError(
-            f"{image!r} is not the name of an image. Use one such as 'echo-env:latest'."
-        )
 
 
 def server_variables(options: DockerOptions, more: Mapping[str, str] | None) -> dict[str, str]:

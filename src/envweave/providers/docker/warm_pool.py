@@ -19,11 +19,17 @@ from envweave.providers.base import WatchedProvider
 from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
 from envweave.providers.docker.engine import Engine, EngineRefusedError, NoSuchContainerError
-from envweave.providers.docker.options import CONFIG, DockerOptions, Image, check_names, variables
+from envweave.providers.docker.options import (
+    CONFIG,
+    DockerOptions,
+    Image,
+    check_image_name,
+    check_names,
+    variables,
+)
 from envweave.providers.docker.provider import (
     TOKEN,
     ContainerLease,
-    check_image_name,
     server_variables,
 )
 
@@ -365,7 +371,7 @@ class WarmPool:
         late |= {name: v for name, v in given.items() if self._variables.get(name) != v}
         for name, value in late.items():
             raise OptionError(
-                f"{name}={value} is too late: the pool's containers run already. Pass it to "
+                f"{name}={value} came too late: the pool's containers run already. Pass it to "
                 "WarmPool, or leave it out."
             )
         if config is None:

@@ -43,8 +43,7 @@ from envweave.providers.docker.engine import (
     EngineRefusedError,
     NoSuchContainerError,
 )
-from envweave.providers.docker.options import DockerOptions, shown
-from envweave.providers.docker.provider import check_image_name
+from envweave.providers.docker.options import DockerOptions, check_image_name, shown
 from envweave.providers.health import log_tail
 from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.limits import MEGABYTE
