@@ -141,7 +141,7 @@ def test_each_failed_handshake_has_its_own_error(answer, error, message):
     assert type(refusal.value) is error
 
 
-def test_nobody_there_is_told_with_what_to_do(tmp_path):
+def test_a_missing_server_is_reported_with_advice(tmp_path):
     for url in ("http://127.0.0.1:1", f"unix://{tmp_path}/none.sock", "http://no.invalid:80"):
         with pytest.raises(ConnectionLostError, match=r"No server answers at .*envweave serve ID"):
             BlockingSocket(parse_address(url))

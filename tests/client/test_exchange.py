@@ -48,7 +48,7 @@ def test_the_number_of_a_call_is_the_next_of_its_session():
     assert len(caller.session) >= 20
 
 
-def test_what_was_not_answered_is_sent_again_as_it_was():
+def test_unanswered_calls_are_sent_again_unchanged():
     exchange, (one, two) = opened(2)
     data = exchange.frame([one.call("step", {"action": 1})])
 
@@ -58,7 +58,7 @@ def test_what_was_not_answered_is_sent_again_as_it_was():
     assert sent(again[1]) == [(two.session, 1, "state")]
 
 
-def test_a_session_without_a_call_is_named_by_its_last_so_that_its_lease_goes_on():
+def test_an_idle_session_is_renewed_by_the_number_of_its_last_call():
     exchange, (one,) = opened(1)
     step = one.call("step", {"action": 1})
     exchange.frame([step])
@@ -67,7 +67,7 @@ def test_a_session_without_a_call_is_named_by_its_last_so_that_its_lease_goes_on
     assert [sent(data) for data in exchange.frames_to_resend()] == [[(one.session, 2, "state")]]
 
 
-def test_a_reply_that_comes_twice_is_taken_once():
+def test_a_duplicate_reply_is_ignored():
     exchange, (one,) = opened(1)
     step = one.call("step", {"action": 1})
     exchange.frame([step])
@@ -98,7 +98,7 @@ def test_an_abandoned_session_without_a_call_is_closed_at_once():
     assert not exchange.has_sessions
 
 
-def test_a_call_that_was_not_taken_gives_its_number_back():
+def test_a_call_that_was_not_sent_frees_its_number():
     """Else the next connection would name the session by a call that the server never had."""
     exchange, (one,) = opened(1)
     exchange.limit_bytes = 1
@@ -111,7 +111,7 @@ def test_a_call_that_was_not_taken_gives_its_number_back():
     assert one.call("step", {"action": 2}).id == 2
 
 
-def test_a_frame_that_the_server_could_not_read_is_told():
+def test_a_frame_that_the_server_could_not_read_is_reported():
     exchange, (one,) = opened(1)
     exchange.frame([one.call("step", {"action": 1})])
     fault = WireFault(code="unreadable", message="no call")
@@ -154,7 +154,7 @@ def stepped(callers: Sequence[Caller], *rest: Caller) -> bytes:
     )
 
 
-def test_a_volley_is_answered_as_a_whole():
+def test_a_batch_is_answered_as_a_whole():
     exchange, callers, _ = fired(3)
 
     answer = exchange.read_batch(stepped(callers[:2], callers[2]))
@@ -166,7 +166,7 @@ def test_a_volley_is_answered_as_a_whole():
     ]
 
 
-def test_a_volley_that_was_not_answered_is_sent_again_as_it_was():
+def test_an_unanswered_batch_is_sent_again_unchanged():
     exchange, _, batch = fired(3)
 
     assert exchange.frames_to_resend() == [batch.data]
@@ -174,7 +174,7 @@ def test_a_volley_that_was_not_answered_is_sent_again_as_it_was():
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_an_answer_to_a_part_of_a_volley_is_taken_reply_by_reply(twice: bool):
+def test_an_answer_to_part_of_a_batch_is_read_reply_by_reply(twice: bool):
     exchange, callers, batch = fired(3)
 
     answer = exchange.read_batch(stepped(callers[:2], *callers[: int(twice)]))
@@ -184,7 +184,7 @@ def test_an_answer_to_a_part_of_a_volley_is_taken_reply_by_reply(twice: bool):
     assert exchange.frames_to_resend()[0] == batch.data
 
 
-def test_a_session_of_a_volley_that_is_abandoned_is_closed_after_its_step():
+def test_an_abandoned_session_of_a_batch_is_closed_after_its_step():
     exchange, callers, _ = fired(2)
 
     exchange.abandon(callers[0].session)
@@ -193,7 +193,7 @@ def test_a_session_of_a_volley_that_is_abandoned_is_closed_after_its_step():
     assert isinstance(exchange.read_batch(stepped(callers)), list)
 
 
-def test_a_call_after_a_volley_is_the_last_of_its_session():
+def test_a_call_after_a_batch_is_the_last_of_its_session():
     exchange, callers, _ = fired(2)
     exchange.read_batch(stepped(callers))
     callers[0].last = 2

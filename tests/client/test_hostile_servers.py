@@ -41,7 +41,7 @@ def only(method: str, **reply: Any) -> Answer:
     return answer
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end() -> None:
+def test_a_silent_server_is_not_waited_for_forever() -> None:
     with wild_server(lambda peer: peer.serve(lambda *_: True)) as url:
         connection = Server(parse_address(url), MSGPACK).connect()
 
@@ -102,7 +102,7 @@ def test_a_step_whose_result_cannot_be_read_ends_as_lost(result: Any, descriptio
         assert env.reset().observation.value == 0
 
 
-def test_replies_that_nobody_asked_for_are_nobodys(description: Any) -> None:
+def test_unexpected_replies_are_ignored(description: Any) -> None:
     def answer(peer: Peer, call: dict[str, Any]) -> bool:
         if call["method"] != "step":
             return False
@@ -132,9 +132,7 @@ def test_replies_that_nobody_asked_for_are_nobodys(description: Any) -> None:
     ],
     ids=["recursive", "only itself", "evil name", "long name", "splits"],
 )
-def test_a_description_that_makes_little_sense_does_no_harm(
-    changed: dict[str, Any], description: Any
-) -> None:
+def test_an_odd_description_does_no_harm(changed: dict[str, Any], description: Any) -> None:
     told = only("describe", result={**description, **changed})
     with wild_server(lambda peer: peer.serve(told), description) as url:
         try:
@@ -197,7 +195,7 @@ def test_a_second_thread_on_one_environment_is_refused_and_neither_hangs() -> No
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_process_that_ends_with_open_environments_frees_their_places() -> None:
+def test_a_process_that_ends_with_open_environments_frees_their_sessions() -> None:
     code = (
         "import asyncio, sys, envweave as ew\n"
         "kept = [ew.make(sys.argv[1]), ew.make_vector(sys.argv[1], num_envs=2)]\n"

@@ -40,7 +40,7 @@ def test_invalid_headers_and_times_are_refused_at_once(options: Any, message: st
     assert "X: y" not in str(caught.value)
 
 
-def test_a_blank_around_a_token_is_no_part_of_it() -> None:
+def test_whitespace_around_a_token_is_ignored() -> None:
     with (
         served(CounterEnv, token="right", drain_s=0) as url,
         ew.HTTPEnvClient[Any, Any](url, token=" right\n") as env,
@@ -135,7 +135,7 @@ def test_an_answer_that_is_too_large_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\r\nX: y", "../reset", "ä", "", "x" * 201])
-def test_a_session_id_that_fits_no_header_is_told_of(name: str) -> None:
+def test_an_invalid_session_id_is_reported(name: str) -> None:
     body = json.dumps({"session_id": name}).encode()
 
     with (

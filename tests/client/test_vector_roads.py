@@ -141,7 +141,7 @@ def play(venv: ew.VectorEnv, deeds: list[list[str]], *, whole: bool) -> list[Any
     ),
     autoreset=st.booleans(),
 )
-def test_steps_in_one_frame_say_what_steps_row_by_row_say(
+def test_steps_in_one_frame_equal_steps_row_by_row(
     url: str, deeds: list[list[str]], autoreset: bool
 ) -> None:
     came = []

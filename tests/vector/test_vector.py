@@ -368,8 +368,8 @@ def test_max_workers_is_how_many_processes_step_a_vector_elsewhere() -> None:
     [
         ({"max_workers": 2, "workers": 3}, "workers=3 and max_workers=2 are two names"),
         ({"max_workers": 0}, "max_workers=0"),
-        ({"mode": "serial", "max_workers": 2}, "workers=2 are processes or threads"),
-        ({"workers": 2}, "workers=2 are processes or threads"),
+        ({"mode": "serial", "max_workers": 2}, "workers=2 needs processes or threads"),
+        ({"workers": 2}, "workers=2 needs processes or threads"),
     ],
 )
 def test_workers_that_cannot_be_had_are_refused(how, words) -> None:

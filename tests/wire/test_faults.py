@@ -61,14 +61,14 @@ def test_a_subclass_of_an_authors_own_comes_back_as_what_it_derives_from():
 
 
 @pytest.mark.parametrize("error", [ValueError("a secret"), KeyError("x"), KeyboardInterrupt()])
-def test_an_error_that_is_not_ours_is_not_told_to_strangers(error: BaseException):
+def test_the_message_of_an_unexpected_error_is_not_disclosed(error: BaseException):
     fault = fault_of(error)
 
     assert kind_of(error) is INTERNAL
     assert (fault.code, fault.message) == ("internal", "The server failed. See its log.")
 
 
-def test_a_code_that_nobody_knows_is_an_error_of_the_server():
+def test_an_unknown_fault_code_is_a_server_error():
     arrived = error_of(WireFault(code="from the future", message="in words"))
 
     assert type(arrived) is ServerError

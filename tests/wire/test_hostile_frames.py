@@ -197,6 +197,6 @@ def test_the_message_says_nothing_of_the_server():
         ),
     ],
 )
-def test_what_is_no_call_is_refused_in_words(plain: Any, says: str):
+def test_an_invalid_call_is_refused_with_a_reason(plain: Any, says: str):
     with pytest.raises(WireError, match=says):
         read_calls(plain)

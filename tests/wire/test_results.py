@@ -125,7 +125,7 @@ def test_observations_of_several_agents_come_back_as_the_authors_own(encoding: E
 
 
 @both
-def test_what_an_author_puts_into_an_event_is_not_looked_at(encoding: Encoding):
+def test_values_of_an_author_in_an_event_are_not_checked(encoding: Encoding):
     result = StepResult(
         {"a": 1},
         requests=[
@@ -140,7 +140,7 @@ def test_what_an_author_puts_into_an_event_is_not_looked_at(encoding: Encoding):
     assert arrived == result
 
 
-def test_a_result_leaves_out_what_is_as_usual():
+def test_a_result_leaves_out_defaults():
     sent = MSGPACK.decode(
         MSGPACK.encode(encode_result(StepResult(1, 0.5, step_index=2), None, None))
     )
@@ -202,6 +202,6 @@ def test_plain_http_has_every_field_by_name():
     ],
     ids=repr,
 )
-def test_what_is_no_result_is_refused(plain: Any):
+def test_an_invalid_result_is_refused(plain: Any):
     with pytest.raises(WireError, match=r"^The reply has|in the reply"):
         decode_result(plain)
