@@ -48,26 +48,26 @@ def test_the_number_of_a_call_is_the_next_of_its_session():
     assert len(caller.session) >= 20
 
 
-def test_what_was_not_answered_is_sent_again_as_it_was():
+def test_unanswered_calls_are_sent_again_unchanged():
     exchange, (one, two) = opened(2)
     data = exchange.frame([one.call("step", {"action": 1})])
 
-    again = exchange.again()
+    again = exchange.frames_to_resend()
 
     assert again[0] is data
     assert sent(again[1]) == [(two.session, 1, "state")]
 
 
-def test_a_session_without_a_call_is_named_by_its_last_so_that_its_lease_goes_on():
+def test_an_idle_session_is_renewed_by_the_number_of_its_last_call():
     exchange, (one,) = opened(1)
     step = one.call("step", {"action": 1})
     exchange.frame([step])
     exchange.read(replied(step))
 
-    assert [sent(data) for data in exchange.again()] == [[(one.session, 2, "state")]]
+    assert [sent(data) for data in exchange.frames_to_resend()] == [[(one.session, 2, "state")]]
 
 
-def test_a_reply_that_comes_twice_is_taken_once():
+def test_a_duplicate_reply_is_ignored():
     exchange, (one,) = opened(1)
     step = one.call("step", {"action": 1})
     exchange.frame([step])
@@ -84,9 +84,9 @@ def test_an_abandoned_session_is_closed_and_what_still_comes_of_it_is_dropped():
 
     exchange.abandon(one.session)
 
-    assert [sent(data) for data in exchange.closings()] == [[(one.session, 3, "close")]]
+    assert [sent(data) for data in exchange.pop_closes()] == [[(one.session, 3, "close")]]
     assert exchange.read(replied(step)) == []
-    assert (exchange.closings(), exchange.again()) == ([], [])
+    assert (exchange.pop_closes(), exchange.frames_to_resend()) == ([], [])
 
 
 def test_an_abandoned_session_without_a_call_is_closed_at_once():
@@ -94,24 +94,24 @@ def test_an_abandoned_session_without_a_call_is_closed_at_once():
 
     exchange.abandon(one.session)
 
-    assert [sent(data) for data in exchange.closings()] == [[(one.session, 2, "close")]]
+    assert [sent(data) for data in exchange.pop_closes()] == [[(one.session, 2, "close")]]
     assert not exchange.has_sessions
 
 
-def test_a_call_that_was_not_taken_gives_its_number_back():
+def test_a_call_that_was_not_sent_frees_its_number():
     """Else the next connection would name the session by a call that the server never had."""
     exchange, (one,) = opened(1)
     exchange.limit_bytes = 1
     with pytest.raises(EncodeError):
         exchange.frame([one.call("step", {"action": 1})])
 
-    one.take_back()
+    one.roll_back()
 
-    assert [sent(data) for data in exchange.again()] == [[(one.session, 1, "state")]]
+    assert [sent(data) for data in exchange.frames_to_resend()] == [[(one.session, 1, "state")]]
     assert one.call("step", {"action": 2}).id == 2
 
 
-def test_a_frame_that_the_server_could_not_read_is_told():
+def test_a_frame_that_the_server_could_not_read_is_reported():
     exchange, (one,) = opened(1)
     exchange.frame([one.call("step", {"action": 1})])
     fault = WireFault(code="unreadable", message="no call")
@@ -135,9 +135,9 @@ def fired(count: int) -> tuple[Exchange, list[Caller], BatchFrame]:
     steps = Steps(
         sessions=[caller.session for caller in callers], numbers=[2] * count, actions=[0] * count
     )
-    volley = BatchFrame(steps, MSGPACK.encode(steps))
-    exchange.fire(volley)
-    return exchange, callers, volley
+    batch = BatchFrame(steps, MSGPACK.encode(steps))
+    exchange.begin_batch(batch)
+    return exchange, callers, batch
 
 
 def stepped(callers: Sequence[Caller], *rest: Caller) -> bytes:
@@ -154,54 +154,54 @@ def stepped(callers: Sequence[Caller], *rest: Caller) -> bytes:
     )
 
 
-def test_a_volley_is_answered_as_a_whole():
+def test_a_batch_is_answered_as_a_whole():
     exchange, callers, _ = fired(3)
 
-    answer = exchange.answer(stepped(callers[:2], callers[2]))
+    answer = exchange.read_batch(stepped(callers[:2], callers[2]))
 
     assert isinstance(answer, Stepped)
     assert not exchange.is_waiting
-    assert [sent(data) for data in exchange.again()] == [
+    assert [sent(data) for data in exchange.frames_to_resend()] == [
         [(caller.session, 2, "state") for caller in callers]
     ]
 
 
-def test_a_volley_that_was_not_answered_is_sent_again_as_it_was():
-    exchange, _, volley = fired(3)
+def test_an_unanswered_batch_is_sent_again_unchanged():
+    exchange, _, batch = fired(3)
 
-    assert exchange.again() == [volley.data]
+    assert exchange.frames_to_resend() == [batch.data]
     assert exchange.is_waiting
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_an_answer_to_a_part_of_a_volley_is_taken_reply_by_reply(twice: bool):
-    exchange, callers, volley = fired(3)
+def test_an_answer_to_part_of_a_batch_is_read_reply_by_reply(twice: bool):
+    exchange, callers, batch = fired(3)
 
-    answer = exchange.answer(stepped(callers[:2], *callers[: int(twice)]))
+    answer = exchange.read_batch(stepped(callers[:2], *callers[: int(twice)]))
 
     assert isinstance(answer, list)
     assert [reply.session for reply in answer] == [caller.session for caller in callers[:2]]
-    assert exchange.again()[0] == volley.data
+    assert exchange.frames_to_resend()[0] == batch.data
 
 
-def test_a_session_of_a_volley_that_is_abandoned_is_closed_after_its_step():
+def test_an_abandoned_session_of_a_batch_is_closed_after_its_step():
     exchange, callers, _ = fired(2)
 
     exchange.abandon(callers[0].session)
 
-    assert [sent(data) for data in exchange.closings()] == [[(callers[0].session, 3, "close")]]
-    assert isinstance(exchange.answer(stepped(callers)), list)
+    assert [sent(data) for data in exchange.pop_closes()] == [[(callers[0].session, 3, "close")]]
+    assert isinstance(exchange.read_batch(stepped(callers)), list)
 
 
-def test_a_call_after_a_volley_is_the_last_of_its_session():
+def test_a_call_after_a_batch_is_the_last_of_its_session():
     exchange, callers, _ = fired(2)
-    exchange.answer(stepped(callers))
+    exchange.read_batch(stepped(callers))
     callers[0].last = 2
 
     state = callers[0].call("state", {})
     exchange.frame([state])
     exchange.read(replied(state))
 
-    assert [sent(data) for data in exchange.again()] == [
+    assert [sent(data) for data in exchange.frames_to_resend()] == [
         [(callers[0].session, 3, "state"), (callers[1].session, 2, "state")]
     ]

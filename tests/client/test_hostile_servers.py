@@ -29,7 +29,7 @@ from envweave.wire.messages import Call
 @pytest.fixture(scope="module")
 def description() -> Any:
     with served(CounterEnv) as url:
-        return Server(parse_address(url), MSGPACK).ask("describe", {})
+        return Server(parse_address(url), MSGPACK).call("describe", {})
 
 
 def only(method: str, **reply: Any) -> Answer:
@@ -41,12 +41,12 @@ def only(method: str, **reply: Any) -> Answer:
     return answer
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end() -> None:
+def test_a_silent_server_is_not_waited_for_forever() -> None:
     with wild_server(lambda peer: peer.serve(lambda *_: True)) as url:
         connection = Server(parse_address(url), MSGPACK).connect()
 
         with pytest.raises(errors.DeadlineError, match=r"did not answer describe\(\) within 0.2 s"):
-            connection.ask("describe", timeout_s=0.2)
+            connection.call_server("describe", timeout_s=0.2)
 
         connection.end()
 
@@ -102,7 +102,7 @@ def test_a_step_whose_result_cannot_be_read_ends_as_lost(result: Any, descriptio
         assert env.reset().observation.value == 0
 
 
-def test_replies_that_nobody_asked_for_are_nobodys(description: Any) -> None:
+def test_unexpected_replies_are_ignored(description: Any) -> None:
     def answer(peer: Peer, call: dict[str, Any]) -> bool:
         if call["method"] != "step":
             return False
@@ -132,9 +132,7 @@ def test_replies_that_nobody_asked_for_are_nobodys(description: Any) -> None:
     ],
     ids=["recursive", "only itself", "evil name", "long name", "splits"],
 )
-def test_a_description_that_makes_little_sense_does_no_harm(
-    changed: dict[str, Any], description: Any
-) -> None:
+def test_an_odd_description_does_no_harm(changed: dict[str, Any], description: Any) -> None:
     told = only("describe", result={**description, **changed})
     with wild_server(lambda peer: peer.serve(told), description) as url:
         try:
@@ -157,7 +155,7 @@ def test_a_server_that_hangs_up_on_a_call_again_and_again_is_given_up(
         return call["method"] == "step"
 
     async def scenario() -> None:
-        connection = AsyncConnection(parse_address(url), MSGPACK, patience_s=0.3)
+        connection = AsyncConnection(parse_address(url), MSGPACK, reconnect_s=0.3)
         for name in ["s", *["other"] * others]:  # whose presence is told on each connection
             await connection.call(Call(id=1, method="open", session=name))
         try:
@@ -197,7 +195,7 @@ def test_a_second_thread_on_one_environment_is_refused_and_neither_hangs() -> No
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_process_that_ends_with_open_environments_frees_their_places() -> None:
+def test_a_process_that_ends_with_open_environments_frees_their_sessions() -> None:
     code = (
         "import asyncio, sys, envweave as ew\n"
         "kept = [ew.make(sys.argv[1]), ew.make_vector(sys.argv[1], num_envs=2)]\n"

@@ -99,7 +99,7 @@ def test_what_a_parser_leaves_out_is_filled_in() -> None:
     assert state == ew.State(episode_id="mine", step_count=2)
 
 
-def test_a_client_without_classes_makes_some_like_them(url: str) -> None:
+def test_a_client_without_classes_makes_equivalent_ones(url: str) -> None:
     with ew.HTTPEnvClient(url) as env:
         observation = env.reset().observation
 
@@ -170,7 +170,7 @@ def test_refusals_are_the_errors_that_they_are_in_this_process(url: str) -> None
         assert env.step(CounterAction(delta=1)).observation.value == 1
 
 
-def test_a_seed_that_cannot_be_honored_is_refused() -> None:
+def test_an_unsupported_seed_is_refused() -> None:
     with served(Seer) as url, SeerClient(url) as env, pytest.raises(SeedError):
         env.reset(seed=1)
 
@@ -186,7 +186,7 @@ def test_a_request_id_names_a_call_for_ever(url: str) -> None:
         assert env.state().step_count == 1
 
 
-def test_a_session_that_is_gone_is_told_and_never_replaced_in_silence() -> None:
+def test_a_lost_session_is_reported_and_never_replaced_silently() -> None:
     with served(Tally, session_ttl_s=0.2) as url, TallyClient(url) as env:
         env.reset()
         held = Tally.open
@@ -231,7 +231,7 @@ def test_close_frees_the_session_and_may_be_called_twice() -> None:
             env.reset()
 
 
-def test_nobody_there_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_with_advice(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/none"
 
     with CounterClient(nowhere) as env, pytest.raises(ConnectionLostError, match="envweave serve"):
@@ -251,7 +251,7 @@ class Broken(ew.ContainerProvider):
         self.stopped = True
 
 
-def test_what_does_not_become_ready_is_stopped() -> None:
+def test_a_server_that_does_not_become_ready_is_stopped() -> None:
     provider = Broken()
 
     with pytest.raises(ew.errors.StartupError):

@@ -20,27 +20,27 @@ from envweave.examples import CounterEnv
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"token": "a\r\nX: y"}, "'Authorization' holds what no header can"),
-        ({"token": "pä☃"}, "'Authorization' holds"),
-        ({"default_headers": {"A": "b\nc"}}, "'A' holds"),
-        ({"default_headers": {"A\n": "b"}}, "is no name of a header"),
-        ({"default_headers": {"A": 1}}, "has a int, not a text"),
-        ({"request_timeout_s": -1}, "request_timeout_s=-1 is no number of seconds"),
-        ({"request_timeout_s": "x"}, "request_timeout_s='x'"),
-        ({"request_timeout_s": float("nan")}, "request_timeout_s=nan"),
-        ({"request_timeout_s": None}, "request_timeout_s=None"),
+        ({"token": "a\r\nX: y"}, "'Authorization' contains characters that no header may"),
+        ({"token": "pä☃"}, "'Authorization' contains"),
+        ({"default_headers": {"A": "b\nc"}}, "'A' contains"),
+        ({"default_headers": {"A\n": "b"}}, "is not a valid header name"),
+        ({"default_headers": {"A": 1}}, "must be a string, got int"),
+        ({"request_timeout_s": -1}, "request_timeout_s must be a number of seconds > 0, got -1"),
+        ({"request_timeout_s": "x"}, "request_timeout_s must .*, got 'x'"),
+        ({"request_timeout_s": float("nan")}, "request_timeout_s must .*, got nan"),
+        ({"request_timeout_s": None}, "request_timeout_s must .*, got None"),
     ],
 )
-def test_what_cannot_be_sent_or_waited_for_is_refused_at_once(options: Any, said: str) -> None:
-    with pytest.raises(OptionError, match=said) as caught:
+def test_invalid_headers_and_times_are_refused_at_once(options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
         ew.HTTPEnvClient("http://127.0.0.1:1", **options)
 
     assert "X: y" not in str(caught.value)
 
 
-def test_a_blank_around_a_token_is_no_part_of_it() -> None:
+def test_whitespace_around_a_token_is_ignored() -> None:
     with (
         served(CounterEnv, token="right", drain_s=0) as url,
         ew.HTTPEnvClient[Any, Any](url, token=" right\n") as env,
@@ -48,11 +48,11 @@ def test_a_blank_around_a_token_is_no_part_of_it() -> None:
         assert env.reset().step_index == 0
 
 
-def test_a_time_for_a_step_that_is_none_is_refused() -> None:
+def test_an_invalid_step_timeout_is_refused() -> None:
     with served(CounterEnv, drain_s=0) as url, ew.HTTPEnvClient[Any, Any](url) as env:
         env.reset()
 
-        with pytest.raises(OptionError, match="timeout_s='soon'"):
+        with pytest.raises(OptionError, match=r"timeout_s must .*, got 'soon'"):
             env.step({"delta": 1}, timeout_s="soon")  # type: ignore[arg-type]
 
         assert env.step({"delta": 1}, timeout_s=30).observation.value == 1
@@ -135,12 +135,12 @@ def test_an_answer_that_is_too_large_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\r\nX: y", "../reset", "ä", "", "x" * 201])
-def test_a_session_id_that_fits_no_header_is_told_of(name: str) -> None:
+def test_an_invalid_session_id_is_reported(name: str) -> None:
     body = json.dumps({"session_id": name}).encode()
 
     with (
         saying(lambda sock: sock.sendall(head(len(body), "201 Created") + body)) as url,
         ew.HTTPEnvClient[Any, Any](url) as env,
-        pytest.raises(WireError, match="did not say which"),
+        pytest.raises(WireError, match="returned no valid session_id"),
     ):
         env.reset()

@@ -141,7 +141,7 @@ def test_the_four_arguments_are_taken_by_position() -> None:
     assert provider.stopped
 
 
-def test_a_dict_is_an_action_for_a_client_with_methods_of_its_own_too() -> None:
+def test_a_dict_is_an_action_for_a_client_with_its_own_payload_too() -> None:
     with served(ew.envs.echo_env.EchoEnvironment) as url, OwnEcho(url) as env:
         env.reset()
 
@@ -278,7 +278,7 @@ def test_a_reset_that_fails_to_start_another_server_can_be_repeated(
 
 
 @pytest.mark.slow  # starts a server
-def test_a_client_that_cannot_start_another_server_says_to_make_a_new_client() -> None:
+def test_a_client_that_cannot_start_another_server_advises_a_new_client() -> None:
     provider = ew.SubprocessProvider()
     url = provider.start_container("echo-v0")
     provider.wait_for_ready(url)
@@ -290,7 +290,7 @@ def test_a_client_that_cannot_start_another_server_says_to_make_a_new_client() -
             env.reset()
 
 
-def test_a_provider_that_cannot_tell_leaves_a_note_of_what_to_do() -> None:
+def test_a_provider_without_why_gone_adds_a_note_with_advice() -> None:
     provider: Any = OneArgument("http://127.0.0.1:9")
     with (
         EchoEnv.from_docker_image("echo:1", provider) as env,

@@ -49,7 +49,7 @@ def test_cut_at_random_points_every_step_is_taken_exactly_once() -> None:
     assert Tally.made == made  # the one that was there to be looked at
 
 
-def test_an_answer_may_take_longer_than_usual_where_the_caller_grants_it() -> None:
+def test_a_step_timeout_extends_the_request_timeout() -> None:
     Tally.hung.clear()
     Tally.hanging.clear()
     with served(Tally) as url, TallyClient(url, request_timeout_s=0.2) as env:
@@ -62,7 +62,7 @@ def test_an_answer_may_take_longer_than_usual_where_the_caller_grants_it() -> No
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_no_answer_in_time_is_told_with_the_id_to_ask_again_by() -> None:
+def test_a_timeout_is_reported_with_the_request_id() -> None:
     Tally.hung.clear()
     with served(Tally) as url, TallyClient(url, request_timeout_s=1.0) as env:
         env.reset()
@@ -135,7 +135,7 @@ def running(kind: Any) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_server_that_knows_no_sessions_is_called_without_one() -> None:
+def test_a_server_without_sessions_is_called_without_one() -> None:
     class Kind(SeedServer):
         pass
 
@@ -154,7 +154,7 @@ def test_a_server_that_knows_no_sessions_is_called_without_one() -> None:
     assert (state.episode_id, state.step_count, state.mood) == ("e", 1, "good")
 
 
-def test_nothing_is_repeated_where_nobody_promised_to_do_it_once() -> None:
+def test_nothing_is_repeated_at_a_server_without_sessions() -> None:
     class Kind(SeedServer):
         pass
 
@@ -168,7 +168,7 @@ def test_nothing_is_repeated_where_nobody_promised_to_do_it_once() -> None:
     assert Kind.calls == 1
 
 
-def test_a_server_that_makes_no_sense_is_told_of() -> None:
+def test_nonsensical_responses_are_wire_errors() -> None:
     class Nonsense(SeedServer):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -177,13 +177,13 @@ def test_a_server_that_makes_no_sense_is_told_of() -> None:
         status, body = 200, ["no", "object"]
 
     with running(Nonsense) as url, CounterClient(url) as env:
-        with pytest.raises(WireError, match="no JSON object"):
+        with pytest.raises(WireError, match="other than an object"):
             env.reset()
         Nonsense.body = {"reward": 1}  # type: ignore[assignment]
-        with pytest.raises(WireError, match="holds no observation, only 'reward'"):
+        with pytest.raises(WireError, match="has no observation, only 'reward'"):
             env.reset()
         Nonsense.body = {"obs": {"value": 0}, "requests": [{"type": "wish"}]}  # type: ignore[assignment]
-        with pytest.raises(WireError, match="request of no known type"):
+        with pytest.raises(WireError, match="request of an unknown type"):
             env.reset()
         Nonsense.status = 500
         with pytest.raises(ServerError, match="status 500"):

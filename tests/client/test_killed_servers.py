@@ -25,7 +25,7 @@ def cause_of(pid: int) -> str:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_server_killed_in_mid_step_loses_that_step_and_the_next_reset_has_another() -> None:
+def test_a_server_killed_in_mid_step_loses_that_step_and_the_next_reset_starts_another() -> None:
     with ew.make(Place, backend="http") as env:
         first = env.reset(seed=5)
         pid = int(first.observation[0])
@@ -55,7 +55,7 @@ def test_a_server_killed_between_calls_is_reported_by_the_next_step() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_killed_between_calls_is_not_in_the_way_of_a_reset() -> None:
+def test_a_reset_replaces_a_server_killed_between_calls() -> None:
     with ew.make(Place, backend="http") as env:
         for i in range(3):
             began = env.reset(seed=5) if i == 0 else env.reset()
@@ -77,7 +77,7 @@ def test_a_state_that_went_with_its_server_is_reported() -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_of_the_server_that_holds_its_connections_is_ended_with_it() -> None:
+def test_a_forked_copy_of_a_server_ends_with_it() -> None:
     with ew.make(COPIES, backend="http") as env:
         pid = int(env.reset().observation[0])
 
@@ -105,7 +105,7 @@ def test_an_async_caller_is_told_and_goes_on() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("autoreset", [True, False])
-def test_every_row_of_a_vector_is_told_and_goes_on(autoreset: bool) -> None:
+def test_every_row_of_a_vector_reports_the_loss_and_continues(autoreset: bool) -> None:
     with ew.make_vector(Place, num_envs=3, backend="http", autoreset=autoreset) as venv:
         pid = int(venv.reset(seed=5).current[0, 0])
 
@@ -121,7 +121,7 @@ def test_every_row_of_a_vector_is_told_and_goes_on(autoreset: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_killed_between_calls_is_not_in_the_way_of_the_reset_of_a_vector() -> None:
+def test_a_vector_reset_replaces_a_server_killed_between_calls() -> None:
     with ew.make_vector(Place, num_envs=3, backend="http") as venv:
         kill(venv.reset(seed=5).current[0, 0])
 
@@ -169,7 +169,7 @@ def test_a_pool_plays_every_episode_though_its_server_is_killed() -> None:
 
 
 @pytest.mark.slow
-def test_the_client_of_the_first_protocol_is_told_why() -> None:
+def test_the_client_of_the_first_protocol_gets_the_reason() -> None:
     provider = ew.SubprocessProvider()
     with EchoEnv.from_docker_image("echo-v0", provider=provider) as env:
         env.reset()
@@ -209,12 +209,12 @@ def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> No
         assert env.step(GO).end.reason == "lost"
         assert [row.end.reason for row in venv.step([GO] * 2)] == ["lost"] * 2
         # The replacements start and are connected to, and nobody has a session there yet.
-        env._transport._connection.reach()  # type: ignore[attr-defined]
-        venv._transport._calls.connection.reach()  # type: ignore[attr-defined]
+        env._transport._connection.connect()  # type: ignore[attr-defined]
+        venv._transport._calls.connection.connect()  # type: ignore[attr-defined]
         for one in (env, venv):
             transport: Any = one._transport
             line = getattr(transport, "_connection", None) or transport._calls.connection
-            kill(line._route.place._provider.pid)
+            kill(line._route.server._provider.pid)
 
         assert env.reset().info["seed"] == episode_seed(5, 1)
         assert venv.reset().infos[1]["seed"] == episode_seed(6, 1)
@@ -222,7 +222,7 @@ def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> No
 
 
 @pytest.mark.slow
-def test_a_loss_that_was_noticed_by_asking_for_tasks_is_not_in_the_way_of_a_reset() -> None:
+def test_a_reset_works_after_a_loss_noticed_while_fetching_tasks() -> None:
     with ew.make("pkg://provider_worlds:WithTasks", backend="http") as env:
         pid = int(env.reset(seed=5).observation[0])
         kill(pid)

@@ -43,7 +43,7 @@ async def lines_of(pool: Any, stack: AsyncExitStack) -> list[Any]:
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
 @pytest.mark.usefixtures("hung")
-def test_a_session_that_hangs_holds_nobody_up(url: str, encoding: str) -> None:
+def test_a_hung_session_does_not_block_others(url: str, encoding: str) -> None:
     async def main() -> None:
         async with (
             ew.pool(url, size=SIZE, encoding=encoding) as pool,
@@ -64,7 +64,7 @@ def test_a_session_that_hangs_holds_nobody_up(url: str, encoding: str) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_is_refused_leaves_those_that_travel_with_it_alone(url: str) -> None:
+def test_a_refused_call_does_not_affect_others_in_its_frame(url: str) -> None:
     async def main() -> None:
         async with ew.pool(url, size=SIZE) as pool, AsyncExitStack() as stack:
             lines = await lines_of(pool, stack)

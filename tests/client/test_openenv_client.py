@@ -140,7 +140,7 @@ def test_a_connection_lost_between_two_steps_is_a_lost_episode_and_nothing_is_se
     assert sly.connections == 2
 
 
-def test_a_connection_lost_after_the_end_of_an_episode_is_nobody_s_loss(sly: Sly) -> None:
+def test_a_connection_lost_after_the_end_of_an_episode_loses_nothing(sly: Sly) -> None:
     def end(request: dict[str, Any], connection: Any) -> Any:
         if request["type"] == "step":
             connection.send('{"type":"observation","data":{"observation":{},"done":true}}')
@@ -160,7 +160,7 @@ def test_a_connection_lost_after_the_end_of_an_episode_is_nobody_s_loss(sly: Sly
 
 
 @pytest.mark.parametrize("reply", ["{", "[]", '{"type":"observation","data":7}', '"x"'])
-def test_a_reply_that_is_none_loses_the_episode(sly: Sly, reply: str) -> None:
+def test_an_invalid_reply_loses_the_episode(sly: Sly, reply: str) -> None:
     sly.answer = lambda request, line: reply if request["type"] == "step" else usual(request, line)
 
     with ew.make(sly.url) as env:
@@ -171,7 +171,7 @@ def test_a_reply_that_is_none_loses_the_episode(sly: Sly, reply: str) -> None:
     assert lost.end.reason == "lost"
 
 
-def test_a_frame_that_nobody_asked_for_is_never_taken_for_a_reply(sly: Sly) -> None:
+def test_an_unexpected_frame_is_never_taken_for_a_reply(sly: Sly) -> None:
     def chatter(request: dict[str, Any], connection: Any) -> Any:
         if request.get("data", {}).get("say") == "one":
             connection.send('{"type":"observation","data":{"observation":{"heard":"one"}}}')
@@ -190,7 +190,7 @@ def test_a_frame_that_nobody_asked_for_is_never_taken_for_a_reply(sly: Sly) -> N
     assert second.end.reason == "lost"
 
 
-def test_after_a_deadline_the_socket_is_dropped_and_a_late_reply_is_nobody_s(sly: Sly) -> None:
+def test_after_a_deadline_the_socket_is_dropped_and_a_late_reply_is_ignored(sly: Sly) -> None:
     late = threading.Event()
 
     def dawdle(request: dict[str, Any], connection: Any) -> Any:
@@ -275,23 +275,23 @@ def test_a_state_has_the_fields_that_no_schema_names(sly: Sly) -> None:
     assert (state.episode_id, state.step_count, state.extra) == ("theirs", 1, 5)
 
 
-def test_a_state_that_cannot_be_had_is_told(sly: Sly) -> None:
+def test_a_failed_state_is_reported(sly: Sly) -> None:
     with ew.make(sly.url) as env, pytest.raises(StateFailedError, match="never made"):
         env.state()
 
 
-def test_nobody_there_is_found_out_by_make() -> None:
+def test_make_reports_a_missing_server() -> None:
     with pytest.raises(ConnectionLostError, match="No OpenEnv server answers at http://127"):
         ew.make("openenv://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("env_id", ["openenv://unix:///x", "openenv://host:0", "openenv://ftp://x"])
-def test_what_is_no_address_is_refused(env_id: str) -> None:
+def test_an_invalid_address_is_refused(env_id: str) -> None:
     with pytest.raises(EnvIdError):
         ew.make(env_id)
 
 
-def test_a_server_that_says_it_has_no_room_is_named(sly: Sly) -> None:
+def test_a_server_that_reports_it_is_full_is_named(sly: Sly) -> None:
     sly.answer = lambda request, line: {
         "type": "error",
         "data": {"message": "all 1 sessions are taken", "code": "CAPACITY_REACHED"},
@@ -301,7 +301,7 @@ def test_a_server_that_says_it_has_no_room_is_named(sly: Sly) -> None:
         env.reset()
 
 
-def test_a_refusal_that_comes_before_anything_is_asked_is_heard_and_the_next_reset_tries_again(
+def test_a_refusal_before_the_first_request_is_read_and_the_next_reset_tries_again(
     sly: Sly,
 ) -> None:
     refusal = {"message": "all 1 sessions are taken", "code": "CAPACITY_REACHED"}
@@ -327,7 +327,7 @@ def test_a_token_is_shown_only_when_it_is_given(sly: Sly, monkeypatch: pytest.Mo
     assert sly.tokens == [None, None, "Bearer mine", "Bearer mine"]
 
 
-def test_a_server_that_wants_a_token_refuses_by_name() -> None:
+def test_a_missing_token_is_refused_with_advice() -> None:
     with served(CounterEnv, token="open sesame") as url:
         theirs = url.replace("http://", "openenv://")
 
@@ -347,7 +347,7 @@ def test_our_own_server_can_be_driven_as_if_it_were_theirs() -> None:
     assert np.array_equal(result.observation, np.full((2, 2), 3.0))
 
 
-def test_what_a_reset_was_given_and_the_server_refuses_is_told() -> None:
+def test_arguments_of_reset_that_the_server_refuses_are_reported() -> None:
     with (
         served(Talk) as url,
         ew.make(url.replace("http://", "openenv://")) as env,
@@ -366,7 +366,7 @@ def test_a_failure_at_our_own_server_keeps_its_owner() -> None:
     assert math.isnan(failed.reward)
 
 
-def test_fields_that_openenv_has_no_class_for_are_told_in_the_metadata() -> None:
+def test_fields_unknown_to_openenv_are_in_the_metadata() -> None:
     with served(Curt) as url, ew.make(f"openenv://{url}") as env:
         env.reset()
         result = env.step(3)

@@ -37,7 +37,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     may_go_on.set()
 
 
-def test_the_callers_loop_goes_on_while_one_is_closed(sly: Sly, held: Any) -> None:
+def test_the_callers_loop_continues_while_one_is_closed(sly: Sly, held: Any) -> None:
     reached, may_go_on = held
     left = Leftovers()
 
@@ -56,7 +56,7 @@ def test_the_callers_loop_goes_on_while_one_is_closed(sly: Sly, held: Any) -> No
     assert left.threads("openenv") == []
 
 
-def test_a_close_that_nobody_waits_for_is_carried_out_all_the_same(sly: Sly, held: Any) -> None:
+def test_a_cancelled_close_still_completes(sly: Sly, held: Any) -> None:
     reached, may_go_on = held
     left = Leftovers()
 

@@ -111,7 +111,7 @@ def test_two_calls_at_once_on_one_environment_are_refused(url):
     asyncio.run(main())
 
 
-def test_a_cancelled_step_loses_its_episode_and_its_place_is_freed(url):
+def test_a_cancelled_step_loses_its_episode_and_frees_its_session(url):
     async def main() -> None:
         async with ew.make_async(url) as env:
             Tally.hung.clear()
@@ -185,7 +185,7 @@ def test_an_environment_that_is_dropped_warns_and_is_closed_at_the_server(url):
     wait_for(lambda: Counted.open == 0)
 
 
-def test_a_closed_environment_says_so_and_may_be_closed_again(url):
+def test_a_closed_environment_refuses_calls_and_may_be_closed_again(url):
     env = ew.make(url)
     env.close()
     env.close()
@@ -196,7 +196,7 @@ def test_a_closed_environment_says_so_and_may_be_closed_again(url):
     wait_for(lambda: Counted.open == 0)
 
 
-def test_a_server_without_room_says_so(url):
+def test_a_full_server_is_reported(url):
     envs = [ew.make(url) for _ in range(8)]
 
     with pytest.raises(CapacityError, match="8 sessions"):
@@ -214,8 +214,8 @@ def test_a_server_without_room_says_so(url):
         ({"size": 3}, "size=3 comes too late"),
         ({"backend": "process"}, "backend='process' does not go with"),
         ({"base_url": "http://a"}, "two servers"),
-        ({"encoding": "xml"}, "encoding='xml' is none of 'msgpack', 'json'"),
-        ({"provider": ew.SubprocessProvider()}, "is already running"),
+        ({"encoding": "xml"}, "encoding must be one of 'msgpack', 'json', got 'xml'"),
+        ({"provider": ew.SubprocessProvider()}, "runs already"),
     ],
 )
 def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, said):
@@ -223,7 +223,7 @@ def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options
         ew.make(url, **options)
 
 
-def test_a_token_for_nobody_is_refused():
+def test_an_unused_token_is_refused():
     with pytest.raises(OptionError, match="token is for a server"):
         ew.make("counter-v0", token="x")
 
@@ -239,7 +239,7 @@ def test_the_token_is_shown_and_a_wrong_one_refused(monkeypatch):
         ew.make(url).close()
 
 
-def test_no_server_there_is_told_at_once_with_what_to_do():
+def test_a_missing_server_is_reported_at_once_with_advice():
     for make in (ew.make, ew.make_async):
         with pytest.raises(ConnectionLostError, match=r"No server answers.*envweave serve ID"):
             make("http://127.0.0.1:1")
@@ -247,7 +247,7 @@ def test_no_server_there_is_told_at_once_with_what_to_do():
         ew.make("http://127.0.0.1:port")
 
 
-def test_a_server_of_another_kind_is_told_apart():
+def test_a_server_of_another_kind_is_recognized():
     async def app(scope, receive, send):
         if scope["type"] == "websocket":
             await receive()
@@ -258,7 +258,7 @@ def test_a_server_of_another_kind_is_told_apart():
         ew.make(url)
 
 
-def test_the_tasks_of_a_server_are_fetched_when_somebody_looks():
+def test_the_tasks_of_a_server_are_fetched_on_access():
     with served(ScriptedEnvironment, drain_s=0) as url, ew.make(url) as env:
         local = ScriptedEnvironment().tasks.public()
         tasks = env.tasks
@@ -287,7 +287,7 @@ def test_a_message_too_large_for_the_server_refuses_the_action_and_nothing_else(
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_server_process_is_started_and_stopped_for_who_names_none():
+def test_a_server_process_is_started_and_stopped_by_default():
     env = ew.make("counter-v0", backend="http")
     path = env._transport._connection.address.socket_path
     env.reset(seed=1)

@@ -16,7 +16,7 @@ from envweave.examples import CounterEnv
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_provider_that_is_in_use_is_refused_and_its_server_lives_on() -> None:
+def test_a_provider_in_use_is_refused_and_its_server_continues() -> None:
     provider = ew.SubprocessProvider()
     with ew.make("echo-v0", provider=provider) as env:
         env.reset()
@@ -79,13 +79,13 @@ def test_an_empty_url_is_refused(make: Any) -> None:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_server_that_is_started_has_room_for_all_that_are_asked_for() -> None:
+def test_a_started_server_has_room_for_all_sessions() -> None:
     with ew.make_vector("counter-v0", num_envs=1100, backend="http") as vector:
         assert len(vector.reset(seed=0).infos) == 1100
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_pool_goes_on_at_the_same_server_when_an_environment_could_not_be_had(
+def test_a_pool_continues_at_the_same_server_after_an_environment_could_not_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign, started = tmp_path / "sign", []

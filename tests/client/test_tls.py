@@ -64,7 +64,7 @@ def test_every_client_speaks_tls(
         assert asyncio.run(play()) == 1
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(url: str) -> None:
+def test_a_server_with_an_untrusted_certificate_is_refused(url: str) -> None:
     with pytest.raises(ConnectionLostError, match=r"(?i)certificate"):
         ew.make(url)
 

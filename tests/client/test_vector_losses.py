@@ -54,7 +54,7 @@ def test_cut_at_random_points_every_step_is_taken_exactly_once(encoding: str) ->
     assert Tally.made <= made + n
 
 
-def test_cut_lines_neither_lose_nor_repeat_what_is_received_as_it_is_ready() -> None:
+def test_cut_connections_neither_lose_nor_repeat_steps_of_send_and_recv() -> None:
     count, n = 400, 5
     taken = [0] * n
     with cut(3, 9_000) as proxy:
@@ -88,7 +88,7 @@ def running(n: int, **options: Any) -> Iterator[tuple[ew.VectorEnv, Any]]:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_worker_that_dies_takes_its_rows_and_they_go_on_anew() -> None:
+def test_rows_of_a_dead_worker_are_lost_and_begin_again() -> None:
     with running(4, autoreset=True) as (venv, _):
         began = venv.reset(seed=3)
         venv.step([STEP] * 4)
@@ -111,7 +111,7 @@ def test_a_worker_that_dies_takes_its_rows_and_they_go_on_anew() -> None:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_server_that_is_killed_is_told_of_in_every_row() -> None:
+def test_a_killed_server_is_reported_in_every_row() -> None:
     with (
         process_serving("pkg://remote_worlds:Tally") as server,
         ew.make_vector(server.url, num_envs=3) as venv,
@@ -137,10 +137,10 @@ def test_a_server_that_is_killed_is_told_of_in_every_row() -> None:
 def impatient(venv: ew.VectorEnv) -> None:
     """Let a vector try for a moment only to reach its server again."""
     transport: Any = venv._transport
-    transport._calls.connection._patience._limit_s = 0.3
+    transport._calls.connection._backoff._limit_s = 0.3
 
 
-def test_a_session_that_is_gone_is_lost_and_its_row_reset_by_another() -> None:
+def test_a_lost_session_is_replaced_when_its_row_is_reset() -> None:
     with served(Tally) as url, ew.make_vector(url, num_envs=3) as venv:
         began = venv.reset(seed=0)
         venv.step([STEP] * 3)
@@ -160,7 +160,7 @@ def test_a_session_that_is_gone_is_lost_and_its_row_reset_by_another() -> None:
 def close_behind_its_back(venv: ew.VectorEnv, row: int) -> None:
     """Close a row's session over another connection."""
     transport: Any = venv._transport
-    caller, ours = transport._sessions._seats[row].caller, transport._calls.connection
+    caller, ours = transport._sessions._rows[row].caller, transport._calls.connection
     other = BlockingConnection(ours.address, ours.exchange.encoding)
     other.call(Call(id=caller.last + 1, method="close", session=caller.session))
     other.end()

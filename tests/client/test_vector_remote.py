@@ -52,7 +52,7 @@ def test_it_is_the_vector_that_it_is_in_this_process(url: str, encoding: str) ->
         assert [state.step_count for state in far.state()] == [2, 1, 0, 2, 2]
 
 
-def test_one_refused_action_means_that_nobody_is_stepped(url: str) -> None:
+def test_one_refused_action_means_that_no_row_is_stepped(url: str) -> None:
     with ew.make_vector(url, num_envs=3) as venv:
         venv.reset(seed=0)
 
@@ -70,7 +70,7 @@ class Seedless(ew.Environment):
         return {"value": action}, 1.0, False, False, {}
 
 
-def test_a_seed_that_one_cannot_honor_is_refused_before_anybody_is_reset() -> None:
+def test_a_seed_that_one_row_does_not_support_is_refused_before_any_reset() -> None:
     with served(Seedless) as url, ew.make_vector(url, num_envs=2) as venv:
         with pytest.raises(SeedError, match="Environment 0: seed=5 cannot be honored"):
             venv.reset(seed=5)
@@ -78,7 +78,7 @@ def test_a_seed_that_one_cannot_honor_is_refused_before_anybody_is_reset() -> No
         assert venv.reset().current["value"].tolist() == [0, 0]
 
 
-def test_tasks_and_options_travel() -> None:
+def test_tasks_and_options_are_sent() -> None:
     with served(ScriptedEnvironment) as url, ew.make_vector(url, num_envs=2) as venv:
         batch = venv.reset(task=["first", "second"], options={"text": "hi"})
 
@@ -139,7 +139,7 @@ def test_close_frees_every_session_and_may_be_called_twice() -> None:
             venv.reset()
 
 
-def test_one_that_is_dropped_says_so_and_frees_its_sessions() -> None:
+def test_a_dropped_vector_warns_and_frees_its_sessions() -> None:
     with served(Tally) as url:
         vectors = [ew.make_vector(url, num_envs=2)]
         held = Tally.open
@@ -166,7 +166,7 @@ def test_a_server_is_started_where_none_runs() -> None:
         assert venv.step(np.ones(3, int)).done.tolist() == [True] * 3
 
 
-def test_nobody_there_is_told() -> None:
+def test_a_missing_server_is_reported() -> None:
     with pytest.raises(ConnectionLostError, match="envweave serve"):
         ew.make_vector("http://127.0.0.1:9", num_envs=2)
 

@@ -81,7 +81,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 def lose_session(venv: ew.VectorEnv, row: int) -> None:
     """Close a row's session over another connection."""
     transport: Any = venv._transport
-    seat, ours = transport._sessions._seats[row], transport._calls.connection
+    seat, ours = transport._sessions._rows[row], transport._calls.connection
     if seat.loss is not None:
         return
     other = BlockingConnection(ours.address, ours.exchange.encoding)
@@ -141,7 +141,7 @@ def play(venv: ew.VectorEnv, deeds: list[list[str]], *, whole: bool) -> list[Any
     ),
     autoreset=st.booleans(),
 )
-def test_steps_in_one_frame_say_what_steps_row_by_row_say(
+def test_steps_in_one_frame_equal_steps_row_by_row(
     url: str, deeds: list[list[str]], autoreset: bool
 ) -> None:
     came = []
@@ -180,13 +180,13 @@ def test_ordinary_steps_come_as_columns_and_the_others_beside_them(url: str) -> 
     with ew.make_vector(url, num_envs=ROWS) as venv:
         venv.reset(seed=5)
         transport: Any = venv._transport
-        volley = transport._sessions.volley(["step", "end", "tell"])
+        batch = transport._sessions.encode_batch(["step", "end", "tell"])
 
-        sent = transport._sessions.fire(volley)
+        sent = transport._sessions.step_batch(batch)
 
         assert sent.is_implied
         assert {name: type(column) for name, column in sent.observations.items()} == {
             "at": list, "text": list, "cells": np.ndarray,
         }  # fmt: skip
-        assert sent.sessions == [volley.steps.sessions[0], volley.steps.sessions[2]]
-        assert [reply.session for reply in sent.rest] == [volley.steps.sessions[1]]
+        assert sent.sessions == [batch.steps.sessions[0], batch.steps.sessions[2]]
+        assert [reply.session for reply in sent.rest] == [batch.steps.sessions[1]]

@@ -94,13 +94,13 @@ def test_a_damaged_message_raises_nothing_but_a_wire_error(payload, damage):
         (b"\x89\x7e\x00\x80", "control frame"),
         (b"\x88\x01x", "code that does not exist"),
         (b"\x88\x02\x03\xed", "code that does not exist"),
-        (b"\x81\x02\xc3\x28", "no UTF-8"),
-        (b"\x88\x04\x03\xe8\xc3\x28", "no UTF-8"),
+        (b"\x81\x02\xc3\x28", "not UTF-8"),
+        (b"\x88\x04\x03\xe8\xc3\x28", "not UTF-8"),
         (b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff", "more than 100 bytes"),
         (b"\x02\x7e\x00\x60" + bytes(96) + b"\x80\x05", "more than 100 bytes"),
     ],
 )
-def test_a_frame_that_breaks_the_rules_is_refused_in_words(sent, said):
+def test_an_invalid_frame_is_refused_with_a_reason(sent, said):
     stream = ClientStream(max_message_bytes=100)
 
     with pytest.raises(WireError, match=said):
@@ -119,7 +119,7 @@ def test_a_close_is_answered_once_and_nothing_after_it_is_read():
     assert stream.close() == b""
 
 
-def test_a_close_without_a_code_is_told_as_such():
+def test_a_close_without_a_code_has_no_status():
     stream = ClientStream()
 
     stream.receive(frame(CLOSE, b""))
@@ -190,7 +190,7 @@ def test_a_ping_is_answered_while_the_client_waits():
         line.close()
 
 
-def test_who_waits_for_nothing_is_told_and_may_go_on():
+def test_a_deadline_without_a_reply_is_raised_and_the_vector_continues():
     with answering(echo) as url:
         line = BlockingSocket(parse_address(url))
 
@@ -202,7 +202,7 @@ def test_who_waits_for_nothing_is_told_and_may_go_on():
         line.close()
 
 
-def test_a_server_that_closes_is_told_with_its_reason():
+def test_a_close_by_the_server_is_reported_with_its_reason():
     with answering(lambda connection: connection.close(4000, "enough")) as url:
         line = BlockingSocket(parse_address(url))
 
@@ -212,12 +212,12 @@ def test_a_server_that_closes_is_told_with_its_reason():
         line.close()
 
 
-def test_a_server_that_finds_a_message_too_large_is_lost_since_nobody_knows_what_it_did():
+def test_a_server_that_finds_a_message_too_large_is_lost_as_its_state_is_unknown():
     with answering(echo) as url:
         line = BlockingSocket(parse_address(url))
         line.send(bytes(2**20 + 1))
 
-        with pytest.raises(WireError, match="larger than somebody on the way takes"):
+        with pytest.raises(WireError, match="larger than the server, or a proxy"):
             line.receive(10)
 
         line.close()

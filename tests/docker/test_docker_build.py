@@ -192,7 +192,7 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
         ("envweave-python:3.11", "--base 'envweave-python:3.11' does not contain envweave"),
     ],
 )
-def test_a_base_that_is_none_is_told(
+def test_an_invalid_base_image_is_reported(
     base: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["build", "echo-v0", "--base", base])

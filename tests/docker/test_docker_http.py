@@ -77,7 +77,7 @@ def test_an_id_has_an_image_of_its_name() -> None:
     assert image == LINEWORLD
 
 
-def test_a_class_tells_its_types_and_a_limit_travels_along() -> None:
+def test_a_class_provides_its_types_and_its_step_limit() -> None:
     with ew.make(CounterEnv, docker_image=ECHO, max_episode_steps=1) as env:
         env.reset()
         result = env.step({"delta": 1})
@@ -174,14 +174,14 @@ def test_an_image_that_is_missing_says_so() -> None:
         ew.make("docker://no-such:latest")
 
 
-def test_what_the_image_has_not_got_is_told_and_nothing_is_left() -> None:
+def test_an_id_that_the_image_lacks_is_reported_and_nothing_is_left() -> None:
     with pytest.raises(ew.errors.PluginError, match="no_such_module"):
         ew.make("pkg://no_such_module:Env", docker_image=ECHO)
 
     assert mine() == []
 
 
-def test_a_keyword_that_nobody_takes_is_refused_as_it_would_be_here() -> None:
+def test_an_unknown_keyword_is_refused_as_in_this_process() -> None:
     with pytest.raises(OptionError, match="'done_att' is neither an option"):
         ew.make("counter-v0", docker_image=ECHO, done_att=2)
 
@@ -203,13 +203,13 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
         ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "two places"),
         (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),
-        ("echo-v0", {"docker_image": " "}, "is no image's name"),
+        ("echo-v0", {"docker_image": " "}, "is not the name of an image"),
         ("echo-v0", {"backend": "docker_http", "encoding": "xml"}, "encoding='xml' is none"),
         ("pkg://a:B", {"backend": "docker_http"}, "Say docker_image="),
         (
             "echo-v0",
             {"backend": "docker_http", "provider": ew.SubprocessProvider()},
-            "starts no containers",
+            "does not start containers",
         ),
         ("docker://", {}, "names nothing"),
         ("docker://a b", {}, "names no image"),
@@ -229,7 +229,7 @@ def test_if_one_of_several_containers_cannot_start_none_is_left() -> None:
     assert mine() == []
 
 
-def test_one_container_each_needs_somebody_who_starts_many() -> None:
+def test_one_container_each_needs_a_provider_that_starts_many() -> None:
     class One(ew.ContainerProvider):
         def start_container(self, image: str, *_: Any, **__: Any) -> str:
             raise AssertionError
@@ -257,5 +257,5 @@ def test_one_container_each_needs_containers() -> None:
 
 
 def test_a_vector_in_containers_has_no_mode() -> None:
-    with pytest.raises(OptionError, match="mode='serial' is a way to run in this process"):
+    with pytest.raises(OptionError, match="mode='serial' is for vectors in this process"):
         ew.make_vector("counter-v0", num_envs=2, docker_image=ECHO, mode="serial")

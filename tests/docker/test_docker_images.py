@@ -75,7 +75,7 @@ def test_code_runs_behind_walls_in_a_container_without_rights() -> None:
     assert tier == "landlock"
 
 
-def test_started_by_hand_it_wants_a_token() -> None:
+def test_a_server_started_by_hand_requires_a_token() -> None:
     done = subprocess.run(
         ["docker", "run", "--rm", ECHO], capture_output=True, text=True, check=False
     )
@@ -84,7 +84,7 @@ def test_started_by_hand_it_wants_a_token() -> None:
     assert "Set ENVWEAVE_TOKEN" in done.stderr
 
 
-def test_what_they_weigh_is_told() -> None:
+def test_the_size_of_images_is_reported() -> None:
     done = script("--sizes")
 
     assert done.returncode == 0

@@ -39,7 +39,7 @@ def kill_the_only_one() -> str:
     return name
 
 
-def test_a_killed_container_ends_the_episode_as_lost_and_the_next_reset_has_another() -> None:
+def test_a_killed_container_loses_the_episode_and_the_next_reset_starts_another() -> None:
     with ew.make("counter-v0", docker_image=ECHO) as env:
         env.reset(seed=1)
         good = env.step({"delta": 1})
@@ -72,7 +72,7 @@ def provider_with_worlds(folder: Path, **options: Any) -> LocalDockerProvider:
     )
 
 
-def test_a_container_that_runs_out_of_memory_is_told_so(tmp_path: Path) -> None:
+def test_a_container_that_runs_out_of_memory_is_reported(tmp_path: Path) -> None:
     provider = provider_with_worlds(tmp_path, memory="160m")
     with ew.make("pkg://docker_worlds:Hungry", provider=provider, docker_image=ECHO) as env:
         env.reset()
@@ -97,7 +97,7 @@ def test_with_autoreset_the_next_episode_begins_in_another_container() -> None:
         assert mine() != [first]
 
 
-def test_every_row_of_a_vector_is_told_why() -> None:
+def test_every_row_of_a_vector_reports_why() -> None:
     with ew.make_vector("counter-v0", num_envs=3, docker_image=ECHO, autoreset=True) as vector:
         vector.reset(seed=0)
         vector.step([{"delta": 1}] * 3)
@@ -112,7 +112,7 @@ def test_every_row_of_a_vector_is_told_why() -> None:
         assert vector.step([{"delta": 1}] * 3).valid.all()
 
 
-def test_a_row_that_was_at_rest_is_told_why_too() -> None:
+def test_an_idle_row_gets_the_reason_too() -> None:
     with ew.make_vector("counter-v0", num_envs=2, docker_image=ECHO) as vector:
         vector.reset(seed=0)
         kill_the_only_one()
@@ -146,7 +146,7 @@ def test_with_a_container_for_each_only_one_row_is_lost() -> None:
 
 
 @pytest.mark.parametrize("isolation", [None, "container"])
-def test_a_container_killed_between_calls_is_not_in_the_way_of_a_reset(
+def test_a_reset_replaces_a_container_killed_between_calls(
     isolation: str | None,
 ) -> None:
     options = {"num_envs": 2, "docker_image": ECHO, "isolation": isolation}
@@ -183,7 +183,7 @@ def test_async_callers_are_told_why_also_those_at_rest() -> None:
     assert again.step_index == 0
 
 
-def test_a_typed_client_is_told_why_and_its_reset_starts_another_container() -> None:
+def test_a_typed_client_gets_the_reason_and_its_reset_starts_another_container() -> None:
     with EchoEnv.from_docker_image(ECHO) as env:
         env.reset()
         first = kill_the_only_one()
@@ -198,12 +198,12 @@ def test_a_typed_client_is_told_why_and_its_reset_starts_another_container() -> 
     assert mine() == []
 
 
-def test_a_container_that_somebody_removed_is_told_so() -> None:
+def test_a_container_removed_by_another_program_is_reported() -> None:
     with ew.make("counter-v0", docker_image=ECHO) as env:
         env.reset()
         docker("rm", "--force", *mine())
 
-        assert "was removed by somebody else" in env.step({"delta": 1}).end.cause
+        assert "was removed by another program" in env.step({"delta": 1}).end.cause
 
 
 def test_an_image_that_is_gone_meanwhile_is_told_at_the_next_reset() -> None:
@@ -238,11 +238,11 @@ def test_an_engine_that_stops_in_mid_run_is_told_and_nobody_hangs() -> None:
                 env.reset()
 
     assert (end.reason, end.blame) == ("lost", "infrastructure")
-    assert "is out of reach. The Docker engine at tcp" in end.cause
+    assert "cannot be reached. The Docker engine at tcp" in end.cause
     assert "systemctl start docker" in end.cause
 
 
-def test_a_container_that_is_stopped_in_order_is_told_so() -> None:
+def test_a_stopped_container_is_reported() -> None:
     with ew.make("counter-v0", docker_image=ECHO, done_at=1000) as env:
         env.reset()
         docker("stop", *mine())

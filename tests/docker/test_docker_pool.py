@@ -146,7 +146,7 @@ def test_keywords_are_the_pools_and_what_differs_is_refused() -> None:
     assert ends == [False, True]
 
 
-def test_a_container_that_cannot_start_is_told_and_tried_again_for_the_next() -> None:
+def test_a_container_that_cannot_start_is_reported_and_tried_again() -> None:
     with WarmPool(
         BASE, size=1, command=["python", "-c", "print('no'); raise SystemExit(3)"]
     ) as pool:
@@ -172,7 +172,7 @@ def test_one_provider_has_one_of_them() -> None:
             provider.wait_for_ready(url)
 
 
-def test_a_closed_pool_hands_out_nothing_and_what_is_out_goes_on() -> None:
+def test_a_closed_pool_refuses_and_containers_in_use_continue() -> None:
     with warm(size=1) as pool, ew.make("echo-v0", provider=pool) as env:
         pool.close()
         pool.close()
@@ -227,8 +227,8 @@ def test_a_program_that_forgot_it_leaves_nothing_or_nothing_beyond_the_next_star
 
 
 @pytest.mark.parametrize("size", [0, 257, True, 1.5])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(OptionError, match="is no whole number from 1 to 256"):
+def test_an_invalid_size_is_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match="size must be an integer from 1 to 256"):
         WarmPool(ECHO, size=size)
 
 
@@ -237,10 +237,10 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
     [
         ({"memroy": "1g"}, "Did you mean 'memory'"),
         ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "another one for each container"),
-        ({"kwargs": {"a": object()}}, "cannot travel to a container"),
+        ({"kwargs": {"a": object()}}, "cannot be sent to a container"),
     ],
 )
-def test_options_that_it_cannot_have_are_refused(options: dict[str, Any], told: str) -> None:
+def test_unsupported_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         WarmPool(ECHO, **options)
 

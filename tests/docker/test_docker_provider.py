@@ -90,7 +90,7 @@ def test_without_a_network_it_has_a_socket_that_only_this_user_reaches() -> None
 
 
 @usefixtures("images")
-def test_it_is_held_as_tight_as_it_can_be() -> None:
+def test_it_is_isolated_as_far_as_possible() -> None:
     look = """
 import json, os
 about = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -136,7 +136,7 @@ print(json.dumps({
 
 
 @usefixtures("images")
-def test_a_folder_is_mounted_for_reading_unless_more_is_said(tmp_path: Path) -> None:
+def test_a_folder_is_mounted_read_only_by_default(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("told")
     tmp_path.chmod(0o755)
     with started(volumes={str(tmp_path): "/data"}) as (provider, _):
@@ -171,7 +171,7 @@ def test_what_the_caller_names_is_passed_on() -> None:
 # What goes wrong
 
 
-def test_without_an_engine_it_says_how_to_start_one(tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported_with_how_to_start_one(tmp_path: Path) -> None:
     pytest.importorskip("docker")
     provider = LocalDockerProvider(docker_host=f"unix://{tmp_path}/docker.sock")
 
@@ -193,7 +193,7 @@ def test_an_image_that_is_missing_is_told_with_the_ways_to_have_it() -> None:
 
 
 @usefixtures("images")
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -221,7 +221,7 @@ def test_a_server_that_exits_shows_its_last_lines() -> None:
 
 
 @usefixtures("images")
-def test_a_server_that_runs_out_of_memory_is_told_so() -> None:
+def test_a_server_that_runs_out_of_memory_is_reported() -> None:
     told = failing(
         "print('so much', flush=True); x = bytearray(2**30); x[:] = b'1' * 2**30", memory="64m"
     )
@@ -232,7 +232,7 @@ def test_a_server_that_runs_out_of_memory_is_told_so() -> None:
 
 
 @usefixtures("images")
-def test_a_server_that_is_late_is_told_with_its_lines() -> None:
+def test_a_server_that_starts_too_slowly_is_reported_with_its_log() -> None:
     provider = LocalDockerProvider(
         command=["python", "-c", "print('soon', flush=True); import time; time.sleep(60)"]
     )
@@ -247,7 +247,7 @@ def test_a_server_that_is_late_is_told_with_its_lines() -> None:
 
 
 @usefixtures("images")
-def test_a_program_that_is_not_there_is_told() -> None:
+def test_a_missing_program_is_reported() -> None:
     provider = LocalDockerProvider(command=["no-such-program"])
     try:
         with pytest.raises(StartupError, match=r"exited with code 127(.|\n)*no-such-program"):
@@ -260,7 +260,7 @@ def test_a_program_that_is_not_there_is_told() -> None:
 
 
 @usefixtures("images")
-def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
+def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
     provider = LocalDockerProvider()
     told = {"id": "counter-v0", "kwargs": {"done_att": 2}}
     try:
@@ -297,11 +297,11 @@ def test_an_image_that_runs_as_root_is_warned_of_unless_that_is_wanted() -> None
     ("options", "told", "refusal"),
     [
         ({"network": "none"}, {}, "listens on a unix socket"),
-        ({}, {"kwargs": {"done_at": 0}}, "done_at=0 cannot be told"),
-        ({}, {"max_episode_steps": 5}, "max_episode_steps=5 cannot be told"),
+        ({}, {"kwargs": {"done_at": 0}}, "done_at=0 cannot be passed"),
+        ({}, {"max_episode_steps": 5}, "max_episode_steps=5 cannot be passed"),
     ],
 )
-def test_what_another_kind_of_image_cannot_know_is_refused(
+def test_options_that_another_kind_of_image_does_not_support_are_refused(
     options: dict[str, Any], told: dict[str, Any], refusal: str
 ) -> None:
     provider = LocalDockerProvider(user="root", **options)

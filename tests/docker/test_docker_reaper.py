@@ -70,11 +70,11 @@ def test_a_later_process_with_the_same_number_is_another() -> None:
         ({"mark": "envweave-1-2-3"}, False),
     ],
 )
-def test_of_an_owner_elsewhere_nothing_is_known(changes: dict[str, str], is_gone: bool) -> None:
+def test_an_owner_on_another_machine_is_unknown(changes: dict[str, str], is_gone: bool) -> None:
     assert dataclasses.replace(HERE, **changes).is_gone() is is_gone
 
 
-def test_only_what_belongs_to_the_gone_is_removed() -> None:
+def test_only_containers_of_owners_that_are_gone_are_removed() -> None:
     class Listed:
         def __init__(self) -> None:
             self.all: dict[str, Mapping[str, str]] = {

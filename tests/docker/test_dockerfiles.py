@@ -15,7 +15,7 @@ DOCKERFILES = sorted([*ROOT.glob("docker/**/*Dockerfile"), *ROOT.glob("src/**/*D
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_dockerfile_needs_no_buildkit_and_leaves_nobody_root(file: Path) -> None:
+def test_a_dockerfile_needs_no_buildkit_and_does_not_run_as_root(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
 
     assert not re.search(r"^# *syntax=|--mount=|--link|--chmod=|<<", text, re.MULTILINE)
@@ -84,7 +84,7 @@ def test_an_id_has_a_default_image(env_id: str, image: str | None) -> None:
         ("registry:5000/nothing", "or fetch it: `docker pull registry:5000/nothing`."),
     ],
 )
-def test_a_missing_image_is_told_with_how_to_get_it(image: str, told: str) -> None:
+def test_a_missing_image_is_reported_with_the_way_to_get_it(image: str, told: str) -> None:
     message = missing_image_message(image, ["echo-env:latest", "me/my-game:2"])
 
     assert message.startswith(f"There is no image {image!r} on this machine.")

@@ -68,7 +68,7 @@ class TestWithoutAnImage:
 
 @pytest.mark.slow  # starts Python anew
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_without_an_engine_it_says_how_to_start_one(name: str, tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported_with_how_to_start_one(name: str, tmp_path: Path) -> None:
     pytest.importorskip("docker")
 
     done = run(name, DOCKER_HOST=f"unix://{tmp_path}/nothing.sock")

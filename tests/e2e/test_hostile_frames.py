@@ -145,7 +145,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     "count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.timeout(600)
-def test_frames_that_nobody_meant_do_no_harm(
+def test_malformed_frames_do_no_harm(
     rng: random.Random, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"max_sessions": 64, "resume_ttl_s": 0.2, "timeout_s": 10.0}

@@ -291,7 +291,7 @@ def test_a_copy_of_a_task_is_whole() -> None:
     assert copies[2].private["answer"] == MARKER
 
 
-def test_who_reads_what_is_withheld_is_told_where_it_is() -> None:
+def test_reading_withheld_data_raises_with_where_it_is() -> None:
     with ew.make(Careless) as env:
         task = env.tasks.get("a")
 
@@ -308,9 +308,7 @@ def test_who_reads_what_is_withheld_is_told_where_it_is() -> None:
         (ew.Task("b"), "Pass task='b'"),
     ],
 )
-def test_a_task_of_the_callers_own_that_cannot_be_honored_is_refused(
-    task: ew.Task, said: str
-) -> None:
+def test_an_unsupported_task_of_the_caller_is_refused(task: ew.Task, said: str) -> None:
     with served(Careless) as url, ew.make(url) as env, pytest.raises(TaskError) as refused:
         env.reset(task=task)
 

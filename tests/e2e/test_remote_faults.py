@@ -30,7 +30,7 @@ def _fresh() -> Any:
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_killed_server_is_reported_as_lost_and_never_gone_on_with() -> None:
+def test_a_killed_server_is_reported_as_lost_and_never_continued() -> None:
     with process_serving(WORLD) as first, ew.make(first.url) as env:
         impatient(env)
         start = env.reset(seed=3)
@@ -69,7 +69,7 @@ def ew_seed(base: int, k: int) -> int:
 
 @pytest.mark.parametrize("silence_s", [0.5, pytest.param(120.0, marks=pytest.mark.slow)])
 @pytest.mark.timeout(200)
-def test_a_client_that_is_silent_for_long_steps_on_in_the_same_episode(silence_s: float) -> None:
+def test_a_client_idle_for_long_continues_the_same_episode(silence_s: float) -> None:
     with served(Tally) as url, ew.make(url) as env:
         start = env.reset(seed=1)
         env.step({"do": "step"})
@@ -80,7 +80,7 @@ def test_a_client_that_is_silent_for_long_steps_on_in_the_same_episode(silence_s
     assert (result.observation.at, result.episode_id) == (2, start.episode_id)
 
 
-def test_a_step_that_hangs_ends_as_a_timeout_and_its_neighbours_go_on() -> None:
+def test_a_hung_step_ends_as_a_timeout_and_its_neighbors_continue() -> None:
     with served(Tally, max_sessions=3) as url:
         with ew.make(url, timeout_s=0.5) as slow, ew.make(url) as near, ew.make(url) as far:
             for env in (slow, near, far):
@@ -103,7 +103,7 @@ def test_a_step_that_hangs_ends_as_a_timeout_and_its_neighbours_go_on() -> None:
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_client_killed_in_mid_step_frees_its_place() -> None:
+def test_a_client_killed_in_mid_step_frees_its_session() -> None:
     code = (
         "import sys, envweave as ew\n"
         "env = ew.make(sys.argv[1]); env.reset(); env.step({'do': 'hang'})\n"
@@ -149,7 +149,7 @@ def test_under_workers_a_crash_loses_only_that_workers_sessions() -> None:
 
 @pytest.mark.slow  # starts server processes
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_server_that_is_told_to_stop_lets_64_episodes_end(workers: int) -> None:
+def test_a_server_that_is_stopped_lets_64_episodes_end(workers: int) -> None:
     with process_serving(WORLD, workers=workers, drain_s=20.0) as server:
         with ew.make_vector(server.url, num_envs=64) as venv:
             venv.reset(seed=0)
@@ -174,7 +174,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow  # starts Python anew
-def test_the_place_of_a_vector_that_was_dropped_by_a_killed_client_is_free_again() -> None:
+def test_the_sessions_of_a_killed_client_are_free_again() -> None:
     code = (
         "import sys, envweave as ew\n"
         "venv = ew.make_vector(sys.argv[1], num_envs=8); venv.reset()\n"

@@ -31,7 +31,7 @@ def test_an_episode_is_played_with_dicts_as_actions(both: Any, name: str) -> Non
     assert (state["episode_id"], state["step_count"]) == ("one", 1)
 
 
-def test_what_is_shown_is_theirs(both: Any) -> None:
+def test_observations_are_those_of_their_server(both: Any) -> None:
     _, moved, _ = both("play", name="grid", actions=[ACTIONS["grid"]])
     task, verdict, state = both("play", name="quiz", actions=[{"answer": 4}])
     _, cooked, _ = both("play", name="kitchen", actions=[ACTIONS["kitchen"]])

@@ -37,7 +37,7 @@ def test_an_episode_from_its_reset_to_its_end(peer: Any, play: str) -> None:
 
 
 @pytest.mark.parametrize("play", PLAYS)
-def test_what_is_refused_is_an_error_and_the_episode_goes_on(peer: Any, play: str) -> None:
+def test_a_refusal_is_an_error_and_the_episode_continues(peer: Any, play: str) -> None:
     calls = [
         ["step", {"delta": 1}],
         ["reset", {}],
@@ -100,7 +100,7 @@ def test_a_keyword_of_reset_is_an_option_where_options_are_taken_and_else_ignore
     assert ignored["observation"] == {"value": "Say something."}
 
 
-def test_a_seed_that_cannot_be_honored_is_refused(peer: Any) -> None:
+def test_an_unsupported_seed_is_refused(peer: Any) -> None:
     with served(Talk) as url:
         (refused,) = peer("play_async", url, calls=[["reset", {"seed": 3}]])
 
@@ -147,7 +147,7 @@ def test_a_full_server_refuses_and_takes_the_same_client_when_it_has_room(peer: 
     assert taken["observation"] == {"value": 0}
 
 
-def test_a_client_that_vanishes_in_mid_step_frees_its_place_when_the_step_is_over(
+def test_a_client_that_vanishes_in_mid_step_frees_its_session_after_the_step(
     peer: Any,
 ) -> None:
     Moody.waiting.clear()

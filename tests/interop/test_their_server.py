@@ -179,7 +179,7 @@ def test_a_step_past_its_deadline_is_a_timeout_and_the_next_episode_takes_a_new_
     assert result.observation.total == 1
 
 
-def test_a_lost_server_is_told_and_never_a_fresh_environment(doomed: Any) -> None:
+def test_a_lost_server_is_reported_and_never_replaced_silently(doomed: Any) -> None:
     with ew.make(doomed.staged) as env:
         env.reset()
         env.step({"amount": 3})
@@ -193,7 +193,7 @@ def test_a_lost_server_is_told_and_never_a_fresh_environment(doomed: Any) -> Non
     assert lost.observation.total == 3
 
 
-def test_a_server_that_has_no_room_is_named_as_such(world: Any) -> None:
+def test_a_full_server_is_reported_as_full(world: Any) -> None:
     with (
         ew.make_vector(world.echo, num_envs=64) as envs,
         ew.make(world.echo) as one,

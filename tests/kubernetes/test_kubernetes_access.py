@@ -57,23 +57,23 @@ def test_an_api_server_that_does_not_answer_is_told(tmp_path: Path, free_port: i
     assert "Set KUBECONFIG" in told
 
 
-def test_without_any_cluster_it_says_how_to_name_one(
+def test_a_missing_cluster_is_reported_with_how_to_configure_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
-    with pytest.raises(StartupError, match=r"No cluster is known here\. Set KUBECONFIG"):
+    with pytest.raises(StartupError, match=r"No cluster is configured\. Set KUBECONFIG"):
         start()
 
 
-def test_a_file_that_is_missing_or_tells_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="There is no file '/no/such/file'"):
+def test_a_missing_or_empty_kubeconfig_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="There is no kubeconfig file '/no/such/file'"):
         start(kubeconfig="/no/such/file")
 
     (tmp_path / "empty").write_text("{}")
-    with pytest.raises(OptionError, match="empty' tells of no cluster"):
+    with pytest.raises(OptionError, match="empty' configures no cluster"):
         start(kubeconfig=str(tmp_path / "empty"))
 
 
@@ -81,9 +81,9 @@ def test_a_file_that_is_missing_or_tells_nothing_is_refused(tmp_path: Path) -> N
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "other").write_bytes(text)
 
-    with pytest.raises(OptionError, match=r"other' is no file that tells of a cluster: .*Set KUBE"):
+    with pytest.raises(OptionError, match=r"other' is not a kubeconfig file: .*Set KUBE"):
         start(kubeconfig=str(tmp_path / "other"))
-    with pytest.raises(OptionError, match=r"is no file that tells of a cluster: .*directory"):
+    with pytest.raises(OptionError, match=r"is not a kubeconfig file: .*directory"):
         start(kubeconfig=str(tmp_path))
 
 
@@ -91,7 +91,7 @@ def test_a_file_without_an_address_is_refused(tmp_path: Path) -> None:
     path = Path(write_config(tmp_path, 1))
     path.write_text(path.read_text().replace('"server"', '"sever"'))
 
-    with pytest.raises(OptionError, match="does not say where the cluster's API server is"):
+    with pytest.raises(OptionError, match="has no address of the cluster's API server"):
         start(kubeconfig=str(path))
 
 
@@ -138,7 +138,7 @@ def answering(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_no_line_is_waited_for_at_an_api_server_that_hangs(tmp_path: Path) -> None:
+def test_connecting_to_a_hung_api_server_times_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cluster = Cluster(write_config(tmp_path, silent.getsockname()[1]))
 
@@ -153,15 +153,15 @@ FORBIDDEN = json.dumps({"message": "pods is forbidden: User cannot create"}).enc
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (200, b"<html>hello</html>", "is no API server of Kubernetes"),
+        (200, b"<html>hello</html>", "is not a Kubernetes API server"),
         (401, b"{}", "does not know this user"),
-        (403, FORBIDDEN, r"pods is forbidden: User cannot create\. Ask for that right"),
+        (403, FORBIDDEN, r"pods is forbidden: User cannot create\. Ask for this permission"),
         (503, b"busy", "failed with status 503: busy"),
         (429, b"too many", "failed with status 429: too many"),
         (400, b"what?", "what?"),
     ],
 )
-def test_what_an_api_server_says_is_passed_on(
+def test_messages_of_the_api_server_are_passed_on(
     answering: Any, status: int, body: bytes, told: str
 ) -> None:
     with pytest.raises(StartupError, match=told):

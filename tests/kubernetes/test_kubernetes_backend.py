@@ -53,7 +53,7 @@ def test_an_id_is_served_by_the_image_that_is_named() -> None:
 
 
 @in_pods
-def test_a_provider_that_starts_pods_says_where_without_more_words() -> None:
+def test_a_kubernetes_provider_implies_the_backend() -> None:
     with ew.make(CounterEnv, provider=pods(), docker_image=ECHO, max_episode_steps=1) as env:
         env.reset()
         result = env.step({"delta": 1})
@@ -127,7 +127,7 @@ def test_an_image_that_is_missing_says_so() -> None:
 
 
 @in_pods
-def test_what_the_image_has_not_got_is_told_and_nothing_is_left() -> None:
+def test_an_id_that_the_image_lacks_is_reported_and_nothing_is_left() -> None:
     with pytest.raises(ew.errors.PluginError, match="no_such_module"):
         ew.make(
             "pkg://no_such_module:Env", backend="kubernetes", provider=pods(), docker_image=BASE
@@ -139,7 +139,7 @@ def test_what_the_image_has_not_got_is_told_and_nothing_is_left() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"provider": ew.SubprocessProvider()}, "starts no pods"),
+        ({"provider": ew.SubprocessProvider()}, "does not start pods"),
         ({"docker_image": " "}, "is no image's name"),
         ({"encoding": "xml"}, "encoding='xml' is none"),
         ({"base_url": "http://127.0.0.1:1"}, "does not go with"),
@@ -151,5 +151,5 @@ def test_options_that_contradict_are_refused(options: dict[str, Any], told: str)
 
 
 def test_a_vector_in_pods_has_no_mode() -> None:
-    with pytest.raises(OptionError, match="mode='serial' is a way to run in this process"):
+    with pytest.raises(OptionError, match="mode='serial' is for vectors in this process"):
         ew.make_vector("counter-v0", num_envs=2, backend="kubernetes", mode="serial")

@@ -57,7 +57,7 @@ def ask(caller: socket.socket, data: bytes) -> bytes:
     return bytes(heard)
 
 
-def test_what_is_said_arrives_and_is_answered(forward: PortForward) -> None:
+def test_data_is_forwarded_both_ways(forward: PortForward) -> None:
     with call(forward) as caller:
         assert [ask(caller, b"hello"), ask(caller, b"again")] == [b"HELLO", b"AGAIN"]
 
@@ -69,7 +69,7 @@ def test_megabytes_go_both_ways_whole(forward: PortForward) -> None:
         assert ask(caller, data) == data.upper()
 
 
-def test_many_callers_have_a_line_each(forward: PortForward, far: FarEnd) -> None:
+def test_many_clients_have_separate_tunnels(forward: PortForward, far: FarEnd) -> None:
     def speak(number: int) -> bool:
         data = f"caller {number} ".encode() * 1000
         with call(forward) as caller:
@@ -90,7 +90,7 @@ def test_an_end_over_there_is_an_end_here(forward: PortForward, word: bytes) -> 
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_a_caller_that_hangs_up_frees_its_line(forward: PortForward, far: FarEnd) -> None:
+def test_a_client_that_disconnects_frees_its_tunnel(forward: PortForward, far: FarEnd) -> None:
     with call(forward) as caller:
         ask(caller, b"hello")
 
@@ -124,7 +124,7 @@ def test_closing_ends_all_calls_and_may_be_done_twice(far: FarEnd) -> None:
     far.join()
 
 
-def test_a_caller_that_waits_in_vain_is_let_go(far: FarEnd) -> None:
+def test_a_client_that_waits_for_a_lost_pod_is_disconnected(far: FarEnd) -> None:
     opened = PortForward(far.connect, is_lost=lambda: True, doubt_s=0.05)
     try:
         with call(opened) as caller:
@@ -136,7 +136,7 @@ def test_a_caller_that_waits_in_vain_is_let_go(far: FarEnd) -> None:
     far.join()
 
 
-def test_a_caller_that_only_waits_long_is_not(far: FarEnd) -> None:
+def test_a_client_that_waits_long_for_a_live_pod_is_kept(far: FarEnd) -> None:
     asked = threading.Semaphore(0)
 
     def is_lost() -> bool:
@@ -177,7 +177,7 @@ def heard(caller: socket.socket) -> bytes:
         return b""
 
 
-def test_a_port_that_is_taken_is_told(far: FarEnd) -> None:
+def test_a_port_in_use_is_reported(far: FarEnd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 

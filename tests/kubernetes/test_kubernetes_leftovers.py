@@ -113,7 +113,7 @@ def test_a_forked_copy_leaves_the_pod_to_its_parent() -> None:
         provider.stop_container()
 
 
-def test_what_has_outlived_its_time_is_deleted_whosever_it_is() -> None:
+def test_expired_objects_of_any_owner_are_deleted() -> None:
     connection = cluster()
     about = owned(KubernetesOptions())
     elsewhere = {"envweave.owner": "envweave-1-2-3", "envweave.owner.boot": "another"}

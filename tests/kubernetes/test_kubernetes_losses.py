@@ -64,7 +64,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_pod_ends_the_episode_as_lost_and_the_next_reset_has_another() -> None:
+def test_a_killed_pod_loses_the_episode_and_the_next_reset_starts_another() -> None:
     need_own_cluster()
     with ew.make("counter-v0", provider=pods(), docker_image=ECHO) as env:
         env.reset(seed=1)
@@ -88,7 +88,7 @@ def test_a_killed_pod_ends_the_episode_as_lost_and_the_next_reset_has_another() 
         assert mine() != [first]
 
 
-def test_a_pod_that_runs_out_of_memory_in_mid_episode_is_told_so() -> None:
+def test_a_pod_that_runs_out_of_memory_in_mid_episode_is_reported() -> None:
     provider = pods(**with_world(memory="192m"))
     with ew.make(MOODY, provider=provider, docker_image=ECHO) as env:
         env.reset()
@@ -111,7 +111,7 @@ def test_a_server_that_exits_in_mid_episode_is_lost_and_not_started_again() -> N
     assert "exited with code 3" in end.cause
 
 
-def test_a_pod_that_somebody_deleted_is_told_so() -> None:
+def test_a_pod_deleted_by_another_client_is_reported() -> None:
     provider = pods()
     with ew.make("counter-v0", provider=provider, docker_image=ECHO) as env:
         env.reset()
@@ -122,10 +122,10 @@ def test_a_pod_that_somebody_deleted_is_told_so() -> None:
         end = env.step({"delta": 1}).end
 
     assert (end.reason, end.blame) == ("lost", "infrastructure")
-    assert "was deleted by somebody else" in end.cause
+    assert "was deleted by another client" in end.cause
 
 
-def test_every_row_of_a_vector_is_told_why() -> None:
+def test_every_row_of_a_vector_reports_why() -> None:
     need_own_cluster()
     options = {"num_envs": 3, "docker_image": ECHO, "autoreset": True}
     with ew.make_vector("counter-v0", provider=pods(), done_at=100, **options) as vector:
@@ -167,7 +167,7 @@ def test_async_callers_are_told_why() -> None:
     assert again.step_index == 0
 
 
-def test_the_seeds_client_is_told_why() -> None:
+def test_the_http_client_gets_the_reason() -> None:
     need_own_cluster()
     with EchoEnv.from_docker_image(ECHO, provider=pods()) as env:
         env.reset()

@@ -44,7 +44,7 @@ def test_an_api_server_that_is_gone_is_told_and_nobody_hangs() -> None:
         env.reset()
 
         assert (end.reason, end.blame) == ("lost", "infrastructure")
-        assert "is out of reach. The API server at https" in end.cause
+        assert "cannot be reached. The API server at https" in end.cause
         assert "KUBECONFIG" in end.cause
         assert not set(left) & set(mine())
 
@@ -75,7 +75,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_could_not_be_deleted_is_deleted_at_the_end_of_the_program() -> None:
+def test_objects_that_could_not_be_deleted_are_deleted_at_exit() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WITHOUT_API], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
     ) as program:

@@ -95,7 +95,7 @@ def test_the_token_is_in_a_secret_and_not_in_the_pod() -> None:
         assert owner["uid"] == pod["metadata"]["uid"]
 
 
-def test_it_is_held_as_tight_as_it_can_be() -> None:
+def test_it_is_isolated_as_far_as_possible() -> None:
     look = """
 import json, os
 about = dict(line.split(":", 1) for line in open("/proc/1/status"))
@@ -142,7 +142,7 @@ def test_inside_the_cluster_it_is_reached_by_its_own_address() -> None:
         assert set(threading.enumerate()) == threads
 
 
-def test_it_has_a_service_when_that_is_wanted() -> None:
+def test_it_has_a_service_if_requested() -> None:
     with started(service=True) as (provider, _):
         service = seen(provider, "services")
         labels = seen(provider)["metadata"]["labels"]
@@ -213,14 +213,14 @@ def test_an_image_whose_name_is_none_is_told_at_once() -> None:
     assert "(InvalidImageName)" in failing("No Such Image")
 
 
-def test_a_pod_that_is_too_large_for_every_node_is_told_with_the_schedulers_words() -> None:
+def test_a_pod_too_large_for_every_node_is_reported_with_the_schedulers_message() -> None:
     told = failing(memory="900t", memory_request="800t", schedule_timeout_s=1)
 
     assert "finds no node to run on (Unschedulable)" in told
     assert "Insufficient memory" in told
 
 
-def test_a_node_that_there_is_not_is_told_with_the_schedulers_words() -> None:
+def test_a_missing_node_is_reported_with_the_schedulers_message() -> None:
     told = failing(node_selector={"no-such": "node"}, schedule_timeout_s=1)
 
     assert "node(s) didn't match" in told
@@ -235,7 +235,7 @@ def test_a_server_that_exits_shows_its_last_lines() -> None:
     assert told.endswith(f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}")
 
 
-def test_a_server_that_runs_out_of_memory_is_told_so() -> None:
+def test_a_server_that_runs_out_of_memory_is_reported() -> None:
     code = "print('so much', flush=True); x = bytearray(2**30); x[:] = b'1' * 2**30"
 
     told = failing(command=["python", "-c", code], memory="64m")
@@ -244,7 +244,7 @@ def test_a_server_that_runs_out_of_memory_is_told_so() -> None:
     assert told.endswith("so much")
 
 
-def test_a_server_that_is_late_is_told_with_its_lines() -> None:
+def test_a_server_that_starts_too_slowly_is_reported_with_its_log() -> None:
     code = "print('soon', flush=True); import time; time.sleep(60)"
 
     told = failing(command=["python", "-c", code], timeout_s=8)
@@ -252,7 +252,7 @@ def test_a_server_that_is_late_is_told_with_its_lines() -> None:
     assert told.endswith("did not answer within 8 s. Its last lines:\nsoon")
 
 
-def test_a_program_that_is_not_there_is_told() -> None:
+def test_a_missing_program_is_reported() -> None:
     assert "no-such-program" in failing(command=["no-such-program"])
 
 
@@ -263,12 +263,12 @@ def test_an_image_that_would_be_root_is_refused_with_the_way_out() -> None:
     assert "user='1000:1000'" in told
 
 
-def test_a_namespace_that_is_missing_is_told() -> None:
+def test_a_missing_namespace_is_reported() -> None:
     with pytest.raises(StartupError, match=r'namespace.*"no-such" not found'):
         KubernetesProvider(namespace="no-such").start_container(ECHO)
 
 
-def test_what_the_cluster_will_not_have_is_told() -> None:
+def test_a_refusal_of_the_cluster_is_reported() -> None:
     with pytest.raises(
         StartupError, match=r"could not be made in the namespace 'default'.*invalid"
     ):
@@ -281,7 +281,7 @@ def test_a_pod_lives_no_longer_than_it_may() -> None:
     assert "more than ttl_s=10 seconds (DeadlineExceeded)" in told
 
 
-def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
+def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
     provider = KubernetesProvider(**QUICK)
     told = {"id": "counter-v0", "kwargs": {"done_att": 2}}
     try:

@@ -90,15 +90,17 @@ def test_the_guides_role_is_enough(
     assert name not in [*names("pods"), *names("secrets"), *names("services")]
 
 
-def test_a_right_that_is_missing_is_named(limited: Callable[[dict[str, Any]], str]) -> None:
+def test_a_missing_permission_is_named(limited: Callable[[dict[str, Any]], str]) -> None:
     role = yaml.safe_load(ROLE)
     role["rules"] = [one for one in role["rules"] if "secrets" not in one["resources"]]
 
-    with pytest.raises(StartupError, match=r"cannot create resource .secrets.*Ask for that right"):
+    with pytest.raises(
+        StartupError, match=r"cannot create resource .secrets.*Ask for this permission"
+    ):
         KubernetesProvider(kubeconfig=limited(role)).start_container(ECHO)
 
 
-def test_a_watch_that_breaks_is_begun_anew(tmp_path: Path) -> None:
+def test_a_broken_watch_is_restarted(tmp_path: Path) -> None:
     need_own_cluster()
     config = Path(os.environ["KUBECONFIG"]).read_text()
     (port,) = re.findall(r"127\.0\.0\.1:(\d+)", config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from envweave.providers.kubernetes.pod import SAME_SILENCE_S, SILENCE_S, Silence
 
 
-def test_a_silence_lasts_when_it_was_found_so_for_long_enough() -> None:
+def test_an_outage_lasts_after_failed_calls_for_long_enough() -> None:
     silence = Silence()
 
     found = [silence.has_lasted(now_s) for now_s in (100.0, 103.0, 100 + SILENCE_S, 120.0)]
@@ -22,7 +22,7 @@ def test_an_answer_ends_it() -> None:
     assert not silence.has_lasted(100 + 2 * SILENCE_S)
 
 
-def test_two_that_are_far_apart_are_not_one() -> None:
+def test_two_failures_far_apart_are_not_one_outage() -> None:
     silence = Silence()
     silence.has_lasted(100.0)
 

@@ -1,4 +1,4 @@
-"""What is to be expected of a pod, by what clusters say of pods."""
+"""What to expect of a pod, from the statuses that clusters report."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ PREEMPTED = {
             Outlook.WITHOUT_NODE,
             "0/1 nodes are available: 1 Insufficient memory. Ask",
         ),
-        (PREEMPTED, Outlook.OVER, "was deleted by somebody else (preempted)"),
+        (PREEMPTED, Outlook.OVER, "was deleted by another client (preempted)"),
         ({}, Outlook.WAITING, "waits for a node"),
     ],
 )
-def test_what_a_cluster_says_is_understood(pod: Any, outlook: Outlook, why: str) -> None:
+def test_statuses_of_clusters_are_understood(pod: Any, outlook: Outlook, why: str) -> None:
     verdict = judge(pod, KubernetesOptions())
 
     assert verdict.outlook is outlook

@@ -48,7 +48,7 @@ def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:
+def test_a_spec_is_sent_as_its_import_path_and_keywords() -> None:
     registry = ew.Registry()
     spec = registry.register("local://few-v0", CounterEnv, kwargs={"done_at": 2})
     provider = ew.SubprocessProvider()
@@ -66,7 +66,7 @@ def test_a_recipe_travels_by_its_import_path_with_its_keywords() -> None:
 
 
 @pytest.mark.slow  # starts server processes
-def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
+def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
     provider = ew.SubprocessProvider()
 
     with pytest.raises(OptionError, match="'done_att' is neither an option"):
@@ -92,7 +92,7 @@ def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_a_server_that_is_late_is_told_of_and_ended() -> None:
+def test_a_server_that_starts_too_slowly_is_reported_and_stopped() -> None:
     provider = ew.SubprocessProvider()
     base_url = provider.start_container("pkg://provider_worlds:Sleeps")
     pid = provider.pid
@@ -107,7 +107,7 @@ def test_a_server_that_is_late_is_told_of_and_ended() -> None:
         os.kill(pid, 0)
 
 
-def test_without_a_folder_for_its_socket_it_says_what_to_do(
+def test_a_missing_folder_for_the_socket_is_reported_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
@@ -145,7 +145,7 @@ time.sleep(60)
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_killed_starter_takes_its_server_along() -> None:
+def test_a_server_ends_when_its_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         said = starter.stdout.readline().decode().split()
         pid, socket_path = int(said[0]), Path(said[1].removeprefix("unix://"))
@@ -178,18 +178,18 @@ def test_a_class_of_the_program_itself_is_refused(monkeypatch: pytest.MonkeyPatc
         import_path(Tally, "x")
 
 
-def test_an_object_that_is_made_already_cannot_move() -> None:
-    with pytest.raises(DefinitionError, match="CounterEnv object is made already"):
+def test_an_existing_object_cannot_be_sent_to_a_server() -> None:
+    with pytest.raises(DefinitionError, match="CounterEnv object exists already"):
         served_as(ew.EnvSpec("x", ReadyMade(CounterEnv())), {})
 
 
 @pytest.mark.parametrize("value", [object(), {1}, (1, 2), float("nan"), b"raw", {1: 2}])
-def test_a_keyword_that_is_no_json_is_refused_by_name(value: object) -> None:
-    with pytest.raises(OptionError, match=r"done_at=.*cannot travel to a server"):
+def test_a_keyword_that_is_not_json_is_refused_by_name(value: object) -> None:
+    with pytest.raises(OptionError, match=r"done_at=.*cannot be sent to a server"):
         served_as(ew.spec("counter-v0"), {"done_at": value})
 
 
-def test_what_an_id_names_elsewhere_travels_by_its_id() -> None:
+def test_an_environment_made_elsewhere_is_sent_by_its_id() -> None:
     pytest.importorskip("gymnasium")
 
     told = served_as(ew.spec("gym://CartPole-v1"), {"render_mode": None})

@@ -167,7 +167,7 @@ def test_what_does_not_go_with_a_virtual_environment_is_refused(tmp_path, env, o
         ew.make(env, **{"venv": tmp_path, **options})
 
 
-def test_a_kept_environment_is_not_built_without_permission(tmp_path):
+def test_a_cached_environment_is_not_built_without_permission(tmp_path):
     with pytest.raises(InstallError) as refused:
         ew.make("pkg://red_env:Red", venv="auto", requirements=["envweave-test-red==0.1"])
 
@@ -180,7 +180,7 @@ def test_a_kept_environment_is_not_built_without_permission(tmp_path):
 
 @pytest.mark.slow  # installs packages
 @pytest.mark.timeout(300)
-def test_a_kept_environment_is_built_once_by_whoever_comes_first(wheels, tmp_path):
+def test_a_cached_environment_is_built_once_by_concurrent_processes(wheels, tmp_path):
     program = """
 import sys, envweave as ew
 install, *requirements = sys.argv[1:]
@@ -213,7 +213,7 @@ with ew.make("pkg://red_env:Red", **options) as env:
 
 @pytest.mark.slow  # installs packages
 @pytest.mark.timeout(300)
-def test_a_kept_environment_that_cannot_be_built_leaves_nothing(tmp_path, monkeypatch):
+def test_a_cached_environment_that_cannot_be_built_leaves_nothing(tmp_path, monkeypatch):
     for name, value in with_uv(UV_OFFLINE="1", UV_NO_INDEX="1", PIP_NO_INDEX="1").items():
         monkeypatch.setenv(name, value)
 

@@ -129,7 +129,7 @@ def test_asking_is_refused_where_there_is_no_terminal(hub, monkeypatch):
 @pytest.mark.slow  # starts a program
 @pytest.mark.parametrize(
     ("answer", "outcome", "downloads"),
-    [(b"n\n", "It was not installed, as you said", 0), (b"y\n", "the SHA-256 of", 1)],
+    [(b"n\n", "It was not installed, as you chose", 0), (b"y\n", "the SHA-256 of", 1)],
 )
 def test_who_is_asked_on_a_terminal_decides(hub, answer, outcome, downloads):
     hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed

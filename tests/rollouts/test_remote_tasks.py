@@ -133,14 +133,14 @@ def test_each_page_is_asked_for_once(kind: type[Walk], tmp_path: Path) -> None:
     with served(kind, uds=tmp_path / "one.sock", drain_s=0) as url, ew.pool(url, size=40) as pool:
         connection: Any = pool._lines[0]._transport._connection
         asked: Counter[int] = Counter()
-        question = connection.exchange.question
+        question = connection.exchange.server_call
 
         def noted(method: str, params: Any = None) -> Any:
             if method == "tasks":
                 asked[params["start"]] += 1
             return question(method, params)
 
-        connection.exchange.question = noted
+        connection.exchange.server_call = noted
         episodes = ew.rollout(pool, forward, tasks=pool.tasks("train"), episodes=60).run()
 
     assert [e.task_id for e in episodes] == [f"train-{i}" for i in range(60)]

@@ -291,7 +291,7 @@ def test_a_replacement_of_another_kind_is_refused_and_closed(road: Any) -> None:
     env.reset(seed=1)
     env.step("raise")
 
-    with pytest.raises(ResetFailedError, match=r"made a Seedless in place of a failed \w*Frail"):
+    with pytest.raises(ResetFailedError, match=r"made a Seedless to replace a failed \w*Frail"):
         env.reset()
 
     assert Frail.closed == [0, 1]

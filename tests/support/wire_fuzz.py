@@ -17,7 +17,7 @@ from envweave.types import AutoResetReady, EpisodeEnd, LogEvent, NeedAction, Ste
 from envweave.wire.description import read_description
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Call, Calls, Replies, Reply, WireFault, read_calls, read_replies
-from envweave.wire.results import AS_IT_IS, decode_result, encode_result, result_of
+from envweave.wire.results import IDENTITY, decode_result, encode_result, result_of
 from envweave.wire.schema import Rebuilt, describe
 
 _WORDS: list[Any] = [
@@ -63,7 +63,7 @@ def _rebuilt(plain: Any) -> None:
 
 
 def _result(plain: Any) -> None:
-    result = result_of(decode_result(plain), AS_IT_IS)
+    result = result_of(decode_result(plain), IDENTITY)
     repr(result.requests)
 
 

@@ -101,7 +101,7 @@ def without_a_field() -> Seen:
     ],
     ids=repr,
 )
-def test_what_is_not_of_one_kind_stays_as_it_is(observations: list[Any]) -> None:
+def test_observations_of_different_kinds_stay_a_list(observations: list[Any]) -> None:
     rewards = [1.0] * len(observations)
 
     assert columns_of(observations, rewards, [{}] * len(rewards)) == (observations, False)
@@ -145,6 +145,6 @@ def test_an_observation_that_says_more_than_its_step_is_not_taken_apart(
     ],
     ids=repr,
 )
-def test_what_is_no_columns_is_refused(shown: Any) -> None:
+def test_invalid_columns_are_refused(shown: Any) -> None:
     with pytest.raises(WireError, match="columns"):
         count_of(shown)

@@ -93,13 +93,13 @@ def test_plain_data_arrives_as_it_was(encoding: Encoding, value: Any):
 @pytest.mark.slow  # many generated messages
 @given(value=values)
 @quick
-def test_plain_json_is_read_by_everybody(value: Any):
+def test_plain_json_is_standard_json(value: Any):
     data = PLAIN_JSON.encode(value)
 
     assert is_standard(json.loads(data, parse_constant=pytest.fail))
 
 
-def test_plain_json_replaces_what_is_no_unicode_in_arrays_too():
+def test_plain_json_replaces_lone_surrogates_in_arrays_too():
     assert PLAIN_JSON.encode(np.array(["\ud800", "b"])) == b'["?","b"]'
 
 
@@ -221,7 +221,7 @@ def test_a_tensor_of_another_library_arrives_as_an_array(encoding: Encoding):
 
 
 @each
-def test_what_has_no_wire_form_arrives_as_its_repr(encoding: Encoding):
+def test_values_without_a_wire_form_arrive_as_their_repr(encoding: Encoding):
     sent = [object, lambda: None, Unshowable()]
 
     kind, function, unshowable = encoding.decode(encoding.encode(sent))
@@ -231,7 +231,7 @@ def test_what_has_no_wire_form_arrives_as_its_repr(encoding: Encoding):
     assert unshowable.endswith("Unshowable, whose repr failed with RuntimeError>")
 
 
-def test_what_has_no_wire_form_is_told_once_a_type(caplog: pytest.LogCaptureFixture):
+def test_values_without_a_wire_form_are_logged_once_per_type(caplog: pytest.LogCaptureFixture):
     class Strange:
         pass
 
@@ -243,7 +243,7 @@ def test_what_has_no_wire_form_is_told_once_a_type(caplog: pytest.LogCaptureFixt
 
 
 @each
-def test_what_contains_itself_ends_in_words(encoding: Encoding):
+def test_a_value_that_contains_itself_is_replaced_by_a_note(encoding: Encoding):
     within: dict[str, Any] = {"a": 1}
     within["self"] = [within]
 
@@ -253,7 +253,7 @@ def test_what_contains_itself_ends_in_words(encoding: Encoding):
 
 
 @each
-def test_what_is_nested_very_deeply_ends_in_words(encoding: Encoding):
+def test_deeply_nested_values_are_replaced_by_a_note(encoding: Encoding):
     arrived = encoding.decode(encoding.encode({"deep": nested(10_000), "flat": 1}))
 
     assert arrived["flat"] == 1
@@ -335,6 +335,6 @@ def test_marks_that_are_not_ours_are_left_alone():
     }
 
 
-def test_text_is_no_messagepack():
-    with pytest.raises(WireError, match="is binary, but this one is text"):
+def test_text_is_not_messagepack():
+    with pytest.raises(WireError, match="must be binary, got text"):
         MSGPACK.decode("{}")

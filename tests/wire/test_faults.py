@@ -9,7 +9,7 @@ import pytest
 from envweave import errors
 from envweave.errors import EnvWeaveError, ServerError
 from envweave.wire.encoding import JSON, MSGPACK, Encoding
-from envweave.wire.faults import INTERNAL, KINDS, error_of, fault_of, kind_named, kind_of
+from envweave.wire.faults import INTERNAL, KINDS, error_of, fault_of, kind_by_code, kind_of
 from envweave.wire.messages import Reply, WireFault, read_replies
 
 
@@ -41,7 +41,7 @@ def test_an_error_in_the_table_comes_back_as_itself(encoding: Encoding, kind):
 
     assert type(arrived) is type(raised)
     assert str(arrived) == str(raised)
-    assert kind_named(reply.fault.code) is kind
+    assert kind_by_code(reply.fault.code) is kind
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
@@ -61,15 +61,15 @@ def test_a_subclass_of_an_authors_own_comes_back_as_what_it_derives_from():
 
 
 @pytest.mark.parametrize("error", [ValueError("a secret"), KeyError("x"), KeyboardInterrupt()])
-def test_an_error_that_is_not_ours_is_not_told_to_strangers(error: BaseException):
+def test_the_message_of_an_unexpected_error_is_not_disclosed(error: BaseException):
     fault = fault_of(error)
 
     assert kind_of(error) is INTERNAL
-    assert (fault.code, fault.message) == ("internal", "The server failed. Its log says how.")
+    assert (fault.code, fault.message) == ("internal", "The server failed. See its log.")
 
 
-def test_a_code_that_nobody_knows_is_an_error_of_the_server():
+def test_an_unknown_fault_code_is_a_server_error():
     arrived = error_of(WireFault(code="from the future", message="in words"))
 
     assert type(arrived) is ServerError
-    assert kind_named("from the future") is INTERNAL
+    assert kind_by_code("from the future") is INTERNAL

@@ -65,7 +65,7 @@ def test_gathered_replies_are_read_as_they_were(encoding: Encoding, count: int) 
 
 
 @ENCODED
-def test_frames_are_no_larger_than_they_may_be_but_for_what_is_larger_alone(
+def test_frames_respect_the_limit_unless_one_call_alone_exceeds_it(
     encoding: Encoding,
 ) -> None:
     calls = [step(i, action="x" * size) for i, size in enumerate([6000] * 5 + [40_000, 10], 1)]
@@ -85,7 +85,7 @@ def test_frames_are_no_larger_than_they_may_be_but_for_what_is_larger_alone(
 
 @ENCODED
 @given(sizes=st.lists(st.integers(0, 400), max_size=40), limit=st.integers(1024, 3000))
-def test_no_server_is_sent_more_than_it_takes(
+def test_no_server_is_sent_more_than_it_accepts(
     encoding: Encoding, sizes: list[int], limit: int
 ) -> None:
     calls = [step(i, action="x" * size) for i, size in enumerate(sizes, 1)]
@@ -170,7 +170,7 @@ class Model:
         self.unsent.clear()
         for session in self.sessions.values():
             session.connection = None
-        self.unread = self.exchange.again()
+        self.unread = self.exchange.frames_to_resend()
 
 
 class Round(NamedTuple):

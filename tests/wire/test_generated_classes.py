@@ -89,7 +89,7 @@ def test_a_default_is_not_shared():
     assert cls(3, note="").path == [1, 2]
 
 
-def test_a_default_that_only_the_author_knows_is_left_to_the_author():
+def test_a_default_unknown_to_the_client_is_left_to_the_server():
     made = class_for(Move, "action")(3, note="")
 
     sent = MSGPACK.decode(MSGPACK.encode(made))
@@ -152,7 +152,7 @@ def test_names_that_python_would_run_never_reach_it(name: str):
 
 
 @pytest.mark.parametrize("title", ["class", "a b", "x(object): pass\nimport os", "", "None"])
-def test_a_title_that_is_no_name_is_not_used(title: str):
+def test_an_invalid_class_name_in_a_title_is_not_used(title: str):
     schema = {"title": title, "type": "object", "properties": {"x": {"type": "integer"}}}
 
     spec = spec_of(schema)
@@ -231,8 +231,8 @@ def test_references_that_double_at_every_turn_are_read_once_each():
 
 
 @pytest.mark.parametrize("schema", [None, 5, [], "object"])
-def test_what_is_no_schema_is_refused(schema: Any):
-    with pytest.raises(WireError, match="A schema is a dict"):
+def test_an_invalid_schema_is_refused(schema: Any):
+    with pytest.raises(WireError, match="A schema must be a dict"):
         spec_of(schema)
 
 
@@ -295,7 +295,7 @@ def test_several_agents_have_a_spec_and_an_observation_each():
         {"possible_agents": ["x"], "action": {"properties": {"x": 5}}},
     ],
 )
-def test_a_description_that_leaves_an_agent_out_is_refused(changes: dict[str, Any]):
+def test_a_description_without_one_of_its_agents_is_refused(changes: dict[str, Any]):
     with pytest.raises(WireError, match="The server's description"):
         Rebuilt(description(**changes))
 
@@ -320,7 +320,7 @@ def test_an_object_of_another_class_is_refused(action: Any):
         rebuilt.interface.action_spec.check(action, "action")
 
 
-def test_fields_are_told_apart_from_what_is_inherited():
+def test_own_fields_are_distinguished_from_inherited_ones():
     names = [one.name for one in dataclasses.fields(class_for(Move, "action"))]
 
     assert sorted(names) == sorted(one.name for one in dataclasses.fields(Move))

@@ -182,13 +182,13 @@ def test_the_message_says_nothing_of_the_server():
 @pytest.mark.parametrize(
     ("plain", "says"),
     [
-        (None, "The frame holds no call"),
-        ({"id": "1", "method": "step"}, "The frame holds no call"),
-        ({"id": 1}, "The frame holds no call"),
-        ({"id": 1, "method": "step", "more": 1}, "The frame holds no call"),
-        ({"id": 1, "method": "step", "params": {1: 2}}, "The frame holds no call"),
-        ({"id": 1, "method": "step", "params": np.zeros(2)}, "The frame holds no call"),
-        ({"calls": 5}, "The frame holds no calls"),
+        (None, "The frame has no call"),
+        ({"id": "1", "method": "step"}, "The frame has no call"),
+        ({"id": 1}, "The frame has no call"),
+        ({"id": 1, "method": "step", "more": 1}, "The frame has no call"),
+        ({"id": 1, "method": "step", "params": {1: 2}}, "The frame has no call"),
+        ({"id": 1, "method": "step", "params": np.zeros(2)}, "The frame has no call"),
+        ({"calls": 5}, "The frame has no calls"),
         ({"calls": [{"id": 1, "method": "state", "session": "a"}] * 2}, "two calls on one session"),
         ({"calls": [{"id": 1, "method": "describe"}] * (MAX_CALLS + 1)}, "more than 4096 calls"),
         (
@@ -197,6 +197,6 @@ def test_the_message_says_nothing_of_the_server():
         ),
     ],
 )
-def test_what_is_no_call_is_refused_in_words(plain: Any, says: str):
+def test_an_invalid_call_is_refused_with_a_reason(plain: Any, says: str):
     with pytest.raises(WireError, match=says):
         read_calls(plain)

@@ -83,7 +83,7 @@ def test_replies_arrive_as_they_were(encoding: Encoding, many: list[Reply]):
     assert equal(list(map(parts, together)), list(map(parts, many)))
 
 
-def test_a_call_leaves_out_what_is_as_usual():
+def test_a_call_leaves_out_defaults():
     assert JSON.encode(Call(id=1, method="describe")) == b'{"id":1,"method":"describe"}'
 
 
@@ -97,8 +97,8 @@ def test_a_frame_may_hold_many_calls_without_a_session():
 
 
 @pytest.mark.parametrize("plain", [None, 5, {}, {"id": "a"}, {"replies": 5}, {"replies": [5]}])
-def test_what_is_no_reply_is_refused_in_words(plain: Any):
-    with pytest.raises(WireError, match="The frame holds no repl"):
+def test_an_invalid_reply_is_refused_with_a_reason(plain: Any):
+    with pytest.raises(WireError, match="The frame has no repl"):
         read_replies(plain)
 
 
@@ -120,6 +120,6 @@ def test_a_description_arrives_as_it_was(encoding: Encoding):
 
 
 @pytest.mark.parametrize("plain", [None, {}, {"name": 5}])
-def test_what_is_no_description_is_refused_in_words(plain: Any):
+def test_an_invalid_description_is_refused_with_a_reason(plain: Any):
     with pytest.raises(WireError, match="The server's description cannot be read"):
         read_description(plain)

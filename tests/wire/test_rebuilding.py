@@ -183,7 +183,7 @@ def test_a_value_comes_back_as_its_hint_says(encoding: Encoding, hint: Any, valu
     ],
     ids=repr,
 )
-def test_what_does_not_fit_its_hint_stays_as_it_is(encoding: Encoding, hint: Any, value: Any):
+def test_a_value_that_does_not_fit_its_hint_stays_plain(encoding: Encoding, hint: Any, value: Any):
     assert again(hint, value, encoding) == value
 
 
@@ -201,7 +201,7 @@ def test_what_a_subclass_adds_is_not_lost():
     assert (arrived.x, arrived.extra) == (1, "here")
 
 
-def test_what_the_sender_leaves_out_has_its_default():
+def test_omitted_fields_have_their_defaults():
     rebuild = rebuilder(spec_from_hint(More))
     assert rebuild is not None
 

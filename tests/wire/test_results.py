@@ -26,16 +26,16 @@ from envweave.types import (
     ToolCallRequest,
 )
 from envweave.types.results import same
-from envweave.wire.decoding import Rebuilding
+from envweave.wire.decoding import ObservationRebuilder
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Reply, read_replies
 from envweave.wire.results import (
-    AS_IT_IS,
+    IDENTITY,
     Rebuild,
+    as_http_payload,
     decode_result,
     encode_result,
     result_of,
-    spelled_out,
 )
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda one: one.name)
@@ -48,8 +48,8 @@ class Seen(ew.Observation):
 
 
 SEEN = Seen(at=1, grid=np.array([1.5, np.nan]), metadata={"a": 1})
-ONE = Rebuilding(spec_from_hint(Seen))
-SEVERAL = Rebuilding(AgentsSpec({"x": spec_from_hint(Seen), "o": spec_from_hint(Seen)}))
+ONE = ObservationRebuilder(spec_from_hint(Seen))
+SEVERAL = ObservationRebuilder(AgentsSpec({"x": spec_from_hint(Seen), "o": spec_from_hint(Seen)}))
 
 
 def sent_and_read(
@@ -73,7 +73,7 @@ def test_every_result_arrives_as_it_was(
 
     sent = decode_result(encoding.decode(frame))
 
-    assert result_of(sent, AS_IT_IS) == result
+    assert result_of(sent, IDENTITY) == result
     assert (sent.agents, sent.position) == (["x", "o"], position)
 
 
@@ -126,7 +126,7 @@ def test_observations_of_several_agents_come_back_as_the_authors_own(encoding: E
 
 
 @both
-def test_what_an_author_puts_into_an_event_is_not_looked_at(encoding: Encoding):
+def test_values_of_an_author_in_an_event_are_not_checked(encoding: Encoding):
     result = StepResult(
         {"a": 1},
         requests=[
@@ -136,12 +136,12 @@ def test_what_an_author_puts_into_an_event_is_not_looked_at(encoding: Encoding):
         info={5: "five"},  # type: ignore[dict-item]
     )
 
-    arrived = sent_and_read(encoding, result, AS_IT_IS)
+    arrived = sent_and_read(encoding, result, IDENTITY)
 
     assert arrived == result
 
 
-def test_a_result_leaves_out_what_is_as_usual():
+def test_a_result_leaves_out_defaults():
     sent = MSGPACK.decode(
         MSGPACK.encode(encode_result(StepResult(1, 0.5, step_index=2), None, None))
     )
@@ -152,7 +152,7 @@ def test_a_result_leaves_out_what_is_as_usual():
 def test_plain_http_has_every_field_by_name():
     result = StepResult(SEEN, 1.0, episode_id="e", step_index=3, task_id="t", info={"a": 1})
 
-    spelled = json.loads(PLAIN_JSON.encode(spelled_out(encode_result(result, None, None))))
+    spelled = json.loads(PLAIN_JSON.encode(as_http_payload(encode_result(result, None, None))))
 
     seen = {"reward": None, "done": False, "truncated": False, "metadata": {"a": 1}, "at": 1}
     seen["grid"] = [1.5, None]
@@ -203,6 +203,6 @@ def test_plain_http_has_every_field_by_name():
     ],
     ids=repr,
 )
-def test_what_is_no_result_is_refused(plain: Any):
-    with pytest.raises(WireError, match=r"^The reply holds"):
+def test_an_invalid_result_is_refused(plain: Any):
+    with pytest.raises(WireError, match=r"^The reply has|in the reply"):
         decode_result(plain)

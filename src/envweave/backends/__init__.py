@@ -1,1 +1,1 @@
-"""Where an environment runs; one module a backend, about twenty lines each."""
+"""Backends: where an environment runs. One module per backend."""

@@ -1,7 +1,7 @@
-"""`backend="docker_http"`: at a server in a container, which is started for the caller.
+"""`backend="docker_http"`: at a server in a container that is started for the caller.
 
-One container has all the environments of a vector or a pool, unless each shall have its own. A
-container that is lost ends the episodes that ran there; the next reset has another one started.
+All environments of a vector or a pool share one container, unless `isolation="container"`. If a
+container is lost, its episodes are lost; the next reset starts another one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from envweave.backends.remote import (
     Connected,
-    connect_apart,
     connect_batch,
     connect_many,
     connect_one,
+    connect_separate,
     encoding_of,
     refuse_mode,
 )
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
     from envweave.vector import BatchTransport
 
 SCHEME = "docker://"
-GOES_ON = True
-"""A transport whose environment is lost opens another session at its next reset; nobody need
-connect anew."""
+RECONNECTS = True
+"""A transport that lost its session opens another at its next reset; it need not be replaced."""
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
-    with _started(spec, kwargs, options, 1) as places:
-        return connect_one(places[0], spec, options)
+    with _started(spec, kwargs, options, 1) as servers:
+        return connect_one(servers[0], spec, options)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
@@ -54,11 +53,11 @@ def connect_pool(
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many sessions, each by itself."""
     count, sessions = (size, 1) if options.remote.isolation == "container" else (1, size)
-    with _started(spec, kwargs, options, sessions, count) as places:
+    with _started(spec, kwargs, options, sessions, count) as servers:
         return [
             transport
-            for reached in places
-            for transport in connect_many(reached, spec, options, sessions)
+            for server in servers
+            for transport in connect_many(server, spec, options, sessions)
         ]
 
 
@@ -68,41 +67,44 @@ def connect_vector(
     """Carry a vector's calls to many sessions, all in one frame if they share a container."""
     refuse_mode(options, "docker_http")
     if options.remote.isolation == "container":
-        with _started(spec, kwargs, options, 1, num_envs) as places:
-            return connect_apart(places, spec, options)
-    with _started(spec, kwargs, options, num_envs) as places:
-        return connect_batch(places[0], spec, options, num_envs)
+        with _started(spec, kwargs, options, 1, num_envs) as servers:
+            return connect_separate(servers, spec, options)
+    with _started(spec, kwargs, options, num_envs) as servers:
+        return connect_batch(servers[0], spec, options, num_envs)
 
 
 @contextmanager
 def _started(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int, count: int = 1
 ) -> Iterator[list[Connected]]:
-    """Start containers for so many sessions each; all are stopped if anything fails."""
+    """Start `count` containers for `sessions` sessions each; stop them if the block raises."""
     remote = options.remote
     encoding, image = encoding_of(remote), image_for(spec, options)
-    told = {"ENVWEAVE_CONFIG": json.dumps(_told(spec, kwargs, options, sessions))}
+    env_vars = {"ENVWEAVE_CONFIG": json.dumps(_server_config(spec, kwargs, options, sessions))}
     if remote.token is not None:
-        told["ENVWEAVE_TOKEN"] = remote.token
+        env_vars["ENVWEAVE_TOKEN"] = remote.token
     providers = providers_for(remote.provider, count)
-    places = start_all(
-        lambda one: ManagedServer(
-            one, partial(one.start_container, image, env_vars=told), remote.token
+    servers = start_all(
+        lambda provider: ManagedServer(
+            provider, partial(provider.start_container, image, env_vars=env_vars), remote.token
         ),
         providers,
     )
     try:
-        yield [Connected(Server(one.address, encoding, one.token, one), one.stop) for one in places]
+        yield [
+            Connected(Server(server.address, encoding, server.token, server), server.stop)
+            for server in servers
+        ]
     except BaseException:
-        stop_all(places)
+        stop_all(servers)
         raise
 
 
 def providers_for(given: Any, count: int) -> list[ContainerProvider]:
-    """Return who starts so many containers.
+    """Return providers for `count` containers.
 
     Raises:
-        OptionError: What is given starts none, or one only.
+        OptionError: The provider does not start containers, or only one.
     """
     first = provider_for(given)
     if count == 1:
@@ -112,16 +114,16 @@ def providers_for(given: Any, count: int) -> list[ContainerProvider]:
     if not isinstance(first, WatchedProvider):
         raise OptionError(
             f"isolation='container' needs {count} containers, and provider={first!r} has one at "
-            "a time. Use one that knows another(), such as LocalDockerProvider()."
+            "a time. Use one with another(), such as LocalDockerProvider()."
         )
     return [first, *(first.another() for _ in range(count - 1))]
 
 
 def provider_for(given: Any) -> ContainerProvider:
-    """Return who starts a container.
+    """Return the provider of a container.
 
     Raises:
-        OptionError: What is given starts none.
+        OptionError: What is given does not start containers.
     """
     from envweave.providers import ContainerProvider, SubprocessProvider
     from envweave.providers.docker.provider import LocalDockerProvider
@@ -133,23 +135,24 @@ def provider_for(given: Any) -> ContainerProvider:
         return given.provider()
     if not isinstance(given, ContainerProvider) or isinstance(given, SubprocessProvider):
         raise OptionError(
-            f"provider={given!r} starts no containers. Pass one that does, such as "
+            f"provider={given!r} does not start containers. Pass one that does, such as "
             "LocalDockerProvider(), or leave it out."
         )
     return given
 
 
 def image_for(spec: EnvSpec, options: MakeOptions) -> str:
-    """Return which image to run: the one that is named, or by an ID's own name.
+    """Return the image to run: the one that is given, or the default image of the ID.
 
     Raises:
-        OptionError: None is named, and the ID has no name that an image could have.
+        OptionError: None is given, and the ID has no default image.
     """
     image = options.remote.docker_image
     if image is not None:
         if not isinstance(image, str) or not image.strip():
             raise OptionError(
-                f"docker_image={image!r} is no image's name. Use one such as 'echo-env:latest'."
+                f"docker_image={image!r} is not the name of an image. Use one such as "
+                "'echo-env:latest'."
             )
         return image
     if spec.id.startswith(SCHEME):
@@ -159,32 +162,32 @@ def image_for(spec: EnvSpec, options: MakeOptions) -> str:
     found = image_of(spec.id)
     if found is None:
         raise OptionError(
-            f"Which image has {spec.id!r}? Say docker_image='NAME'; `envweave build ID -t NAME` "
-            "makes one."
+            f"{spec.id!r} has no default image. Pass docker_image='NAME'; `envweave build ID -t "
+            "NAME` makes one."
         )
     return found
 
 
-def _told(
+def _server_config(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int
 ) -> dict[str, Any]:
-    """Return what the server in the container is told."""
+    """Return the configuration of the server in the container."""
     from envweave.server.options import ServerOptions
 
     server: dict[str, Any] = {
-        "drain_s": 0,  # who stops it has no more use for its episodes
+        "drain_s": 0,  # a client that stops the server no longer needs its episodes
         "max_sessions": max(ServerOptions().max_sessions, sessions),
     }
     if options.workers is not None:
         server["workers"] = options.workers
     if not spec.is_made_elsewhere:
         return {**served_as(spec, kwargs), "options": server}
-    # The image knows what it serves; the ID is only a name for the image.
-    told = served_as(EnvSpec(spec.id, ""), {**spec.kwargs, **kwargs})
-    del told["id"]
+    # The image knows what it serves; the ID only names the image.
+    config = served_as(EnvSpec(spec.id, ""), {**spec.kwargs, **kwargs})
+    del config["id"]
     transform = None if spec.transform is None else import_path(spec.transform, "transform")
     return {
-        **told,
+        **config,
         "max_episode_steps": spec.max_episode_steps,
         "transform": transform,
         "options": server,

@@ -1,4 +1,4 @@
-"""Making the environments of one caller, and others in place of those that failed."""
+"""Makes the environments of one caller, and replacements for those that failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("envweave.session")
 
 @final
 class EnvFactory:
-    """Makes environments by their places in a vector; a single one has place 0."""
+    """Makes environments by their index in a vector; a single one has index 0."""
 
     def __init__(
         self,
@@ -35,17 +35,17 @@ class EnvFactory:
         self._options = options
         self._num_envs = num_envs
         self._wrap = wrap
-        self._made: dict[int, Any] = {}  # what the factory returned last, by place
+        self._made: dict[int, Any] = {}  # what the factory returned last, by index
         self._ids: set[int] = set()  # the identities of these
-        # Environments that are replaced in threads call the factory, which need not bear two.
+        # Over calls of the factory, which need not be thread-safe.
         self._lock = threading.Lock()
 
     def open_session(self, index: int) -> Session:
-        """Make the environment of one place, and put it under a session.
+        """Make the environment at an index, and a session for it.
 
         Raises:
-            OptionError: What it is asked to do it cannot; it is closed, unless it is the caller's.
-            DefinitionError: It cannot be made, or is no environment.
+            OptionError: It does not support an option; it is closed, unless it is the caller's.
+            DefinitionError: It cannot be made, or is not an environment.
         """
         environment = self._make(index)
         is_given = isinstance(self._spec.factory, ReadyMade)
@@ -65,20 +65,20 @@ class EnvFactory:
         return session
 
     def forget(self, index: int) -> None:
-        """Let go of what was made for one place, which nobody uses any more."""
-        # Without the lock: somebody may be making another, for as long as that takes.
+        """Forget the environment at an index, which is no longer used."""
+        # Without the lock: another thread may hold it for as long as making one takes.
         made = self._made.pop(index, None)
         self._ids.discard(id(made))
 
     def _make(self, index: int) -> Environment:
         with self._lock:
-            one = build(self._spec, self._kwargs)
-            if id(one) in self._ids:
-                raise self._shared(index, one)
+            made = build(self._spec, self._kwargs)
+            if id(made) in self._ids:
+                raise self._shared(index, made)
             self._ids.discard(id(self._made.get(index)))
-            self._made[index] = one
-            self._ids.add(id(one))
-        environment = adopt(one)
+            self._made[index] = made
+            self._ids.add(id(made))
+        environment = adopt(made)
         try:
             if self._wrap is not None:
                 environment = self._wrap(index, environment)
@@ -89,26 +89,26 @@ class EnvFactory:
             raise
         return environment
 
-    def _shared(self, index: int, one: Any) -> Exception:
-        name = type(one).__name__
+    def _shared(self, index: int, made: Any) -> Exception:
+        name = type(made).__name__
         if index not in self._made:
             return OptionError(
                 f"One {name} object cannot be {self._num_envs} environments: the factory of "
                 f"{self._spec.id!r} returned it twice. Let it make a new one each time."
             )
         return DefinitionError(
-            f"The factory of {self._spec.id!r} was asked for another {name} in place of one that "
-            "failed, and returned one that it had made before. Let it make a new one each time."
+            f"The factory of {self._spec.id!r} was called for a replacement of a failed {name}, "
+            "and returned an object that it had made before. Let it make a new one each time."
         )
 
     def _make_again(self, index: int, interface: Interface) -> Environment:
-        """Make another in place of one that failed; it must be talked to in the same way."""
+        """Make a replacement for one that failed; it must have the same calling interface."""
         environment = self._make(index)
         try:
-            if _manner(found := environment.describe()) != _manner(interface):
+            if _calling_interface(found := environment.describe()) != _calling_interface(interface):
                 raise DefinitionError(
-                    f"The factory of {self._spec.id!r} made a {found.name} in place of a failed "
-                    f"{interface.name}, and its reset, its agents or its async methods are others. "
+                    f"The factory of {self._spec.id!r} made a {found.name} to replace a failed "
+                    f"{interface.name}, but its reset parameters, agents or async methods differ. "
                     "Let it make environments of one kind."
                 )
         except BaseException:
@@ -118,21 +118,21 @@ class EnvFactory:
 
     def _refuse_deadline(self, interface: Interface) -> None:
         plain = [name for name in ("reset", "step") if name not in interface.async_methods]
-        # Who wraps environments sees when their code begins, and can end this very process.
+        # A caller that wraps environments sees when their code begins, and can end this process.
         if self._options.timeout_s is not None and plain and self._wrap is None:
             raise OptionError(
-                f"timeout_s={self._options.timeout_s!r} cannot be honored: {plain[0]}() of "
-                f"{self._spec.id!r} is a plain function, which nothing can interrupt in this "
+                f"timeout_s={self._options.timeout_s!r} cannot be enforced: {plain[0]}() of "
+                f"{self._spec.id!r} is a plain function, which cannot be interrupted in this "
                 "process. Use backend='process', write it with `async def`, or leave timeout_s out."
             )
 
 
-def _manner(interface: Interface) -> tuple[Any, ...]:
+def _calling_interface(interface: Interface) -> tuple[Any, ...]:
     return interface.reset_takes, interface.async_methods, interface.possible_agents
 
 
 def discard(environment: Environment, timeout_s: float | None) -> None:
-    """Close an environment that nobody will use; what led to this is raised, not a failure here."""
+    """Close an unused environment; a failure is logged, so that the original error is raised."""
     try:
         closing = environment.close()
         if isinstance(closing, Coroutine):

@@ -1,7 +1,6 @@
-"""`backend="http"`: at a server, which runs already or is started for the caller.
+"""`backend="http"`: at a server that runs already, or is started for the caller.
 
-A server that was started and is lost ends the episodes that ran there; the next reset has another
-one started.
+If a server that was started is lost, its episodes are lost; the next reset starts another one.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from envweave.vector.transport import AsyncTransport, Transport
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport
 
-GOES_ON = True
-"""A transport whose environment is lost opens another session at its next reset; nobody need
-connect anew."""
+RECONNECTS = True
+"""A transport that lost its session opens another at its next reset; it need not be replaced."""
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
@@ -67,9 +65,9 @@ def connect_vector(
 def _reached(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int = 1
 ) -> Iterator[Connected]:
-    """Give the server that is named, or start one for so many sessions.
+    """Yield the server that is named, or start one for `sessions` sessions.
 
-    One that was started is stopped if anything fails.
+    A server that was started is stopped if the block raises.
     """
     remote = options.remote
     encoding, token = encoding_of(remote), token_of(remote)
@@ -77,16 +75,16 @@ def _reached(
     if url is not None:
         if options.workers is not None:
             raise OptionError(
-                f"workers={options.workers} are the server's, and it runs already. Start it with "
-                "`envweave serve ID --workers N`."
+                f"workers={options.workers} is an option of the server, which runs already. Start "
+                "it with `envweave serve ID --workers N`."
             )
         yield Connected(Server(parse_address(url), encoding, token))
         return
-    place = _start(spec, kwargs, options, sessions, token)
+    managed = _start(spec, kwargs, options, sessions, token)
     try:
-        yield Connected(Server(place.address, encoding, place.token, place), place.stop)
+        yield Connected(Server(managed.address, encoding, managed.token, managed), managed.stop)
     except BaseException:
-        place.stop()
+        managed.stop()
         raise
 
 
@@ -98,20 +96,20 @@ def _start(
 
     provider = options.remote.provider
     if provider is None:
-        wanted: dict[str, Any] = {"max_sessions": max(ServerOptions().max_sessions, sessions)}
+        server: dict[str, Any] = {"max_sessions": max(ServerOptions().max_sessions, sessions)}
         if options.workers is not None:
-            wanted["workers"] = options.workers
+            server["workers"] = options.workers
         if options.remote.token is not None:
-            wanted["token"] = options.remote.token
-        provider = SubprocessProvider(python=options.remote.python, **wanted)
+            server["token"] = options.remote.token
+        provider = SubprocessProvider(python=options.remote.python, **server)
     elif not isinstance(provider, ContainerProvider):
         raise OptionError(
-            f"provider={provider!r} starts no servers. Pass a ContainerProvider, such as "
-            "SubprocessProvider()."
+            f"provider must be a ContainerProvider, such as SubprocessProvider(), got {provider!r}."
         )
     elif options.workers is not None:
         raise OptionError(
-            f"workers={options.workers} belong to the provider's server. Pass them to the provider."
+            f"workers={options.workers} is an option of the provider's server. Pass it to the "
+            "provider."
         )
     if isinstance(provider, SubprocessProvider):
         return ManagedServer(provider, partial(provider.start, spec, kwargs), token)

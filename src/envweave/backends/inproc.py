@@ -46,25 +46,25 @@ def connect_vector(
     """Carry a vector's calls to many environments.
 
     Args:
-        spec: What to make.
+        spec: The environment to make.
         kwargs: Keywords for its factory.
         options: How to run it.
-        num_envs: How many to make.
-        wrap: Given each environment by its index, also a replacement, before it goes under a
-            session; what it returns goes there instead.
-        share: If these are some of a larger vector: the number of the first, and how many
-            there are in all. Failures are told by these.
+        num_envs: The number of environments.
+        wrap: Called with the index of each environment and the environment, including
+            replacements; the session uses what it returns.
+        share: If these are part of a larger vector: the index of the first, and the total number.
+            Error messages use them.
     """
     if options.mode not in (None, *MODES):
         raise OptionError(
-            f"mode={options.mode!r} is none of {', '.join(map(repr, MODES))}."
+            f"mode must be one of {', '.join(map(repr, MODES))}, got {options.mode!r}."
             f"{suggest(str(options.mode), MODES)}"
         )
     _refuse_workers(options)
-    workshop = EnvFactory(spec, kwargs, options, num_envs, wrap)
+    factory = EnvFactory(spec, kwargs, options, num_envs, wrap)
     with _discarded_on_failure(options) as sessions:
         for i in range(num_envs):
-            sessions.append(_open(workshop, i, *(share or (0, num_envs))))
+            sessions.append(_open(factory, i, *(share or (0, num_envs))))
             _refuse_serial(sessions[0], spec, options)
         return _transport(sessions, options)
 
@@ -79,23 +79,23 @@ def connect_pool(
 ) -> list[AsyncTransport]:
     """Carry an async caller's calls to many environments, each by itself."""
     _refuse_workers(options)
-    workshop = EnvFactory(spec, kwargs, options, size, wrap)
+    factory = EnvFactory(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:
-        sessions.extend(_open(workshop, i, *(share or (0, size))) for i in range(size))
+        sessions.extend(_open(factory, i, *(share or (0, size))) for i in range(size))
     return [AsyncDriver(session, options.timeout_s) for session in sessions]
 
 
 def _refuse_workers(options: MakeOptions) -> None:
     if options.workers is not None and options.mode != "threads":
         raise OptionError(
-            f"workers={options.workers} are processes or threads, and backend='inproc' has neither "
-            "here. Leave it out, or use backend='process' or mode='threads'."
+            f"workers={options.workers} needs processes or threads, and backend='inproc' uses "
+            "neither here. Leave it out, or use backend='process' or mode='threads'."
         )
 
 
 @contextmanager
 def _discarded_on_failure(options: MakeOptions) -> Iterator[list[Session]]:
-    """Give a list for sessions; if anything fails, close the environments of those in it."""
+    """Yield a list for sessions; if the block raises, close their environments."""
     sessions: list[Session] = []
     try:
         yield sessions
@@ -105,13 +105,13 @@ def _discarded_on_failure(options: MakeOptions) -> Iterator[list[Session]]:
         raise
 
 
-def _open(workshop: EnvFactory, index: int, first: int, in_all: int) -> Session:
+def _open(factory: EnvFactory, index: int, first: int, total: int) -> Session:
     try:
-        return workshop.open_session(index)
+        return factory.open_session(index)
     except DefinitionError as error:
-        if in_all == 1:
+        if total == 1:
             raise
-        raise DefinitionError(f"Environment {first + index} of {in_all}: {error}") from error
+        raise DefinitionError(f"Environment {first + index} of {total}: {error}") from error
 
 
 def _transport(sessions: list[Session], options: MakeOptions) -> BatchTransport:

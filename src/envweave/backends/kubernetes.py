@@ -1,8 +1,8 @@
-"""`backend="kubernetes"`: at a server in a pod, which is started for the caller.
+"""`backend="kubernetes"`: at a server in a pod that is started for the caller.
 
-It is `backend="docker_http"` with another provider: one pod has all the environments of a vector or
-a pool, unless each shall have its own. A pod that is lost ends the episodes that ran there; the
-next reset has another one started.
+It is `backend="docker_http"` with another provider: all environments of a vector or a pool share
+one pod, unless `isolation="container"`. If a pod is lost, its episodes are lost; the next reset
+starts another one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from envweave.vector.transport import AsyncTransport, Transport
 if TYPE_CHECKING:
     from envweave.vector import BatchTransport
 
-GOES_ON = True
-"""A transport whose environment is lost opens another session at its next reset; nobody need
-connect anew."""
+RECONNECTS = True
+"""A transport that lost its session opens another at its next reset; it need not be replaced."""
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
@@ -51,17 +50,17 @@ def connect_vector(
 
 
 def in_pods(options: MakeOptions) -> MakeOptions:
-    """Return the same with a provider that starts pods.
+    """Return the options with a provider that starts pods.
 
     Raises:
-        OptionError: The caller's own starts none.
+        OptionError: The caller's provider does not.
     """
     from envweave.providers.kubernetes.provider import KubernetesProvider
 
     given = options.remote.provider
     if given is not None and not isinstance(given, KubernetesProvider):
         raise OptionError(
-            f"provider={given!r} starts no pods, and backend='kubernetes' runs there. Pass a "
+            f"provider={given!r} does not start pods, which backend='kubernetes' needs. Pass a "
             "KubernetesProvider(), or leave one of them out."
         )
     remote = dataclasses.replace(options.remote, provider=given or KubernetesProvider())

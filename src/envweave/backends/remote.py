@@ -1,4 +1,4 @@
-"""Connecting to a server, however it was found: one session, a pool, a vector."""
+"""Connects to servers: one session, a pool, or a vector."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Connected:
     stop: Callable[[], None] | None = None
 
 
-def connect_one(reached: Connected, spec: EnvSpec, options: MakeOptions) -> Transport:
+def connect_one(connected: Connected, spec: EnvSpec, options: MakeOptions) -> Transport:
     """Carry a sync caller's calls to one session."""
-    connection = reached.server.connect(reached.stop)
+    connection = connected.server.connect(connected.stop)
     try:
         served = ServerInfo(
-            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+            connected.server, connection.call_server("describe"), types_of(spec, options.remote)
         )
         return RemoteDriver(
             connection,
@@ -50,19 +50,19 @@ def connect_one(reached: Connected, spec: EnvSpec, options: MakeOptions) -> Tran
 
 
 def connect_many(
-    reached: Connected, spec: EnvSpec, options: MakeOptions, size: int
+    connected: Connected, spec: EnvSpec, options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many sessions, each by itself, over one connection."""
+    """Carry an async caller's calls to many separate sessions over one connection."""
     from envweave.client.async_env import AsyncRemoteDriver, SharedConnection
 
-    server = reached.server
-    description = server.ask("describe", {})
+    server = connected.server
+    description = server.call("describe", {})
     connection = server.connect_async(size)
-    served = ServerInfo(server, description, types_of(spec, options.remote), connection.ask)
-    line = SharedConnection(connection, reached.stop)
+    served = ServerInfo(server, description, types_of(spec, options.remote), connection.call_server)
+    shared = SharedConnection(connection, connected.stop)
     return [
         AsyncRemoteDriver(
-            line,
+            shared,
             served,
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
@@ -73,15 +73,15 @@ def connect_many(
 
 
 def connect_batch(
-    reached: Connected, spec: EnvSpec, options: MakeOptions, num_envs: int
+    connected: Connected, spec: EnvSpec, options: MakeOptions, num_envs: int
 ) -> BatchTransport:
     """Carry a vector's calls to many sessions, all in one frame."""
     from envweave.client.vector.vector import RemoteTransport
 
-    connection = reached.server.connect(reached.stop)
+    connection = connected.server.connect(connected.stop)
     try:
         served = ServerInfo(
-            reached.server, connection.ask("describe"), types_of(spec, options.remote)
+            connected.server, connection.call_server("describe"), types_of(spec, options.remote)
         )
         return RemoteTransport(
             connection,
@@ -96,8 +96,8 @@ def connect_batch(
         raise
 
 
-def connect_apart(
-    reached: Sequence[Connected], spec: EnvSpec, options: MakeOptions
+def connect_separate(
+    connected: Sequence[Connected], spec: EnvSpec, options: MakeOptions
 ) -> BatchTransport:
     """Carry a vector's calls to one session at each of several servers."""
     from envweave.client.multi_server import MultiServerConnection
@@ -105,13 +105,13 @@ def connect_apart(
 
     connections: list[BlockingConnection] = []
     try:
-        for one in reached:
+        for one in connected:
             connections.append(one.server.connect(one.stop))  # noqa: PERF401 - ended below
-        server, described = reached[0].server, connections[0].ask("describe")
+        server, description = connected[0].server, connections[0].call_server("describe")
         return RemoteTransport(
             MultiServerConnection(connections),
-            ServerInfo(server, described, types_of(spec, options.remote)),
-            len(reached),
+            ServerInfo(server, description, types_of(spec, options.remote)),
+            len(connected),
             autoreset=options.autoreset,
             timeout_s=options.timeout_s,
             wait_s=options.remote.wait_s,
@@ -123,35 +123,35 @@ def connect_apart(
 
 
 def refuse_mode(options: MakeOptions, backend: str) -> None:
-    """Refuse a way to run a vector that only this process knows."""
+    """Refuse `mode`, which is for vectors in this process."""
     if options.mode is not None:
         raise OptionError(
-            f"mode={options.mode!r} is a way to run in this process. Leave it out, or leave out "
+            f"mode={options.mode!r} is for vectors in this process. Leave it out, or leave out "
             f"backend={backend!r}."
         )
 
 
 def encoding_of(remote: Remote) -> Encoding:
-    """Return how messages are to be written.
+    """Return the encoding of messages.
 
     Raises:
-        OptionError: Nobody knows it.
+        OptionError: There is no such encoding.
     """
     if remote.encoding not in ENCODINGS:
         raise OptionError(
-            f"encoding={remote.encoding!r} is none of {', '.join(map(repr, ENCODINGS))}."
+            f"encoding must be one of {', '.join(map(repr, ENCODINGS))}, got {remote.encoding!r}."
             f"{suggest(str(remote.encoding), ENCODINGS)}"
         )
     return ENCODINGS[remote.encoding]
 
 
 def token_of(remote: Remote) -> str | None:
-    """Return what to show a server: what the caller says, or what is set."""
+    """Return the access token: the caller's, or `$ENVWEAVE_TOKEN`."""
     return remote.token or os.environ.get("ENVWEAVE_TOKEN", "").strip() or None
 
 
 def types_of(spec: EnvSpec, remote: Remote) -> Types:
-    """Return the author's classes, where they are known here; nothing is made."""
+    """Return the author's classes, if they can be imported here; no environment is made."""
     if spec.is_made_elsewhere or remote.python is not None:
         return Types()
     factory = spec.load()

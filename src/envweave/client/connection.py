@@ -1,7 +1,7 @@
 """A connection for a blocking caller: no thread, no event loop.
 
-One that breaks is made again, and what was not answered is sent again; the server answers each
-call once. Only when that has failed for a while does a caller hear of it.
+It reconnects when it breaks and sends unanswered calls again; the server runs each call once. The
+caller sees an error only after reconnecting has failed for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envweave.lifetime import OwnerProcess
 from envweave.wire.encoding import Encoding
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, Stepped
-from envweave.wire.protocol import PATIENCE_S, Backoff, BatchFrame, Exchange
+from envweave.wire.protocol import RECONNECT_S, Backoff, BatchFrame, Exchange
 
 _BRIEF_S = 0.5
 
@@ -28,10 +28,10 @@ _BRIEF_S = 0.5
 def dial(
     address: Address, encoding: Encoding, token: str | None, connect_timeout_s: float = CONNECT_S
 ) -> BlockingSocket:
-    """Open a WebSocket in envweave's own dialect.
+    """Open a WebSocket that speaks envweave's own dialect.
 
     Raises:
-        ConnectionLostError: Nobody answers there.
+        ConnectionLostError: No server answers there.
         AccessError: The server refuses this caller.
         ServerError: It does not speak the dialect.
     """
@@ -43,28 +43,28 @@ def dial(
     )
     if opened.subprotocol != encoding.subprotocol:
         opened.close()
-        raise foreign(address, "It agreed to a WebSocket, but not to the dialect.")
+        raise foreign(address, "It accepts WebSockets, but not the subprotocol.")
     return opened
 
 
-def dial_place(route: Route, encoding: Encoding) -> BlockingSocket:
-    """Open a WebSocket to a server that was started for this caller, or to another in its place.
+def dial_managed(route: Route, encoding: Encoding) -> BlockingSocket:
+    """Open a WebSocket to a server that was started for this caller, or to its replacement.
 
     Raises:
-        PlaceGoneError: It is gone for good; whoever tries next has another one started.
+        ServerGoneError: It is gone for good; the next attempt starts another one.
         EnvWeaveError: As `dial`.
     """
-    return route.dial(lambda address: dial(address, encoding, route.place.token))
+    return route.dial(lambda address: dial(address, encoding, route.server.token))
 
 
-def put(
-    line: BlockingSocket, encoding: Encoding, data: bytes, timeout_s: float | None = None
+def send_encoded(
+    socket: BlockingSocket, encoding: Encoding, data: bytes, timeout_s: float | None = None
 ) -> None:
-    """Send an encoded message as its encoding travels."""
+    """Send an encoded message, as text or binary according to its encoding."""
     if encoding.is_text:
-        line.send_text(data, timeout_s)
+        socket.send_text(data, timeout_s)
     else:
-        line.send(data, timeout_s)
+        socket.send(data, timeout_s)
 
 
 @final
@@ -73,15 +73,15 @@ class BlockingConnection:
 
     Args:
         address: Where the server is.
-        encoding: How messages are written.
-        token: What to show the server.
-        patience_s: How long to go on trying to reach it again.
-        place: Where the server runs, if it was started for this caller.
-        on_end: Called when the connection has ended: it stops a server that was started for it.
+        encoding: The encoding of messages.
+        token: The access token for the server.
+        reconnect_s: How long to try to reconnect.
+        managed: The server, if it was started for this caller.
+        on_end: Called after the connection has ended; stops a server that was started for it.
 
     Attributes:
         address: Where the server is, or was at first.
-        exchange: The calls under way.
+        exchange: The calls in flight.
     """
 
     def __init__(
@@ -90,27 +90,27 @@ class BlockingConnection:
         encoding: Encoding,
         *,
         token: str | None = None,
-        patience_s: float = PATIENCE_S,
-        place: ManagedServer | None = None,
+        reconnect_s: float = RECONNECT_S,
+        managed: ManagedServer | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
         self.exchange = Exchange(encoding)
         self._token = token
-        self._route = None if place is None else Route(place)
-        self._patience_s = patience_s
-        self._patience = Backoff(patience_s)
-        self._line: BlockingSocket | None = None
+        self._route = None if managed is None else Route(managed)
+        self._reconnect_s = reconnect_s
+        self._backoff = Backoff(reconnect_s)
+        self._socket: BlockingSocket | None = None
         self._since_s = 0.0
         self._inbox: deque[Reply] = deque()
         self._on_end = on_end
         self._owner = OwnerProcess()
 
-    def reach(self) -> None:
-        """Connect, if there is no connection; who has never been reached is tried once.
+    def connect(self) -> None:
+        """Connect, if there is no connection. One attempt.
 
         Raises:
-            ConnectionLostError: Nobody answers there.
+            ConnectionLostError: No server answers there.
             AccessError: The server refuses this caller.
             ServerError: It does not speak the dialect.
             CallOrderError: A forked copy of the process called.
@@ -120,46 +120,46 @@ class BlockingConnection:
                 f"The connection to {self.address.url} was made before this process was forked, "
                 "and belongs to its parent. Make the environment in this process."
             )
-        if self._line is not None:
+        if self._socket is not None:
             return
         encoding = self.exchange.encoding
         if self._route is None:
-            line = dial(self.address, encoding, self._token)
+            socket = dial(self.address, encoding, self._token)
         else:
-            line = self._dial_place(self._route)
+            socket = self._dial_managed(self._route)
         try:
-            for data in self.exchange.again():
-                put(line, encoding, data)
+            for data in self.exchange.frames_to_resend():
+                send_encoded(socket, encoding, data)
         except BaseException:
-            line.drop()
+            socket.drop()
             raise
-        self._line, self._since_s = line, time.monotonic()
+        self._socket, self._since_s = socket, time.monotonic()
 
-    def _dial_place(self, route: Route) -> BlockingSocket:
+    def _dial_managed(self, route: Route) -> BlockingSocket:
         try:
-            return dial_place(route, self.exchange.encoding)
+            return dial_managed(route, self.exchange.encoding)
         except NoReplacementError:
-            raise  # what ran at the lost server is buried
+            raise  # the sessions of the lost server are marked already
         except ServerGoneError as loss:
-            self.exchange.bury(loss)
+            self.exchange.mark_server_lost(loss)
             raise
 
-    def ask(
+    def call_server(
         self, method: str, params: dict[str, Any] | None = None, timeout_s: float = ANSWER_S
     ) -> Any:
-        """Return what the server says to a call without a session.
+        """Make a call without a session, and return its value.
 
         Raises:
-            DeadlineError: It says nothing.
-            EnvWeaveError: What it was refused with, or why it cannot be asked.
+            DeadlineError: The server did not reply in time.
+            EnvWeaveError: The call was refused, or the server cannot be reached.
         """
         try:
             try:
-                reply = self.call(self.exchange.question(method, params), timeout_s)
+                reply = self.call(self.exchange.server_call(method, params), timeout_s)
             except NoReplacementError:
                 raise
             except ServerGoneError:  # any server can answer it
-                reply = self.call(self.exchange.question(method, params), timeout_s)
+                reply = self.call(self.exchange.server_call(method, params), timeout_s)
         except DeadlineError:
             raise silent(self.address, method, timeout_s) from None
         if reply.fault is not None:
@@ -167,18 +167,17 @@ class BlockingConnection:
         return reply.result
 
     def call(self, call: Call, timeout_s: float | None = None) -> Reply:
-        """Make a call and wait for its reply, as long as it takes or for so long.
+        """Make a call and wait for its reply, without limit or for `timeout_s`.
 
         Raises:
-            DeadlineError: No reply came in time. It may yet come; `forget` it, or `abandon`
-                its session.
+            DeadlineError: No reply came in time. It may still come; `abandon` the session.
             ConnectionLostError: The server could not be reached again.
             WireError: A message could not be read, by us or by the server.
         """
-        for reply in self.exchange.epitaphs((call,)):
+        for reply in self.exchange.replies_for_lost((call,)):
             return reply
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self.post((call,), timeout_s=timeout_s)
+        self._post((call,), together=True, timeout_s=timeout_s)
         while True:
             left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
             for reply in self._receive(left_s):
@@ -189,40 +188,44 @@ class BlockingConnection:
     def post(
         self, calls: Sequence[Call], *, together: bool = True, timeout_s: float | None = None
     ) -> None:
-        """Send calls, and don't wait for their replies. A lost connection is told by `collect`.
+        """Send calls without waiting for their replies. `collect` reports a lost connection.
 
         Raises:
             DeadlineError: The server did not read them within `timeout_s`.
             AccessError: The server refuses this caller now.
-            PlaceGoneError: The server was started for this caller, and is gone for good.
+            ServerGoneError: The server was started for this caller, and is gone for good.
             CallOrderError: A forked copy of the process called.
         """
-        lost = self.exchange.epitaphs(calls)
-        if lost:
-            self._inbox.extend(lost)
-            told = {reply.session for reply in lost}
-            calls = [call for call in calls if call.session not in told]
+        replies = self.exchange.replies_for_lost(calls)
+        if replies:
+            self._inbox.extend(replies)
+            lost = {reply.session for reply in replies}
+            calls = [call for call in calls if call.session not in lost]
             if not calls:
                 return
+        self._post(calls, together=together, timeout_s=timeout_s)
+
+    def _post(self, calls: Sequence[Call], *, together: bool, timeout_s: float | None) -> None:
+        """Send calls on sessions of which none was lost with its server."""
         data = self.exchange.frame(calls, together=together)
         try:
-            if self._line is None:
-                self.reach()
+            if self._socket is None:
+                self.connect()
             else:
-                put(self._line, self.exchange.encoding, data, timeout_s)
+                send_encoded(self._socket, self.exchange.encoding, data, timeout_s)
         except ServerGoneError:
             raise
         except ConnectionLostError:
             self._drop()
         except BaseException:
-            self._drop()  # nobody knows how much was sent
+            self._drop()  # part of a message may have been sent
             raise
 
-    def volley(self, volley: BatchFrame) -> Stepped | None:
-        """Make a step of many sessions, and wait for it; return what came of it.
+    def step_batch(self, batch: BatchFrame) -> Stepped | None:
+        """Step many sessions in one frame, and wait for the answer.
 
-        Where that did not come in one piece, or a connection was lost over it, nothing is
-        returned, and `collect` brings the replies one by one.
+        If the answer does not cover all of them, or the connection is lost, `None` is returned
+        and `collect` returns the replies one by one.
 
         Raises:
             AccessError: The server refuses this caller now.
@@ -230,34 +233,34 @@ class BlockingConnection:
             CallOrderError: A forked copy of the process called.
         """
         exchange = self.exchange
-        if exchange.has_buried:
-            self.post([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
+        if exchange.has_lost_sessions:
+            self.post([batch.steps.call(i) for i in range(len(batch.steps.sessions))])
             return None
-        exchange.fire(volley)
+        exchange.begin_batch(batch)
         try:
-            if self._line is None:
-                self.reach()  # which sends it
+            if self._socket is None:
+                self.connect()  # sends the batch
             else:
-                put(self._line, exchange.encoding, volley.data)
-            assert self._line is not None
-            answer = exchange.answer(self._line.receive())
-            self._send_closings()
+                send_encoded(self._socket, exchange.encoding, batch.data)
+            assert self._socket is not None
+            answer = exchange.read_batch(self._socket.receive())
+            self._send_closes()
         except ServerGoneError:
             raise
         except ConnectionLostError:
             self._drop()
             return None
         except BaseException:
-            self._drop()  # nobody knows how much was sent, or read
+            self._drop()  # part of a message may have been sent, or read
             raise
         if isinstance(answer, Stepped):
-            self._patience.renew()
+            self._backoff.reset()
             return answer
         self._inbox.extend(answer)
         return None
 
     def collect(self, timeout_s: float | None = None) -> list[Reply]:
-        """Wait for replies to what was posted; return those that came with the first.
+        """Wait for replies to posted calls; return those that arrive with the first.
 
         Raises:
             DeadlineError: None came in time.
@@ -275,101 +278,101 @@ class BlockingConnection:
         while True:
             left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
             try:
-                self.reach()
-                assert self._line is not None
-                replies = self.exchange.read(self._line.receive(left_s))
-                self._send_closings()
+                self.connect()
+                assert self._socket is not None
+                replies = self.exchange.read(self._socket.receive(left_s))
+                self._send_closes()
             except ConnectionLostError as loss:
-                self._rest(loss)
+                self._back_off(loss)
                 continue
             except DeadlineError:
                 raise
             except BaseException:
-                self._drop()  # what comes next could not be told apart
+                self._drop()  # part of a message may have been read
                 raise
             if replies:
-                self._patience.renew()
+                self._backoff.reset()
                 return replies
 
-    def _send_closings(self) -> None:
-        """Send what closes sessions; what was just read stands, even if the connection does not."""
-        line = self._line
-        if line is None:
+    def _send_closes(self) -> None:
+        """Close abandoned sessions. A loss here must not lose the replies that were just read."""
+        socket = self._socket
+        if socket is None:
             return
         try:
-            for data in self.exchange.closings():
-                put(line, self.exchange.encoding, data)
+            for data in self.exchange.pop_closes():
+                send_encoded(socket, self.exchange.encoding, data)
         except ConnectionLostError:
-            self._drop()  # the server closes them by itself, after a while
+            self._drop()  # the server closes idle sessions by itself
 
-    def _rest(self, loss: ConnectionLostError) -> None:
-        """Wait before the next try.
+    def _back_off(self, loss: ConnectionLostError) -> None:
+        """Wait before the next attempt.
 
         Raises:
-            ConnectionLostError: There have been enough.
+            ConnectionLostError: The time for reconnecting is up.
         """
         now_s = time.monotonic()
         if isinstance(loss, ServerGoneError):
-            self._patience.renew()
+            self._backoff.reset()
             raise loss
-        if self._line is not None and now_s - self._since_s > self._patience_s:
-            self._patience.renew()  # it held for long; this is a new break, not the same
+        if self._socket is not None and now_s - self._since_s > self._reconnect_s:
+            self._backoff.reset()  # it lasted long enough that this is a new break
         self._drop()
-        pause_s = self._patience.pause_s(now_s)
+        pause_s = self._backoff.pause_s(now_s)
         if pause_s is None:
-            self._patience.renew()
+            self._backoff.reset()
             raise loss
         time.sleep(pause_s)
 
     def _drop(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.drop()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.drop()
 
     def call_briefly(self, call: Call, timeout_s: float) -> Reply:
-        """Make a last call; a connection that is broken is tried again for a moment only.
+        """Make a last call, with little time for reconnecting.
 
         Raises:
             EnvWeaveError: As `call`.
         """
-        self._patience = Backoff(_BRIEF_S)
-        self._patience_s = _BRIEF_S
+        self._backoff = Backoff(_BRIEF_S)
+        self._reconnect_s = _BRIEF_S
         return self.call(call, timeout_s)
 
     def fileno(self) -> int:
-        """Return what to wait on until something comes; -1 without a connection."""
-        return -1 if self._line is None else self._line.fileno()
+        """Return the file descriptor to poll for replies; -1 without a connection."""
+        return -1 if self._socket is None else self._socket.fileno()
 
     def abandon(self, session: str) -> None:
-        """Have a session closed that nobody wants any more, when the server can be told."""
+        """Close a session that is no longer used, with the next message to the server."""
         self.exchange.abandon(session)
 
     def end(self, calls: Sequence[Call] = ()) -> None:
-        """Send some last calls, if there is a connection, and hang up. May be called twice.
+        """Send some last calls, if there is a connection, and disconnect. May be called twice.
 
-        A forked copy of the process hangs up in silence.
+        A forked copy of the process only closes its file descriptor.
         """
-        line, self._line = self._line, None
+        socket, self._socket = self._socket, None
         on_end, self._on_end = self._on_end, None
         if not self._owner.is_current:
-            if line is not None:
-                line.drop()
+            if socket is not None:
+                socket.drop()
             return
         try:
-            if line is not None:
-                self._say_last(line, calls)
+            if socket is not None:
+                self._send_last(socket, calls)
         finally:
             if on_end is not None:
                 on_end()
 
-    def _say_last(self, line: BlockingSocket, calls: Sequence[Call]) -> None:
+    def _send_last(self, socket: BlockingSocket, calls: Sequence[Call]) -> None:
         encoding = self.exchange.encoding
         try:
-            for data in self.exchange.closings():
-                put(line, encoding, data)
+            for data in self.exchange.pop_closes():
+                send_encoded(socket, encoding, data)
             for call in calls:
-                put(line, encoding, encoding.encode(call))
+                send_encoded(socket, encoding, encoding.encode(call))
         except ConnectionLostError:
-            pass  # the server finds out by itself
+            pass  # the server notices by itself
         finally:
-            line.close()
+            socket.close()

@@ -1,4 +1,4 @@
-"""What it means to a caller when a server cannot be reached, or does not want to be."""
+"""The errors for servers that cannot be reached, refuse a caller, or are not envweave servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AWAY = (500, 502, 503, 504)
 
 
 def unreachable(address: Address, error: Exception) -> ConnectionLostError:
-    """Return the error for a server that does not answer at all."""
+    """Return the error for a server that does not answer."""
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return ConnectionLostError(
         f"No server answers at {address.url} ({why}). Start one with: envweave serve ID"
@@ -29,59 +29,59 @@ def unreachable(address: Address, error: Exception) -> ConnectionLostError:
 
 
 def silent(address: Address, method: str, timeout_s: float) -> DeadlineError:
-    """Return the error for a server that has agreed to a connection, and says nothing."""
+    """Return the error for a server that accepted a connection, but does not reply."""
     return DeadlineError(
         f"The server at {address.url} did not answer {method}() within {timeout_s:g} s. It may "
-        "hang, or still make its first environment: its log tells. Then try again."
+        "hang, or still be making its first environment. Check its log, then try again."
     )
 
 
 def broken(address: Address, why: str) -> ConnectionLostError:
-    """Return the error for a connection that was there."""
+    """Return the error for a connection that broke."""
     return ConnectionLostError(f"The connection to {address.url} broke: {why}")
 
 
 def closed(address: Address, code: int, reason: str) -> EnvWeaveError:
     """Return the error for a WebSocket that the server closed."""
-    said = f" ({_shortened(reason)})" if reason else ""
+    suffix = f" ({_shortened(reason)})" if reason else ""
     if code == TOO_BIG:
-        # Whose it was, and whether it was carried out, nobody can tell; nor is it sent again.
+        # Which message it was, and whether it was acted on, is unknown; it is not sent again.
         return WireError(
-            f"The connection to {address.url} broke: a message is larger than somebody on the way "
-            f"takes{said}"
+            f"The connection to {address.url} broke: a message is larger than the server, or a "
+            f"proxy on the way, accepts{suffix}"
         )
-    return broken(address, f"the server closed it with code {code}{said}")
+    return broken(address, f"the server closed it with code {code}{suffix}")
 
 
 def refused(address: Address, refusal: Refusal) -> EnvWeaveError:
-    """Return the error for a server that answered by HTTP, and agreed to no WebSocket."""
-    said = _said(refusal)
-    told = f": {said}" if said else "."
+    """Return the error for a server that answered with HTTP instead of a WebSocket."""
+    message = _message(refusal)
+    suffix = f": {message}" if message else "."
     if refusal.status == 401:
         return AccessError(
-            f"The server at {address.url} refuses this caller{told} Pass token=…, or set "
+            f"The server at {address.url} refuses this caller{suffix} Pass token=…, or set "
             "$ENVWEAVE_TOKEN."
         )
-    if refusal.status == 403 and said:
-        return AccessError(f"The server at {address.url} refuses this caller: {said}")
+    if refusal.status == 403 and message:
+        return AccessError(f"The server at {address.url} refuses this caller: {message}")
     if refusal.status in _AWAY:
         return ConnectionLostError(
-            f"The server at {address.url} cannot be reached: HTTP {refusal.status}{told}"
+            f"The server at {address.url} cannot be reached: HTTP {refusal.status}{suffix}"
         )
-    return foreign(address, f"It answered HTTP {refusal.status}{told}")
+    return foreign(address, f"It answered HTTP {refusal.status}{suffix}")
 
 
 def foreign(address: Address, how: str) -> ServerError:
-    """Return the error for a server that is none of ours."""
+    """Return the error for a server that does not speak envweave's dialect."""
     scheme, _, rest = address.url.partition("://")
     ours = f"openenv://{rest}" if scheme == "http" else "openenv://…"
     return ServerError(
         f"The server at {address.url} does not speak envweave's dialect. {how} If it is an "
-        f"OpenEnv server, use {ours!r}; else check the URL."
+        f"OpenEnv server, use {ours!r}; otherwise check the URL."
     )
 
 
-def _said(refusal: Refusal) -> str:
+def _message(refusal: Refusal) -> str:
     """Return the message in the body of a refusal, on one line."""
     try:
         plain: Any = json.loads(refusal.body)

@@ -1,4 +1,4 @@
-"""Plain HTTP to one server: calls one after the other, over a connection that is kept."""
+"""Plain HTTP calls to one server, one at a time, over a persistent connection."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from envweave.wire.websocket import MAX_MESSAGE_BYTES
 
 @final
 class BoundedSocket:
-    """A socket for `http.client`, which otherwise grants every single read its full time."""
+    """A socket for `http.client` with one time limit over all reads, not one for each."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._ends_s: float | None = None
 
     def bound(self, timeout_s: float | None) -> None:
-        """Let all that follows take so long, in all; `None` for as long as it takes."""
+        """Set the time limit for all that follows together; `None` for no limit."""
         self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
 
-    def hurry(self) -> None:
-        """Let the next thing take no longer than is left.
+    def apply_limit(self) -> None:
+        """Set the socket's timeout to the time that is left.
 
         Raises:
-            TimeoutError: Nothing is left.
+            TimeoutError: The time is up.
         """
         if self._ends_s is None:
             self._socket.settimeout(None)
@@ -59,15 +59,15 @@ class BoundedSocket:
             raise TimeoutError("timed out")
         self._socket.settimeout(left_s)
 
-    # What `http.client` and `select` call
+    # Called by `http.client` and `select`
 
     def sendall(self, data: Any) -> None:
         """Send everything."""
-        self.hurry()
+        self.apply_limit()
         self._socket.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a file to read an answer from."""
+        """Return a file to read a response from."""
         assert mode == "rb"
         return io.BufferedReader(_ResponseReader(self, self._socket.makefile("rb", buffering=0)))
 
@@ -90,7 +90,7 @@ class _ResponseReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._bounded.hurry()
+        self._bounded.apply_limit()
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -104,11 +104,11 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header
 
 
 class HTTPResponse(NamedTuple):
-    """What came of a call.
+    """The response to a call.
 
     Attributes:
         status: The HTTP status.
-        payload: The body as plain data; `None` where it is no JSON.
+        payload: The decoded body; `None` if it is not JSON.
     """
 
     status: int
@@ -117,14 +117,14 @@ class HTTPResponse(NamedTuple):
 
 @final
 class HttpCalls:
-    """Makes calls on one server. One thread at a time.
+    """Makes calls to one server. One thread at a time.
 
     Args:
         address: Where it is.
         headers: Sent with every call.
-        max_bytes: How large an answer may be.
-        why_gone: Asked when a connection breaks: why nobody will ever answer there again, if
-            that is so.
+        max_bytes: The largest response that is read.
+        why_gone: Called when a connection breaks; returns why the server is gone for good, or
+            `None`.
 
     Raises:
         OptionError: A header cannot be sent.
@@ -161,27 +161,27 @@ class HttpCalls:
         timeout_s: float | None,
         may_repeat: bool,
     ) -> HTTPResponse:
-        """Make one call, and return what came of it, whatever the status.
+        """Make one call, and return the response, whatever its status.
 
         Args:
             method: `"GET"`, `"POST"` or `"DELETE"`.
-            path: Where, below the server's address.
-            body: What to send as JSON; `None` for nothing.
-            headers: Sent on top of those of every call.
-            timeout_s: How long an answer may take, from the first byte to the last.
-            may_repeat: Whether the server will not do twice what it is told twice, so that the
-                call is made again when the connection breaks.
+            path: The path, below the server's address.
+            body: Sent as JSON; `None` for no body.
+            headers: Sent in addition to those of every call.
+            timeout_s: How long the response may take, to its last byte.
+            may_repeat: Whether the call is idempotent, so that it may be made again when the
+                connection breaks.
 
         Raises:
-            PlaceGoneError: The server has ended, and its provider knows why.
-            ConnectionLostError: Nobody answers there, or the connection broke. Who has never
-                been reached is tried once.
-            DeadlineError: No answer came within `timeout_s`.
-            WireError: The answer is too large.
+            ServerGoneError: The server has ended, and its provider knows why.
+            ConnectionLostError: No server answers there, or the connection broke. There is one
+                attempt to reach a server that was never reached before.
+            DeadlineError: No response came within `timeout_s`.
+            WireError: The response is too large.
         """
         data = None if body is None else PLAIN_JSON.encode(body)
         sent = {**self._headers, **(headers or {})}
-        patience = Backoff()
+        backoff = Backoff()
         while True:
             was_sent = False
             try:
@@ -197,21 +197,21 @@ class HttpCalls:
                     ) from None
                 if self._why_gone is not None and (why := self._why_gone()) is not None:
                     raise ServerGoneError(why) from None
-                pause_s = patience.pause_s(time.monotonic())
+                pause_s = backoff.pause_s(time.monotonic())
                 may_try = self._was_reached and (may_repeat or not was_sent)
                 if pause_s is None or not may_try:
                     how = str(error) or type(error).__name__
                     lost = broken(self._address, how) if was_sent else None
                     raise lost or unreachable(self._address, error) from error
             except BaseException:
-                self.close()  # half an answer would be taken for the next
+                self.close()  # the rest of this response would be read as the next
                 raise
             time.sleep(pause_s)
 
     def _connected(self) -> http.client.HTTPConnection:
-        """Return a connection that is open, as far as one can see from here."""
+        """Return a connection that seems to be open."""
         if self._connection is not None and _is_readable(self._connection.sock):
-            self.close()  # closed by the server, since nobody owes us anything
+            self.close()  # no response is due, so the server has closed it
         if self._connection is None:
             self._connection = _open(self._address)
             self._was_reached = True
@@ -231,10 +231,10 @@ class HttpCalls:
         connection.request(method, self._address.prefix + path, data, headers)
         with connection.getresponse() as response:
             if _is_endless(response):
-                raise http.client.IncompleteRead(b"")  # cut within its headers
+                raise http.client.IncompleteRead(b"")  # cut off within its headers
             raw = self._body(response, path)
-            status, stays = response.status, not response.will_close
-        if not stays:
+            status, will_close = response.status, response.will_close
+        if will_close:
             self.close()
         try:
             return HTTPResponse(status, PLAIN_JSON.decode(raw) if raw else None)
@@ -242,15 +242,15 @@ class HttpCalls:
             return HTTPResponse(status, None)
 
     def _body(self, response: http.client.HTTPResponse, path: str) -> bytes:
-        announced = response.length
-        if announced is None or announced > self._max_bytes:
+        length = response.length
+        if length is None or length > self._max_bytes:
             raw = response.read(self._max_bytes + 1)
         else:
-            raw = response.read()  # which tells when it is cut short
+            raw = response.read()  # raises if it is cut short
         if len(raw) > self._max_bytes:
             raise WireError(
-                f"{self._address.url} answered {path} with more than {self._max_bytes} bytes, "
-                "which is more than is read."
+                f"{self._address.url} answered {path} with more than {self._max_bytes} bytes, the "
+                "limit of this client."
             )
         return raw
 
@@ -266,26 +266,26 @@ def check_header(name: str, value: str) -> None:
     """Refuse a header that cannot be sent; its value may be a secret, and is not shown.
 
     Raises:
-        OptionError: It cannot.
+        OptionError: It cannot be sent.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise OptionError(f"{name!r} is no name of a header. Use letters, digits and '-'.")
+        raise OptionError(f"{name!r} is not a valid header name. Use letters, digits and '-'.")
     if not isinstance(value, str):
-        raise OptionError(f"The header {name!r} has a {type(value).__name__}, not a text.")
+        raise OptionError(f"The header {name!r} must be a string, got {type(value).__name__}.")
     if not value.isascii() or not value.isprintable():
         raise OptionError(
-            f"The header {name!r} holds what no header can, such as a line break or a letter "
-            "beyond ASCII. Use printable ASCII."
+            f"The header {name!r} contains characters that no header may, such as a line break "
+            "or a non-ASCII letter. Use printable ASCII."
         )
 
 
 def _is_endless(response: http.client.HTTPResponse) -> bool:
-    """Whether nothing says where the body ends, though something should."""
-    says_so = response.length is not None or "chunked" in response.headers.get(
+    """Whether the end of the body is not given, although the connection stays open."""
+    is_bounded = response.length is not None or "chunked" in response.headers.get(
         "Transfer-Encoding", ""
     )
-    is_plain = response.version < 11 or response.headers.get("Connection", "").lower() == "close"
-    return not says_so and not is_plain
+    will_close = response.version < 11 or response.headers.get("Connection", "").lower() == "close"
+    return not is_bounded and not will_close
 
 
 def _is_readable(sock: BoundedSocket | socket.socket | None) -> bool:
@@ -311,7 +311,7 @@ def _open(address: Address) -> http.client.HTTPConnection:
         kind = _secure if address.is_secure else http.client.HTTPConnection
         connection = kind(address.host, address.port, timeout=CONNECT_S)
         connection.connect()  # sets TCP_NODELAY
-    connection.auto_open = 0  # what is broken is told, not mended behind our back
+    connection.auto_open = 0  # a broken connection must raise, not reconnect by itself
     connection.sock = BoundedSocket(connection.sock)
     return connection
 
@@ -322,24 +322,24 @@ def _secure(host: str, port: int, *, timeout: float) -> http.client.HTTPSConnect
     )
 
 
-def error_in(answer: HTTPResponse, path: str) -> EnvWeaveError:
-    """Return the error that an answer of status 400 or above stands for.
+def error_in(response: HTTPResponse, path: str) -> EnvWeaveError:
+    """Return the error for a response of status 400 or above.
 
-    Where the server is none of ours, the status says which.
+    If it holds no fault of envweave's, the status decides.
     """
-    payload = answer.payload
+    payload = response.payload
     fault = payload.get("error") if isinstance(payload, dict) else None
     if isinstance(fault, dict) and isinstance(fault.get("code"), str):
         return error_of(WireFault(code=fault["code"], message=str(fault.get("message", ""))))
-    said = f"The server answered {path} with status {answer.status}{_words(payload)}."
-    if answer.status in (401, 403):
-        return AccessError(said)
-    if answer.status == 422:
-        return ActionError(f"action: {said}") if path == "/step" else OptionError(said)
-    return ServerError(said)
+    message = f"The server answered {path} with status {response.status}{_detail(payload)}."
+    if response.status in (401, 403):
+        return AccessError(message)
+    if response.status == 422:
+        return ActionError(f"action: {message}") if path == "/step" else OptionError(message)
+    return ServerError(message)
 
 
-def _words(payload: Any) -> str:
+def _detail(payload: Any) -> str:
     if isinstance(payload, dict):
         payload = payload.get("detail", payload.get("error", payload))
     return f": {str(payload)[:500]}" if payload else ""

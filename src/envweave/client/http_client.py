@@ -46,7 +46,7 @@ from envweave.types import (
     Task,
     ToolCallRequest,
 )
-from envweave.wire.decoding import Rebuilder, Rebuilding, rebuilder
+from envweave.wire.decoding import ObservationRebuilder, Rebuilder, rebuilder
 from envweave.wire.schema import Types
 from envweave.wire.schema_read import spec_of
 
@@ -62,8 +62,8 @@ _KINDS: dict[Any, Any] = {
 }
 
 
-def observed(payload: Mapping[str, Any]) -> Any:
-    """Return the observation of a payload, as plain data; `obs` is another name for it.
+def observation_in(payload: Mapping[str, Any]) -> Any:
+    """Return the observation in a payload, as plain data; `obs` is another name for it.
 
     Raises:
         WireError: It has none.
@@ -71,8 +71,8 @@ def observed(payload: Mapping[str, Any]) -> Any:
     for name in ("observation", "obs"):
         if name in payload:
             return payload[name]
-    held = ", ".join(map(repr, payload)) or "nothing"
-    raise WireError(f"The server's answer holds no observation, only {held}.")
+    keys = ", ".join(map(repr, payload)) or "nothing"
+    raise WireError(f"The server's response has no observation, only {keys}.")
 
 
 def parse_result(payload: Mapping[str, Any], rebuild: Rebuild) -> StepResult[Any]:
@@ -81,40 +81,40 @@ def parse_result(payload: Mapping[str, Any], rebuild: Rebuild) -> StepResult[Any
     Raises:
         WireError: It holds none.
     """
-    return fill(StepResult(rebuild(observed(payload))), payload, rebuild)
+    return fill(StepResult(rebuild(observation_in(payload))), payload, rebuild)
 
 
 def fill(result: StepResult[Any], payload: Mapping[str, Any], rebuild: Rebuild) -> StepResult[Any]:
-    """Return a result with what it leaves out taken from its payload.
+    """Return a result with missing fields filled in from its payload.
 
-    What whoever made it has set, stays: a reward, an info, requests, an end that the server knows
-    nothing of. How an episode ended, the payload says better than `done` does.
+    Fields that the parser has set stay: a reward, an info, requests, an end that the server does
+    not know of. How an episode ended is taken from the payload, which says more than `done`.
 
     Raises:
-        WireError: The payload holds something else than its name says.
+        WireError: A field of the payload has the wrong type.
     """
-    given = StepResult(
+    sent = StepResult(
         result.observation,
         _reward(payload),
         *_flags(payload),
         info=_dict(payload, "info"),
         requests=_requests(payload, result.observation, rebuild),
     )
-    if given.end is not None and not given.end.valid and given.reward is None:
-        given.reward = math.nan  # a failure; JSON has no NaN
+    if sent.end is not None and not sent.end.valid and sent.reward is None:
+        sent.reward = math.nan  # a failure; JSON has no NaN
     if result.reward is None:
-        result.reward = given.reward
-    agrees = given.done or not result.done
+        result.reward = sent.reward
+    agrees = sent.done or not result.done
     if agrees:
-        result.terminated, result.truncated = given.terminated, given.truncated
-        result.end = given.end
+        result.terminated, result.truncated = sent.terminated, sent.truncated
+        result.end = sent.end
     if not result.info:
-        result.info = given.info
-    has_said = result._needs is not None or result.events or result.ready is not None  # noqa: SLF001
-    if agrees and not has_said and "requests" in payload:
-        result.ready = given.ready
-        result._needs = given._needs  # noqa: SLF001 - a result's carrier
-        result._events, result._ready_events = given._events, given._ready_events  # noqa: SLF001
+        result.info = sent.info
+    has_requests = result._needs is not None or result.events or result.ready is not None  # noqa: SLF001
+    if agrees and not has_requests and "requests" in payload:
+        result.ready = sent.ready
+        result._needs = sent._needs  # noqa: SLF001 - a result's own fields
+        result._events, result._ready_events = sent._events, sent._ready_events  # noqa: SLF001
     for name in ("episode_id", "task_id"):
         if getattr(result, name) is None and isinstance(payload.get(name), str):
             setattr(result, name, payload[name])
@@ -125,14 +125,14 @@ def fill(result: StepResult[Any], payload: Mapping[str, Any], rebuild: Rebuild) 
 
 
 def as_reset(result: StepResult[Any]) -> StepResult[Any]:
-    """Return what a reset returns: the same, without a reward."""
+    """Return a result as a `ResetResult`, without a reward."""
     if type(result) is not StepResult:
         return result
-    began: ResetResult[Any] = object.__new__(ResetResult)
+    reset: ResetResult[Any] = object.__new__(ResetResult)
     for name in StepResult.__slots__:
-        setattr(began, name, getattr(result, name))
-    began.reward = None
-    return began
+        setattr(reset, name, getattr(result, name))
+    reset.reward = None
+    return reset
 
 
 def _reward(payload: Mapping[str, Any]) -> Any:
@@ -141,7 +141,7 @@ def _reward(payload: Mapping[str, Any]) -> Any:
 
 
 def _flags(payload: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return `terminated` and `truncated`; a server that says only `done` means the first."""
+    """Return `terminated` and `truncated`; `done` alone means the first."""
     truncated = payload.get("truncated") or False
     terminated = payload.get("terminated")
     if terminated is None:
@@ -152,7 +152,7 @@ def _flags(payload: Mapping[str, Any]) -> tuple[Any, Any]:
 def _dict(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = payload.get(name)
     if value is not None and not isinstance(value, dict):
-        raise WireError(f"The server's answer holds {name}={value!r}, which is no dict.")
+        raise WireError(f"{name} in the server's response must be an object, got {value!r}.")
     return value or {}
 
 
@@ -163,25 +163,25 @@ def _requests(
     if plain is None:
         return None
     if not isinstance(plain, list):
-        raise WireError(f"The server's answer holds requests={plain!r}, which is no list.")
-    shown = observed(payload)
-    return [_request(one, shown, observation, rebuild) for one in plain]
+        raise WireError(f"requests in the server's response must be a list, got {plain!r}.")
+    shown = observation_in(payload)
+    return [_request(request, shown, observation, rebuild) for request in plain]
 
 
 def _request(plain: Any, shown: Any, observation: Any, rebuild: Rebuild) -> Request:
     kind = _KINDS.get(plain.get("type")) if isinstance(plain, dict) else None
     if kind is None:
-        raise WireError("The server's answer holds a request of no known type.")
+        raise WireError("The server's response has a request of an unknown type.")
     try:
         request: Any = msgspec.convert(plain, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise WireError(
-            f"The server's answer holds a request that cannot be read: {error}"
+            f"The server's response has a request that cannot be read: {error}"
         ) from None
     if isinstance(request, AutoResetReady):
         request.initial_obs = rebuild(request.initial_obs)
     elif isinstance(request, NeedAction) and request.observation == shown:
-        request.observation = observation  # as the caller's own hook made it
+        request.observation = observation  # as the client's own `_parse_result` made it
     elif isinstance(request, NeedAction | AgentEnd):
         request.observation = rebuild(request.observation)
     read: Request = request
@@ -192,41 +192,41 @@ ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
 
 _GRACE_S = 5.0
-"""How much longer than an environment may take its answer is waited for."""
+"""How much longer than the environment's time limit to wait for the response."""
 
 _CLOSE_S = 5.0
 
-_SESSION = re.compile(r"[A-Za-z0-9._~-]{1,200}")  # what fits into a header and a path as it is
+_SESSION = re.compile(r"[A-Za-z0-9._~-]{1,200}")  # needs no quoting in a header or a path
 
 
 class HTTPEnvClient(Generic[ActT, ObsT]):
-    """A caller's side of one environment on a server, with the author's own classes.
+    """A client for one environment on a server, typed with the author's own classes.
 
     ```python
     class EchoEnv(HTTPEnvClient[EchoAction, EchoObservation]):
         pass
     ```
 
-    Each client has a session of its own. Every call carries an id, so that one that is repeated
-    when a connection breaks is carried out once. Three methods may be overridden, where a
-    server's data are not simply the fields of these classes: `_step_payload`, `_parse_result`
-    and `_parse_state`. What a `_parse_result` leaves out of its result is filled in.
+    Each client has a separate session. Every call carries an id, so a call that is repeated when
+    a connection breaks runs once. If a server's data are not simply the fields of these classes,
+    override `_step_payload`, `_parse_result` or `_parse_state`. Fields that `_parse_result` leaves
+    out of its result are filled in.
 
     A server without `POST /sessions` needs only `POST /reset`, `POST /step` and `GET /state`. It
-    is sent `{}` to reset and `{"action": …, "timeout_s": …}` to step, and what the caller passes
-    besides; nothing is repeated there.
+    is sent `{}` to reset and `{"action": …, "timeout_s": …}` to step, plus what the caller passes;
+    nothing is repeated there.
 
     Args:
         base_url: Where the server is: `http://…`, `https://…` or `unix:///path.sock`.
-        request_timeout_s: How long an answer may take in all, where no `timeout_s` says more.
+        request_timeout_s: How long a response may take in all, unless `timeout_s` allows more.
         default_headers: Sent with every call.
-        provider: Who started the server; it is stopped by `close`.
-        token: What to show the server; if left out, the provider's, else `$ENVWEAVE_TOKEN`.
-        wait_s: How long to wait for a session where the server is full; not at all by default.
+        provider: The provider that started the server; `close` stops it.
+        token: The access token; by default the provider's, or else `$ENVWEAVE_TOKEN`.
+        wait_s: How long to wait for a free session if the server is full; by default, not at all.
 
     Raises:
-        EnvIdError: `base_url` is none of a server.
-        OptionError: A header cannot be sent, or the time is none.
+        EnvIdError: `base_url` is not the URL of a server.
+        OptionError: A header or a time is invalid.
     """
 
     _types: Types = Types()
@@ -251,7 +251,9 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         self._start_server: Callable[[], str] | None = None  # set by `from_docker_image`
         self._is_closed = False
         self._connect(base_url)
-        self._rebuild: Rebuilding | None = None  # known when the first observation comes
+        self._rebuild: ObservationRebuilder | None = (
+            None  # known when the first observation arrives
+        )
         self._rebuild_state: Rebuilder | None = None
 
     def _connect(self, base_url: str) -> None:
@@ -265,7 +267,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         self.base_url = base_url
         self._calls = HttpCalls(parse_address(base_url), headers, why_gone=why_gone)
         self._has_server = True  # until `reset` fails to start another one
-        self._session: str | None = None  # empty where the server knows none
+        self._session: str | None = None  # empty if the server has no sessions
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -286,14 +288,14 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         `ConnectionLostError` with the reason. The next `reset` starts another container.
 
         Args:
-            image: What to run, as the provider names it.
-            provider: Who runs it; a `LocalDockerProvider` by default. A `WarmPool` has it ready.
-                One of your own has `start_container`, `wait_for_ready` and `stop_container`.
-            **kwargs: Passed to the provider's `start_container`: `env_vars`, `port`, and what
-                only it knows.
+            image: The image to run, as the provider names it.
+            provider: Runs the image; a `LocalDockerProvider` by default, or a `WarmPool`. Your own
+                needs `start_container`, `wait_for_ready` and `stop_container`.
+            **kwargs: Passed to the provider's `start_container`: `env_vars`, `port`, and its own
+                options.
 
         Raises:
-            StartupError: It could not be started. Nothing is left behind.
+            StartupError: It could not be started. Nothing is left running.
         """
         from envweave.providers.docker.provider import LocalDockerProvider
         from envweave.providers.docker.warm_pool import WarmPool
@@ -334,23 +336,23 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         """Start a server in a pod of a Kubernetes cluster; closing the client deletes the pod.
 
         Args:
-            image: What to run, as the cluster finds it.
-            port: The port of loopback where it is reached; left out, one that is free.
-            env_vars: The server's environment variables, which travel in a secret.
-            **options: What `KubernetesProvider` takes, such as `memory="512m"`.
+            image: The image to run, as the cluster finds it.
+            port: The local port to forward to it; by default, a free one.
+            env_vars: The server's environment variables, stored in a secret.
+            **options: Options of `KubernetesProvider`, such as `memory="512m"`.
 
         Raises:
-            StartupError: It could not be started. Nothing is left behind.
+            StartupError: It could not be started. Nothing is left running.
         """
         from envweave.providers.kubernetes.provider import KubernetesProvider
 
         provider = KubernetesProvider(**options)
         return cls.from_docker_image(image, provider, port=port, env_vars=env_vars)
 
-    # What may be overridden
+    # To override
 
     def _step_payload(self, action: ActT) -> dict[str, Any]:
-        """Return an action as the server wants it: its fields by name."""
+        """Return an action as the server expects it: its fields by name."""
         payload: Any = to_plain(action)
         if not isinstance(payload, dict):
             raise ActionError(f"action: {action!r} has no fields. Override _step_payload().")
@@ -359,18 +361,18 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         return payload
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
-        """Return the result in a server's answer."""
+        """Return the result in a server's response."""
         return parse_result(payload, self._rebuilding())
 
     def _parse_state(self, payload: dict[str, Any]) -> State:
-        """Return the state in a server's answer."""
+        """Return the state in a server's response."""
         if self._rebuild_state is None:
-            self._rebuild_state = rebuilder(self._told("state") or spec_from_hint(State))
+            self._rebuild_state = rebuilder(self._served_spec("state") or spec_from_hint(State))
         assert self._rebuild_state is not None
         state: State = self._rebuild_state(payload)
         return state
 
-    # What callers call
+    # Public methods
 
     def reset(
         self,
@@ -386,15 +388,15 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         If the container that `from_docker_image` started has died, this starts another.
 
         Args:
-            seed: Where the episode's chance begins.
-            episode_id: What to call it.
+            seed: The random seed of the episode.
+            episode_id: The id of the episode.
             options: For the environment's own `reset`.
-            task: What it is about.
-            request_id: What the call is known by; who repeats it with the same is given the
-                first answer.
+            task: The task, or its id.
+            request_id: Identifies the call: repeated with the same id, it returns the first
+                response.
 
         Raises:
-            SeedError, TaskError, OptionError: What was asked cannot be honored.
+            SeedError, TaskError, OptionError: An argument is invalid or not supported.
             ResetFailedError: The environment's `reset` raised.
             SessionGoneError: The server has no such session any more.
             StartupError: The container has died, and another one could not be started.
@@ -420,24 +422,24 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
         timeout_s: float | None = None,
         request_id: str | None = None,
     ) -> StepResult[ObsT]:
-        """Act once.
+        """Take one step.
 
         Args:
-            action: What to do: of the client's action class, or a dict of its fields.
+            action: An instance of the client's action class, or a dict of its fields.
             timeout_s: How many seconds the environment may take.
-            request_id: What the call is known by; who repeats it with the same is given the
-                first answer.
+            request_id: Identifies the call: repeated with the same id, it returns the first
+                response.
 
         Raises:
             ActionError: The action was refused, by field path. The episode is unharmed.
-            DeadlineError: No answer came in time.
+            DeadlineError: No response came in time.
             SessionGoneError: The server has no such session any more.
         """
         body = {"action": self._step_payload(self._as_action(action)), "timeout_s": timeout_s}
         return self._result("/step", body, timeout_s, request_id)
 
     def state(self) -> State:
-        """Return what the environment is, beyond what it shows."""
+        """Return the environment's state."""
         return self._parse_state(self._call("GET", "/state", None, self._request_timeout_s))
 
     def close(self) -> None:
@@ -470,7 +472,7 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r})"
 
-    # How calls are made
+    # Making calls
 
     def _as_action(self, action: Any) -> Any:
         """Return a dict as the action class, for a `_step_payload` that reads its attributes."""
@@ -485,63 +487,67 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
     def _result(
         self, path: str, body: dict[str, Any], timeout_s: float | None, request_id: str | None
     ) -> StepResult[ObsT]:
-        given = {name: value for name, value in body.items() if value is not None}
-        patience_s = self._request_timeout_s
+        params = {name: value for name, value in body.items() if value is not None}
+        limit_s = self._request_timeout_s
         if timeout_s is not None:
-            patience_s = max(patience_s, _seconds("timeout_s", timeout_s) + _GRACE_S)
+            limit_s = max(limit_s, _seconds("timeout_s", timeout_s) + _GRACE_S)
         if self._opened():
             request_id = request_id or secrets.token_hex(8)
         elif path == "/step":
-            # A server of the first form may require `timeout_s`, and refuse any other key.
-            given.setdefault("timeout_s", max(1, int(self._request_timeout_s)))
+            # A server without sessions may require `timeout_s`, and refuse any other key.
+            params.setdefault("timeout_s", max(1, int(self._request_timeout_s)))
         if request_id is not None:
-            given["request_id"] = request_id
+            params["request_id"] = request_id
         try:
-            payload = self._call("POST", path, given, patience_s)
+            payload = self._call("POST", path, params, limit_s)
         except DeadlineError as error:
             if self._session:
                 error.add_note(
-                    f"Make the same call with request_id={request_id!r} to have its answer; other "
+                    f"Make the same call with request_id={request_id!r} to get its response; other "
                     "calls wait for it. To allow a step more time, call step(…, timeout_s=…)."
                 )
             raise
         result = self._parse_result(payload)
         return fill(result, payload, self._rebuilding())
 
-    def _rebuilding(self) -> Rebuilding:
-        """Return what makes observations: of the class that is known, or of one like it."""
+    def _rebuilding(self) -> ObservationRebuilder:
+        """Return what makes observations: of the client's class, or of the server's schema."""
         if self._rebuild is None:
             hint = self._types.observation
-            spec = self._told("observation") if hint is None else spec_from_hint(hint)
-            self._rebuild = Rebuilding(spec or spec_from_hint(Any))
+            spec = self._served_spec("observation") if hint is None else spec_from_hint(hint)
+            self._rebuild = ObservationRebuilder(spec or spec_from_hint(Any))
         return self._rebuild
 
-    def _told(self, role: str) -> Spec | None:
-        """Return the spec that the server itself tells; `None` if it tells none."""
-        answer = self._send("GET", "/schema", timeout_s=self._request_timeout_s, may_repeat=True)
-        schema = answer.payload.get(role) if isinstance(answer.payload, dict) else None
-        if answer.status != 200 or not isinstance(schema, dict):
+    def _served_spec(self, role: str) -> Spec | None:
+        """Return the spec in the server's `/schema`; `None` if it has none."""
+        response = self._send("GET", "/schema", timeout_s=self._request_timeout_s, may_repeat=True)
+        schema = response.payload.get(role) if isinstance(response.payload, dict) else None
+        if response.status != 200 or not isinstance(schema, dict):
             return None
         return spec_of(schema, role)
 
     def _call(self, method: str, path: str, body: Any, timeout_s: float) -> dict[str, Any]:
         session = self._opened()
         headers = {"X-Session-Id": session} if session else {}
-        answer = self._send(
+        response = self._send(
             method, path, body, headers=headers, timeout_s=timeout_s, may_repeat=bool(session)
         )
-        if answer.status >= 400:
-            error = error_in(answer, path)
+        if response.status >= 400:
+            error = error_in(response, path)
             if isinstance(error, SessionGoneError):
                 self._session = None
             raise error
-        if not isinstance(answer.payload, dict):
-            raise WireError(f"{self.base_url} answered {path} with what is no JSON object.")
-        payload: dict[str, Any] = answer.payload
+        if not isinstance(response.payload, dict):
+            raise WireError(f"{self.base_url} answered {path} with something other than an object.")
+        payload: dict[str, Any] = response.payload
         return payload
 
     def _send(self, *args: Any, **options: Any) -> HTTPResponse:
-        """Make a call; if the server that was started for this client is gone, say what to do."""
+        """Make a call; if the server that was started for this client is gone, explain what to do.
+
+        Raises:
+            ServerGoneError: It is gone.
+        """
         if not self._has_server:
             raise ServerGoneError(
                 "The container has died, and another one could not be started. Call reset() to try "
@@ -561,14 +567,14 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             raise ServerGoneError(f"{error}\nThe episode is lost. {way}") from None
 
     def _opened(self) -> str:
-        """Return the session's id, after opening one if need be; empty if the server has none."""
+        """Return the session's id, opening one if necessary; empty if the server has none."""
         if self._is_closed:
             raise ClosedError("This client is closed. Make a new one.")
         return self._open() if self._session is None else self._session
 
     def _open(self) -> str:
-        """Open a session; repeated under the same key, it is opened once."""
-        answer = self._send(
+        """Open a session; repeated with the same key, it is opened once."""
+        response = self._send(
             "POST",
             "/sessions",
             {"wait_s": self._wait_s} if self._wait_s else {},
@@ -576,26 +582,34 @@ class HTTPEnvClient(Generic[ActT, ObsT]):
             timeout_s=self._request_timeout_s + self._wait_s,
             may_repeat=True,
         )
-        if answer.status in (404, 405, 501):
-            self._session = ""  # it speaks the protocol, and has one session for all
+        if response.status in (404, 405, 501):
+            self._session = ""  # the server has one session for all
             return self._session
-        if answer.status >= 400:
-            raise error_in(answer, "/sessions")
-        name = answer.payload.get("session_id") if isinstance(answer.payload, dict) else None
+        if response.status >= 400:
+            raise error_in(response, "/sessions")
+        name = response.payload.get("session_id") if isinstance(response.payload, dict) else None
         if not isinstance(name, str) or not _SESSION.fullmatch(name):
-            raise WireError(f"{self.base_url} opened a session, and did not say which.")
+            raise WireError(f"{self.base_url} opened a session, but returned no valid session_id.")
         self._session = name
         return name
 
 
+def _waiting_time(value: Any) -> float:
+    """Return `wait_s` as a number, or refuse it."""
+    if value is None:
+        return 0.0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise OptionError(f"wait_s must be a number of seconds >= 0, got {value!r}.")
+    return float(value)
+
+
 def _seconds(name: str, value: Any) -> float:
-    """Return how long something may take, or refuse it."""
+    """Return a number of seconds, or refuse it."""
     try:
         length = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         length = math.nan
     if not 0 < length < math.inf:
-        raise OptionError(
-            f"{name}={value!r} is no number of seconds above 0; use one, such as {name}=5.0."
-        )
+        raise OptionError(f"{name} must be a number of seconds > 0, got {value!r}.")
     return length

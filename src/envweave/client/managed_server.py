@@ -1,4 +1,4 @@
-"""A server that was started for a caller, whose place may end, and be followed by another."""
+"""A server that was started for a caller, and is replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ START_S = 120.0
 """How long a server may take until it answers."""
 
 AT_ONCE = 4
-"""How many places are started at the same time."""
+"""How many servers are started at the same time."""
 
 
 class ServerGoneError(ConnectionLostError):
-    """Nobody will ever answer there again; the message says why."""
+    """The server is gone for good; the message says why."""
 
 
 class NoReplacementError(ServerGoneError):
@@ -36,7 +36,7 @@ class ServerLostError(ServerGoneError):
     """A server was lost; the next attempt starts another one.
 
     Attributes:
-        losses: How many servers were lost there by now.
+        losses: How many servers have been lost so far.
     """
 
     def __init__(self, why: str, losses: int) -> None:
@@ -46,22 +46,21 @@ class ServerLostError(ServerGoneError):
 
 @final
 class ManagedServer:
-    """Where a server runs that a provider starts, and starts again when it is lost.
+    """A server that a provider starts, and starts again when it is lost.
 
-    What ran in a place that is lost is lost, and whoever had a session there is told so: the next
-    place knows nothing of it.
+    The sessions of a lost server are lost; its replacement knows nothing of them.
 
     Args:
-        provider: Who watches and stops it.
-        start: Has the provider start a server, and returns its base URL.
-        token: What to show it; left out, what the provider says.
+        provider: Watches and stops the server.
+        start: Starts a server through the provider, and returns its base URL.
+        token: The access token; if omitted, the provider's.
 
     Attributes:
         address: Where the server is now.
-        token: What to show it.
+        token: The access token.
 
     Raises:
-        EnvWeaveError: It could not be started. Nothing is left behind.
+        EnvWeaveError: It could not be started. Nothing is left running.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class ManagedServer:
         start: Callable[[], str],
         token: str | None = None,
     ) -> None:
-        # Here, since whoever connects to a server that runs need not wait for providers.
+        # Imported here: clients of a running server need not load the providers.
         from envweave.providers.base import WatchedProvider, bind_wait_for_ready
 
         self._provider = provider
@@ -80,9 +79,9 @@ class ManagedServer:
         self._given_token = token
         self._is_gone = False
         self._is_stopped = False
-        self._losses = 0  # how many servers were lost here
-        self._why_lost = ""  # the last of them
-        self._lock = threading.Lock()  # over all of these, and whatever starts or stops it
+        self._losses = 0  # how many servers were lost
+        self._why_lost = ""  # why the last of them was
+        self._lock = threading.Lock()  # over all of these, and over starting and stopping
         self.token = token
         self.address = self._start()
 
@@ -97,8 +96,8 @@ class ManagedServer:
             self.token = self._watched.token
         return parse_address(base_url)
 
-    def reach(self, known: int | None = None) -> tuple[Address, int]:
-        """Return where the server is; in the place of one that is known to be lost starts another.
+    def locate(self, known: int | None = None) -> tuple[Address, int]:
+        """Return where the server is. Starts a replacement if the caller knows of the loss.
 
         Args:
             known: How many losses the caller knows of; `None` if it was never connected.
@@ -107,9 +106,9 @@ class ManagedServer:
             The address, and how many servers were lost before this one.
 
         Raises:
-            ServerLostError: One was lost that the caller was connected to, or may have been.
-            PlaceGoneError: It was stopped.
-            NoReplacementError: There is none, and there cannot be another now.
+            ServerLostError: A server was lost since the caller connected.
+            ServerGoneError: The server was stopped.
+            NoReplacementError: A replacement could not be started.
         """
         with self._lock:
             if self._is_stopped:
@@ -128,10 +127,10 @@ class ManagedServer:
             return self.address, self._losses
 
     def explain(self, loss: ConnectionLostError, known: int) -> ConnectionLostError:
-        """Return why a server could not be reached that was tried: it may be gone for good.
+        """Return why the server could not be reached: a `ServerLostError` if it is gone for good.
 
         Args:
-            loss: What the caller saw.
+            loss: The error of the attempt.
             known: How many servers were lost before the one that was tried.
         """
         if self._watched is None:
@@ -149,7 +148,7 @@ class ManagedServer:
             return ServerLostError(self._why_lost, self._losses)
 
     def stop(self) -> None:
-        """End it for good. May be called twice."""
+        """Stop the server for good. May be called twice."""
         with self._lock:
             if not self._is_stopped:
                 self._is_stopped = True
@@ -158,25 +157,25 @@ class ManagedServer:
 
 @final
 class Route:
-    """How one connection finds its server; each loss is reported to it once."""
+    """How one connection finds its server; each loss is raised to it once."""
 
-    def __init__(self, place: ManagedServer) -> None:
-        self.place = place
+    def __init__(self, server: ManagedServer) -> None:
+        self.server = server
         self._known: int | None = None
 
     def dial(self, dial: Callable[[Address], T]) -> T:
-        """Return what `dial` opens at the server that is there now.
+        """Return what `dial` opens at the current server.
 
         Raises:
-            PlaceGoneError: The server is gone for good, or was replaced since the last call.
+            ServerGoneError: The server is gone for good, or was replaced since the last call.
             EnvWeaveError: As `dial`.
         """
         try:
-            address, self._known = self.place.reach(self._known)
+            address, self._known = self.server.locate(self._known)
             try:
                 return dial(address)
             except ConnectionLostError as loss:
-                raise self.place.explain(loss, self._known) from None
+                raise self.server.explain(loss, self._known) from None
         except ServerLostError as lost:
             self._known = lost.losses
             raise
@@ -185,16 +184,16 @@ class Route:
 def start_all(
     start: Callable[[ContainerProvider], ManagedServer], providers: Sequence[ContainerProvider]
 ) -> list[ManagedServer]:
-    """Start several places, some at a time; if one cannot be, the others are stopped again.
+    """Start several servers, some at a time; if one fails, the others are stopped again.
 
     Raises:
-        EnvWeaveError: Why one could not be started.
+        EnvWeaveError: One could not be started.
     """
     if len(providers) == 1:
         return [start(providers[0])]
     from concurrent.futures import ThreadPoolExecutor, wait
 
-    with ThreadPoolExecutor(AT_ONCE, "envweave place") as threads:
+    with ThreadPoolExecutor(AT_ONCE, "envweave-start") as threads:
         starting = [threads.submit(start, one) for one in providers]
         try:
             return [one.result() for one in starting]
@@ -202,16 +201,16 @@ def start_all(
             for one in starting:
                 one.cancel()
             wait(starting)
-            stop_all([one.result() for one in starting if _is_good(one)])
+            stop_all([one.result() for one in starting if _has_started(one)])
             raise
 
 
-def _is_good(one: Future[ManagedServer]) -> bool:
-    return not one.cancelled() and one.exception() is None
+def _has_started(starting: Future[ManagedServer]) -> bool:
+    return not starting.cancelled() and starting.exception() is None
 
 
-def stop_all(places: Sequence[ManagedServer]) -> None:
-    """Stop several places, whatever comes of each; the first failure is raised at the end."""
+def stop_all(servers: Sequence[ManagedServer]) -> None:
+    """Stop every server, even if stopping one of them fails; then raise the failure."""
     with contextlib.ExitStack() as stack:
-        for one in places:
-            stack.callback(one.stop)
+        for server in servers:
+            stack.callback(server.stop)

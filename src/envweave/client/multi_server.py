@@ -17,26 +17,26 @@ from envweave.wire.messages import Call, Reply
 from envweave.wire.protocol import BatchFrame, Key
 
 _GLANCE_S = 0.05
-"""How long to wait for the rest of a message that has begun to come."""
+"""How long to wait for the rest of a message that has begun to arrive."""
 
 
 @final
 class MultiServerConnection:
     """Carries the calls of one blocking caller to sessions at several servers.
 
-    A new session is opened where there are fewest. What befalls one server is told of its own
+    A new session is opened at the server with the fewest. The loss of one server affects its own
     sessions alone.
 
     Args:
         connections: One to each server, all with the same encoding; `end` ends them.
 
     Attributes:
-        exchange: What the connections have in common.
+        exchange: The exchanges of the connections, as one.
     """
 
     def __init__(self, connections: Sequence[BlockingConnection]) -> None:
         self._connections = list(connections)
-        self._homes: dict[str, BlockingConnection] = {}  # where each session is
+        self._homes: dict[str, BlockingConnection] = {}  # the connection of each session
         self._waiting: dict[Key, BlockingConnection] = {}
         self._inbox: list[Reply] = []
         self.exchange = _Exchanges(self)
@@ -44,33 +44,33 @@ class MultiServerConnection:
     def post(
         self, calls: Sequence[Call], *, together: bool = True, timeout_s: float | None = None
     ) -> None:
-        """Send calls, each to the server of its session, and don't wait for their replies."""
-        for connection, some in self._shared_out(calls):
+        """Send calls, each to the server of its session, without waiting for their replies."""
+        for connection, some in self._by_server(calls):
             self._waiting.update(((call.session, call.id), connection) for call in some)
             try:
                 connection.post(some, together=together, timeout_s=timeout_s)
             except EnvWeaveError as error:
                 self._lose(connection, error)
 
-    def _shared_out(self, calls: Iterable[Call]) -> list[tuple[BlockingConnection, list[Call]]]:
+    def _by_server(self, calls: Iterable[Call]) -> list[tuple[BlockingConnection, list[Call]]]:
         shares: dict[int, list[Call]] = {}
         for call in calls:
             home = self._homes.get(call.session)
             if home is None:
-                home = self._homes[call.session] = self._emptiest()
+                home = self._homes[call.session] = self._least_loaded()
             shares.setdefault(self._connections.index(home), []).append(call)
         return [(self._connections[i], share) for i, share in shares.items()]
 
-    def _emptiest(self) -> BlockingConnection:
-        held = Counter(map(id, self._homes.values()))
-        return min(self._connections, key=lambda one: held[id(one)])
+    def _least_loaded(self) -> BlockingConnection:
+        sessions = Counter(map(id, self._homes.values()))
+        return min(self._connections, key=lambda connection: sessions[id(connection)])
 
-    def volley(self, volley: BatchFrame) -> None:
-        """Make a step of many sessions; `collect` brings the replies one by one."""
-        self.post([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
+    def step_batch(self, batch: BatchFrame) -> None:
+        """Step many sessions; `collect` returns the replies one by one."""
+        self.post([batch.steps.call(i) for i in range(len(batch.steps.sessions))])
 
     def collect(self, timeout_s: float | None = None) -> list[Reply]:
-        """Wait for replies to what was posted; return those that came with the first.
+        """Wait for replies to posted calls; return those that arrive with the first.
 
         Raises:
             DeadlineError: None came in time.
@@ -78,7 +78,7 @@ class MultiServerConnection:
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             for connection in set(self._waiting.values()):
-                self._gather(connection, 0.0)  # what was read together with the last
+                self._gather(connection, 0.0)  # what is buffered already
             if self._inbox:
                 replies, self._inbox = self._inbox, []
                 return replies
@@ -88,11 +88,11 @@ class MultiServerConnection:
             self._watch(left_s)
 
     def _watch(self, timeout_s: float | None) -> None:
-        """Wait until one of those speaks that owe something, and listen to it."""
+        """Wait until a server with unanswered calls sends something, and read it."""
         by_file = {one.fileno(): one for one in set(self._waiting.values())}
         broken = by_file.pop(-1, None)
         if broken is not None:
-            self._gather(broken, _GLANCE_S)  # which connects again
+            self._gather(broken, _GLANCE_S)  # reconnects
             return
         poll = select.poll()
         for file in by_file:
@@ -113,17 +113,17 @@ class MultiServerConnection:
                 self._inbox.append(reply)
 
     def _lose(self, connection: BlockingConnection, error: EnvWeaveError) -> None:
-        """Answer what one server owes with the reason why it will not."""
+        """Answer the unanswered calls to one server with a fault."""
         fault = fault_of(ConnectionLostError(str(error)))
         for key in [key for key, owner in self._waiting.items() if owner is connection]:
             del self._waiting[key]
             session, number = key
-            if not connection.exchange.is_buried(session):
+            if not connection.exchange.is_lost(session):
                 connection.abandon(session)
             self._inbox.append(Reply(id=number, session=session, fault=fault))
 
     def abandon(self, session: str) -> None:
-        """Have a session closed that nobody wants any more, when its server can be told."""
+        """Close a session that is no longer used, with the next message to its server."""
         home = self._forget(session)
         if home is not None:
             home.abandon(session)
@@ -134,10 +134,10 @@ class MultiServerConnection:
         if home is not None:
             home.exchange.drop(session)
 
-    def is_buried(self, session: str) -> bool:
-        """Whether a session went with its server, which is gone for good."""
+    def is_lost(self, session: str) -> bool:
+        """Whether a session was lost with its server, which is gone for good."""
         home = self._homes.get(session)
-        return home is not None and home.exchange.is_buried(session)
+        return home is not None and home.exchange.is_lost(session)
 
     def _forget(self, session: str) -> BlockingConnection | None:
         for key in [key for key in self._waiting if key[0] == session]:
@@ -145,18 +145,18 @@ class MultiServerConnection:
         return self._homes.pop(session, None)
 
     def limit(self, limit_bytes: int) -> None:
-        """Take note of how large a message the servers take."""
+        """Set the largest message that the servers accept."""
         for connection in self._connections:
             connection.exchange.limit_bytes = limit_bytes
 
     @property
     def encoding(self) -> Encoding:
-        """How messages are written."""
+        """The encoding of messages."""
         return self._connections[0].exchange.encoding
 
     def end(self, calls: Sequence[Call] = ()) -> None:
-        """Send some last calls, and hang up everywhere. May be called twice."""
-        shares = {id(one): some for one, some in self._shared_out(calls)}
+        """Send some last calls, and disconnect from every server. May be called twice."""
+        shares = {id(connection): some for connection, some in self._by_server(calls)}
         with contextlib.ExitStack() as stack:
             for connection in self._connections:
                 stack.callback(connection.end, shares.get(id(connection), ()))
@@ -164,11 +164,11 @@ class MultiServerConnection:
 
 @final
 class _Exchanges:
-    """The calls under way at several servers, as far as a vector looks at them.
+    """The exchanges with several servers, with the interface of one that a vector uses.
 
     Attributes:
-        encoding: How messages are written.
-        limit_bytes: How large a message the servers take; 0 if that is not known.
+        encoding: The encoding of messages.
+        limit_bytes: The largest message that the servers accept; 0 if unknown.
     """
 
     def __init__(self, connections: MultiServerConnection) -> None:
@@ -188,5 +188,5 @@ class _Exchanges:
     def drop(self, session: str) -> None:
         self._connections.drop(session)
 
-    def is_buried(self, session: str) -> bool:
-        return self._connections.is_buried(session)
+    def is_lost(self, session: str) -> bool:
+        return self._connections.is_lost(session)

@@ -1,4 +1,4 @@
-"""What a caller knows of a server: where it is, how to speak to it, and what it serves."""
+"""What a client knows about a server: its address, how to connect, its interface and tasks."""
 
 from __future__ import annotations
 
@@ -25,48 +25,50 @@ if TYPE_CHECKING:
 
 
 PAGE = 500
-"""How many listed tasks are asked for at once."""
+"""How many listed tasks are fetched per call."""
 
 AHEAD = 16
-"""How many tasks of an endless split are asked for at once."""
+"""How many tasks of an endless split are fetched per call."""
 
 _PAGES_KEPT = 256
 """How many pages of endless splits are kept."""
 
-Ask = Callable[[str, dict[str, Any]], Any]
-"""Asks the server something, and returns its answer."""
+ServerCall = Callable[[str, dict[str, Any]], Any]
+"""Calls a method of the server, and returns its value."""
 
-AskAsync = Callable[[str, dict[str, Any]], Awaitable[Any]]
-"""Asks the server something without blocking the event loop."""
+AsyncServerCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
+"""Calls a method of the server without blocking the event loop."""
 
 
 def tasks_of(
-    splits: Mapping[str, int | None] | None, ask: Ask, ask_async: AskAsync | None = None
+    splits: Mapping[str, int | None] | None,
+    call: ServerCall,
+    call_async: AsyncServerCall | None = None,
 ) -> Tasks | None:
-    """Return the tasks that a server's description speaks of.
+    """Return the tasks of a server.
 
     Args:
-        splits: How many tasks each split has; `None` where there is no end to them.
-        ask: Asks the server.
-        ask_async: Asks it on an event loop, where there is one.
+        splits: How many tasks each split has; `None` for an endless one.
+        call: Calls the server.
+        call_async: Calls it on an event loop, if there is one.
     """
     if splits is None:
         return None
-    source = _TaskSource(ask)
+    source = _TaskSource(call)
     lengths = {name: length for name, length in splits.items() if length is not None}
     if lengths:
         tasks = Tasks.fetched(lengths, lambda: {name: source.all(name) for name in lengths})
     else:
         tasks = Tasks.endless(source.one, splits=splits)
-    if ask_async is not None:
-        tasks.reader = PagedTasks(ask_async, lengths or splits)
+    if call_async is not None:
+        tasks.reader = PagedTasks(call_async, lengths or splits)
     return tasks
 
 
 @final
 class _TaskSource:
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, call: ServerCall) -> None:
+        self._call = call
         self._ahead: tuple[str, int, list[Task]] = ("", 0, [])
 
     def all(self, split: str) -> list[Task]:
@@ -77,7 +79,7 @@ class _TaskSource:
         return listed
 
     def one(self, split: str, index: int) -> Task:
-        """Return a task of an endless split; who goes through them finds the next ones here."""
+        """Return a task of an endless split; the next ones are fetched with it."""
         known, start, tasks = self._ahead
         if known != split or not start <= index < start + len(tasks):
             start, tasks = index, self._page(split, index, AHEAD)
@@ -87,19 +89,18 @@ class _TaskSource:
         return tasks[index - start]
 
     def _page(self, split: str, start: int, count: int) -> list[Task]:
-        return _read(self._ask("tasks", _asked(split, start, count)), split)
+        return _read(self._call("tasks", _page_params(split, start, count)), split)
 
 
 @final
 class PagedTasks:
-    """Reads the tasks of a server on an event loop. Whoever needs the same page waits for one call.
+    """Reads the tasks of a server on an event loop; a page is fetched once, however many need it.
 
-    It is a `TaskReader`. A server that is away is tried for as long as for a step, since the calls
-    share the connection of the steps.
+    It is a `TaskReader`. The calls share the connection of the steps, and reconnect as they do.
     """
 
-    def __init__(self, ask: AskAsync, lengths: Mapping[str, int | None]) -> None:
-        self._ask = ask
+    def __init__(self, call: AsyncServerCall, lengths: Mapping[str, int | None]) -> None:
+        self._call = call
         self._lengths = dict(lengths)
         self._pages: OrderedDict[tuple[str, int], list[Task]] = OrderedDict()
         self._fetching: dict[tuple[str, int], asyncio.Future[list[Task]]] = {}
@@ -142,10 +143,12 @@ class PagedTasks:
             fetching = asyncio.ensure_future(self._fetch(split, start, count))
             self._fetching[key] = fetching
             fetching.add_done_callback(partial(self._fetched, key))
-        return await asyncio.shield(fetching)  # who leaves does not take it from the others
+        return await asyncio.shield(
+            fetching
+        )  # others may wait for it when this caller is cancelled
 
     async def _fetch(self, split: str, start: int, count: int) -> list[Task]:
-        return _read(await self._ask("tasks", _asked(split, start, count)), split)
+        return _read(await self._call("tasks", _page_params(split, start, count)), split)
 
     def _fetched(self, key: tuple[str, int], fetching: asyncio.Future[list[Task]]) -> None:
         if self._fetching.get(key) is fetching:
@@ -157,7 +160,7 @@ class PagedTasks:
             self._pages.popitem(last=False)
 
 
-def _asked(split: str, start: int, count: int) -> dict[str, Any]:
+def _page_params(split: str, start: int, count: int) -> dict[str, Any]:
     return {"split": split, "start": start, "count": count}
 
 
@@ -173,93 +176,93 @@ def _missing(split: str, index: int) -> TaskError:
 @final
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs somewhere.
+    """A running server, and how to connect to it.
 
     Attributes:
         address: Where it is.
-        encoding: How messages are written.
-        token: What to show it.
-        place: Where it runs, if it was started for this caller and may be started again.
+        encoding: The encoding of messages.
+        token: The access token.
+        managed: The server's process or container, if it was started for this caller.
     """
 
     address: Address
     encoding: Encoding
     token: str | None = None
-    place: ManagedServer | None = None
+    managed: ManagedServer | None = None
 
     def connect(self, on_end: Callable[[], None] | None = None) -> BlockingConnection:
-        """Return a connection for a blocking caller, once the server has agreed to it.
+        """Return an open connection for a blocking caller.
 
         Args:
-            on_end: Called when it has ended.
+            on_end: Called after it has ended.
 
         Raises:
-            ConnectionLostError: Nobody answers there.
+            ConnectionLostError: No server answers there.
             AccessError: The server refuses this caller.
             ServerError: It does not speak the dialect.
         """
         connection = self._connection(on_end)
-        connection.reach()
+        connection.connect()
         return connection
 
     def _connection(self, on_end: Callable[[], None] | None = None) -> BlockingConnection:
         return BlockingConnection(
-            self.address, self.encoding, token=self.token, place=self.place, on_end=on_end
+            self.address, self.encoding, token=self.token, managed=self.managed, on_end=on_end
         )
 
     def connect_async(self, users: int) -> AsyncConnection:
-        """Return a connection for so many async callers; it is made at the first call."""
+        """Return a connection for `users` async callers; the first call connects."""
         from envweave.client.async_connection import AsyncConnection
 
         return AsyncConnection(
-            self.address, self.encoding, token=self.token, users=users, place=self.place
+            self.address, self.encoding, token=self.token, users=users, managed=self.managed
         )
 
-    def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask the server something over a connection of its own."""
+    def call(self, method: str, params: dict[str, Any]) -> Any:
+        """Call a method of the server over a separate connection."""
         connection = self.connect()
         try:
-            return connection.ask(method, params)
+            return connection.call_server(method, params)
         finally:
             connection.end()
 
-    def ask_patiently(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask as `ask` does; a server that is away is tried for a while, as it is for a step."""
+    def call_with_retries(self, method: str, params: dict[str, Any]) -> Any:
+        """Call a method as `call` does, but retry for a while if the server cannot be reached."""
         connection = self._connection()
         try:
-            return connection.ask(method, params)
+            return connection.call_server(method, params)
         finally:
             connection.end()
 
 
 @final
 class ServerInfo:
-    """What a server serves, as its description tells it.
+    """The environment that a server serves, from its description.
 
     Attributes:
-        interface: What the environment takes and shows.
-        tasks: What episodes can be about.
+        interface: The environment's interface.
+        tasks: Its tasks; `None` if it has none.
         rebuild: Makes observations from plain data.
         rebuild_state: Makes states from plain data.
-        max_message_bytes: How large a message the server takes; 0 if it does not say.
+        max_message_bytes: The largest message that the server accepts; 0 if unknown.
 
     Args:
-        server: Where it is served.
-        plain: The description.
-        types: The author's classes, where they are known here.
-        ask_async: Asks the server on an event loop, where its callers have one.
+        server: The server.
+        plain: Its description, decoded.
+        types: The author's classes, if they can be imported here.
+        call_async: Calls the server on an event loop, if its callers have one.
 
     Raises:
         WireError: The description cannot be read.
     """
 
     def __init__(
-        self, server: Server, plain: Any, types: Types, ask_async: AskAsync | None = None
+        self, server: Server, plain: Any, types: Types, call_async: AsyncServerCall | None = None
     ) -> None:
         description = read_description(plain)
         rebuilt = Rebuilt(description, types)
         self.interface = rebuilt.interface
-        self.tasks = tasks_of(description.splits, server.ask_patiently, ask_async)
+        self.tasks = tasks_of(description.splits, server.call_with_retries, call_async)
         self.rebuild = rebuilt.rebuild
         self.rebuild_state = rebuilt.rebuild_state
         self.max_message_bytes = description.max_message_bytes

@@ -1,13 +1,20 @@
-"""What a caller knows of its session at a server, whichever way the calls travel. No I/O."""
+"""The caller's side of one session at a server: every decision, and no I/O.
+
+`RemoteSession` writes each operation (`reset`, `step`, `state`) as a generator: it yields the
+calls to make, each with its time limit, and is sent the replies, or has the error thrown in that
+a call ended with. A driver runs the generator over its connection: `env.py` for blocking callers,
+`async_env.py` for async ones.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Protocol, final
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol, TypeVar, final
 
 from envweave.client.server_info import ServerInfo
 from envweave.errors import (
+    ActionError,
     CapacityError,
     ClosedError,
     ConnectionLostError,
@@ -16,75 +23,92 @@ from envweave.errors import (
     EnvWeaveError,
     ServerError,
     SessionGoneError,
+    StateFailedError,
     WireError,
 )
-from envweave.session.episode_tracker import EpisodeTracker
+from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.session.episodes import Position
 from envweave.session.session import Phase, refusal
-from envweave.types import AGENT, EpisodeEnd, StepResult, ToolResult
+from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
-from envweave.wire.protocol import Caller, Exchange
+from envweave.wire.protocol import Caller, EncodeError, Exchange
 from envweave.wire.results import decode_result, read_ordinary, result_of
 
 logger = logging.getLogger("envweave.session")
+
+T = TypeVar("T")
+CallSequence = Generator[tuple[Call, float | None], Reply, T]
+"""Yields calls with their time limits in seconds, receives the replies, returns the outcome."""
 
 CLOSE_S = 10.0
 """How long `close` waits for the server."""
 
 OPEN_S = 600.0
-"""How long it may take until a session is open: an environment with a model to load takes its
-time."""
+"""How long opening a session may take: an environment may have a model to load."""
 
 INTERRUPTED = "the last call was interrupted"
 
 LOSSES = (ServerError, DeadlineError, WireError)
-"""What ends a session, where it is no refusal of what was sent."""
+"""Errors after which a session cannot continue, unless they refuse what was sent."""
 
 _MARGIN_S = 30.0
 
 
 class Connection(Protocol):
-    """What carries the calls, as far as a session's end is concerned."""
+    """The part of a connection that a session needs."""
 
     exchange: Exchange
 
     def abandon(self, session: str) -> None:
-        """Have a session closed that nobody wants any more."""
+        """Close a session that is no longer used."""
 
 
 @final
 class RemoteSession:
-    """The caller's side of one session after the other: a lost one is followed by another.
+    """One session after another at a server: a lost one is replaced at the next reset.
+
+    Args:
+        connection: Carries the calls.
+        served: What the server serves.
+        autoreset: Whether the next episode begins when one ends.
+        timeout_s: Time limit for each of the environment's own calls.
+        wait_s: How long to wait for a free session if the server is full.
 
     Attributes:
-        name: What to call the environment in messages.
-        agents: Who takes part now.
+        name: The environment's name, for messages.
+        agents: The agents that take part now.
         is_closed: Whether `close` was called.
-        is_open: Whether there is a session.
-        trail: What has been seen of the episode.
-        limit_s: How long to wait for a reply; the server's own limit has long passed then.
-        open_limit_s: How long to wait until a session is open.
     """
 
     def __init__(
-        self, served: ServerInfo, *, autoreset: bool, timeout_s: float | None, wait_s: float | None
+        self,
+        connection: Connection,
+        served: ServerInfo,
+        *,
+        autoreset: bool,
+        timeout_s: float | None,
+        wait_s: float | None,
     ) -> None:
         several = served.interface.possible_agents is not None
         self.name = served.interface.name
         self.agents: list[str] = [] if several else [AGENT]
         self.is_closed = False
-        self.trail = EpisodeTracker(several_agents=several)
-        # A step may take a reset along, and a new environment before that.
-        self.limit_s = None if timeout_s is None else 3 * timeout_s + _MARGIN_S
-        self.open_limit_s = OPEN_S + (wait_s or 0.0)
-        self._several = several
+        self._connection = connection
+        connection.exchange.limit_bytes = served.max_message_bytes
         self._served = served
+        self._several_agents = several
         self._autoreset = autoreset
         self._timeout_s = timeout_s
         self._wait_s = wait_s
+        # The server enforces `timeout_s` itself; a step may include a reset, and that a new
+        # environment.
+        self._limit_s = None if timeout_s is None else 3 * timeout_s + _MARGIN_S
+        self._open_limit_s = OPEN_S + (wait_s or 0.0)
+        self._tracker = EpisodeTracker(several_agents=several)
         self._position: Position | None = None
         self._caller: Caller | None = None
+        self._has_opened = False
         self._loss = "there is no session"
 
     @property
@@ -92,113 +116,174 @@ class RemoteSession:
         """Whether there is a session."""
         return self._caller is not None
 
-    def opening(self) -> Call:
-        """Return the call that opens a session, which goes on where the last one stood."""
+    def open(self) -> CallSequence[None]:
+        """Open a session, which continues the seeds and episode ids of the previous one."""
         self._caller = Caller()
-        wishes = {
+        options = {
             "autoreset": self._autoreset or None,
             "timeout_s": self._timeout_s,
             "position": self._position,
             "wait_s": self._wait_s,
         }
-        return self._caller.call("open", given(wishes))
+        try:
+            reply = yield self._caller.call("open", drop_none(options)), self._open_limit_s
+            _value(reply)
+        except EnvWeaveError as error:
+            if not self._has_lost_server():  # else `reset` tries again
+                self._lose_to(error)
+            raise
+        self._has_opened = True
 
-    def call(self, method: str, params: Mapping[str, Any]) -> Call:
+    def reset(self, params: Mapping[str, Any]) -> CallSequence[ResetResult[Any]]:
+        """Begin an episode; a session that was lost with its server is replaced once.
+
+        Raises:
+            EnvironmentLostError: The session is lost.
+            EnvWeaveError: No session could be opened, or the environment refused.
+        """
+        try:
+            try:
+                return (yield from self._begin(params))
+            except LOSSES as loss:
+                if not self._has_lost_server():
+                    raise
+                logger.warning("an environment %s was lost and is replaced: %s", self.name, loss)
+                self._lose_to(loss)
+            return (yield from self._begin(params))
+        except EncodeError:
+            self._roll_back()
+            raise
+        except LOSSES as loss:
+            self._lose_to(loss)
+            if not self._has_opened:
+                raise
+            self._tracker.is_live = False
+            raise EnvironmentLostError(f"{self.name}.reset() failed: {loss}") from None
+
+    def _begin(self, params: Mapping[str, Any]) -> CallSequence[ResetResult[Any]]:
+        if self._caller is None:
+            yield from self.open()
+        reply = yield self.call("reset", drop_none(params)), self._limit_s
+        result: ResetResult[Any] = self._result(reply)
+        return result
+
+    def step(self, action: Any) -> CallSequence[StepResult[Any]]:
+        """Take a step. If the session is lost, so is the episode, and the result says so.
+
+        Raises:
+            ActionError: The action cannot be sent; nothing has happened.
+            ResetNeededError: There is no episode.
+            EnvWeaveError: The first session could not be opened, or the environment refused.
+        """
+        try:
+            if not self._has_opened:
+                yield from self.open()
+            reply = yield self.call("step", step_params(action)), self._limit_s
+            result: StepResult[Any] = self._result(reply)
+        except EncodeError as error:
+            self._roll_back()
+            raise ActionError(f"action: {error}") from None
+        except LOSSES as loss:
+            self._lose_to(loss)
+            if not self._has_opened:
+                raise
+            return (yield from self._lost_step(loss))
+        return result
+
+    def _lost_step(self, loss: Exception) -> CallSequence[StepResult[Any]]:
+        if not self._tracker.is_live:
+            raise refusal(Phase.ENDED, self.name, str(loss).rstrip("."), autoreset=False) from None
+        logger.warning("an episode of %s ended: %s", self.name, loss)
+        result = self._tracker.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
+        if not self._autoreset:
+            return result
+        try:
+            return with_autoreset(result, (yield from self.reset({})))
+        except EnvWeaveError as error:
+            return with_autoreset(result, error)
+
+    def state(self) -> CallSequence[State]:
+        """Return the environment's state.
+
+        Raises:
+            StateFailedError: The session is lost, or could not be opened.
+        """
+        try:
+            if not self._has_opened:
+                yield from self.open()
+            reply = yield self.call("state", {}), self._limit_s
+            state: State = self._served.rebuild_state(_value(reply))
+        except LOSSES as loss:
+            self._lose_to(loss)
+            raise StateFailedError(f"{self.name}.state failed: {loss}") from None
+        return state
+
+    def call(self, method: str, params: dict[str, Any]) -> Call:
         """Return the next call on the session.
 
         Raises:
-            ConnectionLostError: There is none.
+            ConnectionLostError: There is no session.
         """
         if self._caller is None:
             raise ConnectionLostError(self._loss)
-        return self._caller.call(method, dict(params) if method == "step" else given(params))
+        return self._caller.call(method, params)
 
-    def take_back(self) -> None:
-        """Forget the last call, which was never sent: its number is free again."""
+    def _roll_back(self) -> None:
+        """Free the number of the last call, which could not be sent."""
         if self._caller is not None:
-            self._caller.take_back()
+            self._caller.roll_back()
 
-    def value(self, reply: Reply) -> Any:
-        """Return what came of a call.
-
-        Raises:
-            EnvWeaveError: What it was refused with, or failed with.
-        """
-        if reply.fault is not None:
-            raise error_of(reply.fault)
-        return reply.result
-
-    def result(self, plain: Any) -> Any:
-        """Return the result in a reply, and take note of it.
+    def _result(self, reply: Reply) -> Any:
+        """Return the result in a reply, and record it.
 
         Raises:
-            WireError: There is none.
+            EnvWeaveError: The reply is a fault, or cannot be read.
         """
-        ordinary = None if self._several else read_ordinary(plain, self._served.rebuild)
+        plain = _value(reply)
+        ordinary = None if self._several_agents else read_ordinary(plain, self._served.rebuild)
         if ordinary is not None:
-            self.trail.follow(ordinary)
+            self._tracker.follow(ordinary)
             return ordinary
         sent = decode_result(plain)
         result = result_of(sent, self._served.rebuild)
         if sent.position is not None:
             self._position = sent.position
-        if self._several:
+        if self._several_agents:
             self.agents = sent.agents or []
-        self.trail.follow(result)
+        self._tracker.follow(result)
         return result
 
-    def has_lost_server(self, line: Connection) -> bool:
-        """Whether the session went with its server. The next is opened at its replacement."""
-        return self._caller is not None and line.exchange.is_buried(self._caller.session)
+    def _has_lost_server(self) -> bool:
+        """Whether the session was lost with its server; the replacement can open another."""
+        return self._caller is not None and self._connection.exchange.is_lost(self._caller.session)
 
-    def replace(self, loss: EnvWeaveError, line: Connection) -> None:
-        """Give up a session that went with its server, so that another one is opened."""
-        logger.warning("an environment %s was lost and is replaced: %s", self.name, loss)
-        self.lose_to(loss, line)
+    def _lose_to(self, loss: EnvWeaveError) -> None:
+        """Record that the session is gone, or close it at the server if it may still be there."""
+        if not is_gone(loss):
+            self.abandon(str(loss))
+        elif (session := self.lose(str(loss))) is not None:
+            self._connection.exchange.drop(session)
 
     def lose(self, why: str) -> str | None:
-        """Take note that the session cannot go on; return its id, if there was one."""
+        """Record that there is no session any more; return its id, if there was one."""
         caller, self._caller, self._loss = self._caller, None, why
         return None if caller is None else caller.session
 
-    def lose_to(self, loss: EnvWeaveError, line: Connection) -> None:
-        """Take note that the session is gone, or can be no further use and is closed there."""
-        if not is_gone(loss):
-            self.abandon(str(loss), line)
-        elif (session := self.lose(str(loss))) is not None:
-            line.exchange.drop(session)
+    def abandon(self, why: str) -> None:
+        """Give up the session, if there is one, and close it at the server."""
+        if (session := self.lose(why) if self.is_open else None) is not None:
+            self._connection.abandon(session)
 
-    def abandon(self, why: str, line: Connection) -> None:
-        """Give up the session, if there is one, and have it closed at the server."""
-        if self.is_open and (session := self.lose(why)) is not None:
-            line.abandon(session)
-
-    def interrupt(self, line: Connection) -> None:
-        """Give up the session after a call of which nobody knows how far it came."""
-        self.trail.is_live = False
-        self.abandon(INTERRUPTED, line)
-
-    def lost_reset(self, loss: Exception) -> EnvironmentLostError:
-        """Return the error for a reset whose session is lost."""
-        self.trail.is_live = False
-        return EnvironmentLostError(f"{self.name}.reset() failed: {loss}")
-
-    def lost_step(self, loss: Exception) -> StepResult[Any]:
-        """Return the last result of an episode that is lost.
-
-        Raises:
-            ResetNeededError: There was none.
-        """
-        if not self.trail.is_live:
-            raise refusal(Phase.ENDED, self.name, str(loss).rstrip("."), autoreset=False) from None
-        logger.warning("an episode of %s ended: %s", self.name, loss)
-        return self.trail.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
+    def interrupt(self) -> None:
+        """Give up the session: an operation was interrupted, so its state is unknown."""
+        self._tracker.is_live = False
+        self.abandon(INTERRUPTED)
 
     def refuse_closed(self, method: str) -> None:
-        """Refuse a call on a closed environment.
+        """Refuse an operation on a closed environment.
 
         Raises:
-            ClosedError: It is one.
+            ClosedError: It is closed.
         """
         if self.is_closed:
             if method == "step":
@@ -208,8 +293,19 @@ class RemoteSession:
             )
 
 
-def spoken(action: Any) -> dict[str, Any]:
-    """Return what a step is given: an action, or the answer to a tool call."""
+def _value(reply: Reply) -> Any:
+    """Return the value in a reply.
+
+    Raises:
+        EnvWeaveError: The reply is a fault.
+    """
+    if reply.fault is not None:
+        raise error_of(reply.fault)
+    return reply.result
+
+
+def step_params(action: Any) -> dict[str, Any]:
+    """Return the parameters of a step: an action, or the answer to a tool call."""
     return {"answer" if type(action) is ToolResult else "action": action}
 
 
@@ -218,11 +314,6 @@ def is_gone(error: EnvWeaveError) -> bool:
     return isinstance(error, SessionGoneError | CapacityError)
 
 
-def given(wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the wishes that are any."""
-    return {name: value for name, value in wishes.items() if value is not None}
-
-
-def as_it_is(value: Any) -> Any:
-    """Return what a call led to as it came."""
-    return value
+def drop_none(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that are not `None`."""
+    return {name: value for name, value in params.items() if value is not None}

@@ -16,10 +16,10 @@ from envweave.lifetime import OwnerProcess
 from envweave.wire.websocket import MAX_MESSAGE_BYTES, ClientStream, Handshake, Message
 
 CONNECT_S = 10.0
-"""How long it may take until a server has agreed to a connection."""
+"""How long connecting may take, handshake included."""
 
 ANSWER_S = 60.0
-"""How long a server may take to say what it serves. Its first environment may have to be made."""
+"""How long a server may take to describe itself: it may have to make its first environment."""
 
 _LAST_WORDS_S = 0.5
 _CHUNK = 1 << 16
@@ -29,7 +29,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
 
 def tune(connection: socket.socket) -> None:
-    """Send small messages at once, and find out when the other end is gone without a word."""
+    """Send small messages at once, and detect a peer that disappeared without closing."""
     if connection.family == getattr(socket, "AF_UNIX", None):
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -45,19 +45,19 @@ class BlockingSocket:
 
     Args:
         address: Where the server is.
-        path: What to ask for there, after the address's prefix.
-        headers: What else to say in the handshake.
-        subprotocols: What to offer.
-        connect_timeout_s: How long it may take until the server has agreed.
-        max_message_bytes: How large a message may be that the server sends.
+        path: The path of the endpoint, after the address's prefix.
+        headers: Additional headers of the handshake.
+        subprotocols: The subprotocols to offer.
+        connect_timeout_s: How long connecting may take, handshake included.
+        max_message_bytes: The largest message that is accepted from the server.
 
     Attributes:
-        subprotocol: Which of those offered the server chose; `None` if it chose none.
+        subprotocol: The subprotocol that the server chose; `None` if it chose none.
 
     Raises:
-        ConnectionLostError: Nobody answers there.
+        ConnectionLostError: No server answers there.
         AccessError: The server refuses this caller.
-        ServerError: It speaks no WebSocket there.
+        ServerError: The endpoint is not a WebSocket.
     """
 
     def __init__(
@@ -79,32 +79,32 @@ class BlockingSocket:
         ends_s = time.monotonic() + connect_timeout_s
         self._socket = _connect(address, connect_timeout_s)
         try:
-            asked = Handshake(
+            handshake = Handshake(
                 address.host_header,
                 address.prefix + path,
                 subprotocols=subprotocols,
                 headers=headers,
             )
-            self._shake_hands(asked, ends_s)
+            self._shake_hands(handshake, ends_s)
         except BaseException:
             self.drop()
             raise
-        self.subprotocol = asked.subprotocol
+        self.subprotocol = handshake.subprotocol
 
-    def _shake_hands(self, asked: Handshake, ends_s: float) -> None:
+    def _shake_hands(self, handshake: Handshake, ends_s: float) -> None:
         try:
-            self._socket.sendall(asked.request)
-            while not (asked.is_done or asked.is_refused):
+            self._socket.sendall(handshake.request)
+            while not (handshake.is_done or handshake.is_refused):
                 left_s = ends_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError("it did not answer in time")
-                self._wait_for(left_s)
+                self._set_timeout(left_s)
                 chunk = self._socket.recv(_CHUNK)
-                if not chunk and asked.refusal is not None:
-                    break  # a body whose length was not told ends here
+                if not chunk and handshake.refusal is not None:
+                    break  # a body without a content-length ends here
                 if not chunk:
                     raise broken(self._address, "the server hung up during the handshake")
-                rest = asked.receive(chunk)
+                rest = handshake.receive(chunk)
                 if rest:
                     self._messages.extend(self._stream.receive(rest))
         except ConnectionLostError:
@@ -113,14 +113,14 @@ class BlockingSocket:
             raise foreign(self._address, str(error)) from None
         except OSError as error:
             raise unreachable(self._address, error) from None
-        if asked.refusal is not None:
-            raise refused(self._address, asked.refusal)
+        if handshake.refusal is not None:
+            raise refused(self._address, handshake.refusal)
 
     def send(self, data: str | bytes, timeout_s: float | None = None) -> None:
-        """Send a message: a text, or binary data.
+        """Send a message: a `str` as text, `bytes` as binary.
 
         Raises:
-            DeadlineError: It could not be sent within `timeout_s`; a part of it may have been.
+            DeadlineError: It could not be sent within `timeout_s`; part of it may have been.
             ConnectionLostError: The connection is gone.
             WireError: The message is too large for the server.
         """
@@ -129,23 +129,23 @@ class BlockingSocket:
         self._send(frame, timeout_s)
 
     def send_text(self, data: bytes, timeout_s: float | None = None) -> None:
-        """Send a text that is encoded already."""
+        """Send a text message that is encoded already."""
         self._send(self._stream.text(data), timeout_s)
 
     def _send(self, frame: bytes | bytearray, timeout_s: float | None) -> None:
         try:
-            self._wait_for(timeout_s)
+            self._set_timeout(timeout_s)
             self._socket.sendall(frame)
         except OSError as error:
             if timeout_s is not None and isinstance(error, TimeoutError):
                 raise DeadlineError(
                     f"The server at {self._address.url} did not read the message in time."
                 ) from None
-            self._hear_why()
+            self._read_close_reason()
             raise broken(self._address, str(error)) from None
 
-    def _hear_why(self) -> None:
-        """Read what the server said before it hung up in the middle of a message.
+    def _read_close_reason(self) -> None:
+        """Read why the server closed the connection in the middle of a message.
 
         Raises:
             WireError: The message is too large for it.
@@ -153,26 +153,26 @@ class BlockingSocket:
         ends_s = time.monotonic() + _LAST_WORDS_S
         with contextlib.suppress(ConnectionLostError, DeadlineError):
             while True:
-                self._look(ends_s)
+                self._read(ends_s)
 
     def fileno(self) -> int:
-        """Return what to wait on until something comes; messages that came together come once."""
+        """Return the file descriptor to poll. Messages that are buffered here do not wake it."""
         return self._socket.fileno()
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """Wait for the next message, as long as it takes or for so long.
+        """Wait for the next message, without limit or for `timeout_s`.
 
         Raises:
-            DeadlineError: None came in time. The connection is as good as before.
+            DeadlineError: None came in time. The connection can still be used.
             ConnectionLostError: The connection is gone.
-            WireError: What came is no WebSocket, or the server could not take a message.
+            WireError: The data is not a valid WebSocket frame, or a message was too large.
         """
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._messages:
-            self._look(ends_s)
+            self._read(ends_s)
         return self._messages.popleft()
 
-    def _look(self, ends_s: float | None) -> None:
+    def _read(self, ends_s: float | None) -> None:
         stream = self._stream
         if stream.close_code is not None:
             raise closed(self._address, stream.close_code, stream.close_reason)
@@ -184,13 +184,13 @@ class BlockingSocket:
         size = stream.needed
         chunk: bytes | memoryview
         try:
-            self._wait_for(left_s)
+            self._set_timeout(left_s)
             if size <= _BUFFER:
                 chunk = self._buffer[: self._socket.recv_into(self._buffer)]
             else:
                 chunk = self._socket.recv(min(size, _LARGEST_CHUNK))
         except TimeoutError as error:
-            if left_s is None:  # the system's own, of a connection that is dead
+            if left_s is None:  # from the kernel: the connection is dead
                 raise broken(self._address, str(error)) from None
             return
         except OSError as error:
@@ -202,34 +202,34 @@ class BlockingSocket:
         finally:
             answers = stream.answers()
             if answers:
-                with contextlib.suppress(OSError):  # the next read tells
-                    self._wait_for(CONNECT_S)
+                with contextlib.suppress(OSError):  # the next read reports it
+                    self._set_timeout(CONNECT_S)
                     self._socket.sendall(answers)
 
-    def _wait_for(self, timeout_s: float | None) -> None:
-        if timeout_s != self._timeout_s:  # it is a call to the system each time
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # each change is a system call
             self._timeout_s = timeout_s
             self._socket.settimeout(timeout_s)
 
-    def take_over(self) -> tuple[socket.socket, ClientStream, list[Message]]:
-        """Return the socket, its frames, and what has come already, for who reads by itself."""
+    def detach(self) -> tuple[socket.socket, ClientStream, list[Message]]:
+        """Return the socket, its frame parser and the messages received so far."""
         return self._socket, self._stream, list(self._messages)
 
     def close(self) -> None:
-        """Say goodbye, and close. May be called twice."""
+        """Send a close frame, and close. May be called twice."""
         if self._owner.is_current and self._socket.fileno() >= 0:
             with contextlib.suppress(OSError):
-                self._wait_for(_LAST_WORDS_S)
+                self._set_timeout(_LAST_WORDS_S)
                 self._socket.sendall(self._stream.close())
                 self._socket.shutdown(socket.SHUT_WR)
-                # To the end: with words left unread the system would cut off our own last ones.
+                # To the end: closing with unread data would discard what we sent last.
                 ends_s = time.monotonic() + _LAST_WORDS_S
                 while time.monotonic() < ends_s and self._socket.recv(_CHUNK):
                     pass
         self.drop()
 
     def drop(self) -> None:
-        """Close without a word; in a forked copy, the other's connection is unharmed."""
+        """Close without a close frame; a forked copy does not harm its parent's connection."""
         self._socket.close()
 
 
@@ -244,7 +244,7 @@ def _connect(address: Address, timeout_s: float) -> socket.socket:
         connection = socket.create_connection((address.host, address.port), timeout_s)
         tune(connection)
         if address.is_secure:
-            import ssl  # takes a while, and few need it
+            import ssl  # slow to import, and rarely needed
 
             context = ssl.create_default_context()
             connection = context.wrap_socket(connection, server_hostname=address.host)

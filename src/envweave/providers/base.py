@@ -1,4 +1,4 @@
-"""`ContainerProvider`: who starts a server for a caller."""
+"""`ContainerProvider`: the interface for starting a server for a client."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class ContainerProvider(ABC):
-    """Starts, watches and stops the place where one server runs.
+    """Starts, watches and stops one server: a process, a container or a pod.
 
-    A client asks for the three in this order, and stops in any case:
+    A client calls its methods in this order, and always stops:
 
     ```python
     provider = SubprocessProvider()
@@ -20,7 +20,7 @@ class ContainerProvider(ABC):
     provider.stop_container()
     ```
 
-    One provider has one place at a time.
+    One provider has one server at a time.
     """
 
     @abstractmethod
@@ -31,21 +31,21 @@ class ContainerProvider(ABC):
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> str:
-        """Start a server, and return its base URL, where nobody need answer yet.
+        """Start a server, and return its base URL. It need not answer yet.
 
         Args:
-            image: What to run.
-            port: Where callers will find it; left out, one that is free.
+            image: The image to run.
+            port: The local port to reach it at; by default, a free one.
             env_vars: Added to the server's environment variables.
-            **kwargs: What only this provider knows.
+            **kwargs: Options of this provider.
 
         Raises:
-            StartupError: It could not be started. Nothing is left behind.
+            StartupError: It could not be started. Nothing is left running.
         """
 
     @abstractmethod
     def stop_container(self) -> None:
-        """Stop what was started, and leave nothing behind. May be called twice."""
+        """Stop the server, and clean up. May be called twice."""
 
     @abstractmethod
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
@@ -60,8 +60,8 @@ class ContainerProvider(ABC):
 def bind_wait_for_ready(provider: ContainerProvider) -> Callable[[str, float], None]:
     """Return a provider's `wait_for_ready`, to be called with a base URL and a time limit.
 
-    One that has no parameter `timeout_s` is called with the base URL alone, and decides itself how
-    long to wait.
+    A `wait_for_ready` without the parameter `timeout_s` is called with the base URL alone, and
+    decides itself how long to wait.
     """
     wait: Any = provider.wait_for_ready
     if "timeout_s" in inspect.signature(wait).parameters:
@@ -70,21 +70,21 @@ def bind_wait_for_ready(provider: ContainerProvider) -> Callable[[str, float], N
 
 
 class WatchedProvider(ContainerProvider):
-    """A provider whose place can be looked at from outside, and whose server asks for a token.
+    """A provider that can tell whether its server is still alive, and whose server has a token.
 
-    A client that has lost its connection asks `why_gone`, and so neither waits for a server that
-    will never answer again, nor has to guess why.
+    A client that has lost its connection calls `why_gone`: so it does not wait for a server that
+    is gone, and can report why.
     """
 
     @property
     @abstractmethod
     def token(self) -> str | None:
-        """What to show the server that was started; `None` if it asks for nothing."""
+        """The access token of the server that was started; `None` if it needs none."""
 
     @abstractmethod
     def why_gone(self) -> str | None:
-        """Return why nobody will ever answer there again; `None` if somebody may."""
+        """Return why the server is gone for good; `None` if it may still answer."""
 
     @abstractmethod
     def another(self) -> WatchedProvider:
-        """Return one more of this kind, with the same options and no place yet."""
+        """Return another provider with the same options, without a server yet."""

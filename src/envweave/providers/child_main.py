@@ -1,4 +1,4 @@
-"""The inside of a server process that somebody started for themselves."""
+"""The main program of a server process that `SubprocessProvider` starts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from envweave.wire.faults import fault_of
 BOOT = """\
 # an envweave server process
 import json, sys
-told = json.loads(sys.stdin.readline())
-sys.path[:] = told["path"] + (sys.path if told["keeps_path"] else [])
+config = json.loads(sys.stdin.readline())
+sys.path[:] = config["path"] + (sys.path if config["keeps_path"] else [])
 from envweave.providers.child_main import main
-main(told["server"])
+main(config["server"])
 """
-"""What the process runs: it looks for modules where its starter does, before it imports any.
+"""The code that the process runs: it takes over the parent's `sys.path` before any import.
 
-Another interpreter than its starter's keeps its own path, after a folder with envweave in it."""
+Another interpreter than the parent's keeps its own path, after a folder with envweave in it."""
 
 
 def main(config: Mapping[str, Any]) -> None:
-    """Serve until told to stop; tell the starter why, if it cannot be."""
+    """Serve until stopped; if the server cannot start, report why to the parent."""
     try:
         code = load_path("envweave.cli.server_main:serve_config")(config)
     except EnvWeaveError as error:
         fault = fault_of(error)
-        told = {"code": fault.code, "message": fault.message}
-        os.write(config["ready_fd"], json.dumps({"fault": told}).encode() + b"\n")
+        report = {"fault": {"code": fault.code, "message": fault.message}}
+        os.write(config["ready_fd"], json.dumps(report).encode() + b"\n")
         code = 2
     if config.get("uds"):
-        # The socket's own folder, which a starter that was killed could not remove.
+        # The socket's folder, which a parent that was killed could not remove.
         with contextlib.suppress(OSError):
             Path(config["uds"]).parent.rmdir()
     sys.exit(load_path("envweave.server.run:leave")(code))

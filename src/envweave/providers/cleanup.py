@@ -1,9 +1,9 @@
-"""Whose a container is, and the end of those whose owners are gone.
+"""Owners of containers, and removing containers whose owners are gone.
 
-Every container has labels that say which process started it. A process that is killed leaves its
-containers behind; whoever starts the next one removes them. Where it cannot be known that an owner
-is gone, its containers are left alone: it may live on another machine, or among processes that
-cannot be seen from here.
+Every container has labels that identify the process that started it. A process that is killed
+leaves its containers behind; the next process that starts one removes them. If it is not certain
+that an owner is gone, its containers are left alone: it may run on another machine, or in a PID
+namespace that cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Protocol
 logger = logging.getLogger("envweave.providers")
 
 OWNER = "envweave.owner"
-"""The label that every container has which is looked after here."""
+"""The label of every container that is cleaned up here."""
 
 _IS_LINUX = platform.system() == "Linux"
 _BOOT, _MACHINE = "envweave.owner.boot", "envweave.owner.machine"
 
 
 class Containers(Protocol):
-    """An engine, as far as its containers are listed and removed."""
+    """The part of an engine that lists and removes containers."""
 
     def labels(self, label: str) -> dict[str, Mapping[str, str]]:
-        """Return the labels of every container that has one of this name, by its id."""
+        """Return the labels of every container that has this label, by its id."""
         ...
 
     def remove(self, container: str) -> None:
-        """Remove a container, whatever it does. One that is gone is no failure."""
+        """Remove a container by force. One that is gone already is not an error."""
         ...
 
 
@@ -44,9 +44,9 @@ class Owner:
     """A process that starts containers.
 
     Attributes:
-        mark: Which process: no other of this machine has it until the machine starts anew.
-        boot: Which start of the machine; empty if that cannot be known.
-        machine: Which machine; empty if that cannot be known.
+        mark: Identifies the process; unique on this machine until it reboots.
+        boot: Identifies the boot of the machine; empty if unknown.
+        machine: Identifies the machine; empty if unknown.
     """
 
     mark: str
@@ -60,11 +60,11 @@ class Owner:
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Owner:
-        """Return who wrote these labels."""
+        """Return the owner in these labels."""
         return cls(labels.get(OWNER, ""), labels.get(_BOOT, ""), labels.get(_MACHINE, ""))
 
     def labels(self) -> dict[str, str]:
-        """Return the labels that say so."""
+        """Return the labels that identify this owner."""
         return {OWNER: self.mark, _BOOT: self.boot, _MACHINE: self.machine}
 
     def is_gone(self) -> bool:
@@ -73,20 +73,20 @@ class Owner:
         if not (self.mark and self.boot and here.boot):
             return False
         if self.boot != here.boot:
-            # Another start of this machine, or another machine.
+            # Another boot of this machine, or another machine.
             return bool(self.machine) and self.machine == here.machine
         return _has_ended(self.mark)
 
 
 def remove_leftovers(containers: Containers) -> int:
-    """Remove the containers of owners who are gone; return how many."""
+    """Remove the containers of owners that are gone; return how many."""
     found = containers.labels(OWNER)
-    left = [container for container, labels in found.items() if Owner.of(labels).is_gone()]
-    for container in left:
+    orphans = [container for container, labels in found.items() if Owner.of(labels).is_gone()]
+    for container in orphans:
         containers.remove(container)
-    if left:
-        logger.info("removed %d containers whose owners are gone", len(left))
-    return len(left)
+    if orphans:
+        logger.info("removed %d containers whose owners are gone", len(orphans))
+    return len(orphans)
 
 
 @functools.lru_cache(maxsize=1)  # by the id, which a fork changes
@@ -109,7 +109,7 @@ def _has_ended(mark: str) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is such a process, of which this one may know nothing more."""
+    """Whether the process exists, but is hidden from this one."""
     if Path(f"/proc/{pid}").exists():
         return False
     try:
@@ -122,22 +122,22 @@ def _is_hidden(pid: int) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process started: empty if there is none, `None` if nobody can tell."""
-    return _told("ps", "-o", "lstart=", "-p", str(pid))
+    """Return when a process started: empty if there is none, `None` if unknown."""
+    return _output_of("ps", "-o", "lstart=", "-p", str(pid))
 
 
 @functools.cache
 def _boot() -> str:
     if _IS_LINUX:
         return _read("/proc/sys/kernel/random/boot_id")
-    return _told("sysctl", "-n", "kern.bootsessionuuid") or ""
+    return _output_of("sysctl", "-n", "kern.bootsessionuuid") or ""
 
 
 @functools.cache
 def _machine() -> str:
     if _IS_LINUX:
         return _read("/etc/machine-id")
-    return _told("sysctl", "-n", "kern.uuid") or ""
+    return _output_of("sysctl", "-n", "kern.uuid") or ""
 
 
 def _read(path: str) -> str:
@@ -147,9 +147,9 @@ def _read(path: str) -> str:
         return ""
 
 
-def _told(*command: str) -> str | None:
+def _output_of(*command: str) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603 - programs of the system, told by us
+        done = subprocess.run(  # noqa: S603 - system programs with fixed arguments
             command, capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired):

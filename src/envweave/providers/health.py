@@ -1,4 +1,4 @@
-"""Whether a server answers `/health`, on a port or a unix socket."""
+"""Whether a server answers `/health`, and what its last log lines say."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from envweave.errors import EnvWeaveError
 from envweave.wire.faults import INTERNAL, error_of
 from envweave.wire.messages import WireFault
 
-_LONGEST_ANSWER = 1 << 16
+_MAX_RESPONSE = 1 << 16
 
 
 def answers_health(base_url: str, timeout_s: float) -> bool:
-    """Whether the server at `base_url` says now that it is well; it may take so long to."""
+    """Whether the server at `base_url` reports within `timeout_s` that it is healthy."""
     try:
         connection = _connected(base_url, timeout_s)
     except OSError:
@@ -24,7 +24,7 @@ def answers_health(base_url: str, timeout_s: float) -> bool:
     try:
         connection.request("GET", "/health", headers={"Connection": "close"})
         response = connection.getresponse()
-        response.read(_LONGEST_ANSWER)
+        response.read(_MAX_RESPONSE)
     except (OSError, http.client.HTTPException):
         return False
     finally:
@@ -53,28 +53,28 @@ def _connected(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 FAULT = "envweave-fault: "
-"""What the line begins with by which a server says why it cannot start."""
+"""The prefix of the log line by which a server reports why it cannot start."""
 
 LINES_READ, LINES_SHOWN = 60, 20
 
 
 def error_in(lines: Sequence[str], image: str) -> EnvWeaveError | None:
-    """Return the error that a server told, as it would be raised here; `None` if it told none."""
-    said = next((line for line in reversed(lines) if line.startswith(FAULT)), None)
-    if said is None:
+    """Return the error that a server reported in its log; `None` if it reported none."""
+    line = next((line for line in reversed(lines) if line.startswith(FAULT)), None)
+    if line is None:
         return None
     try:
-        told = WireFault(**json.loads(said.removeprefix(FAULT)))
-        if told.code == INTERNAL.code:
+        fault = WireFault(**json.loads(line.removeprefix(FAULT)))
+        if fault.code == INTERNAL.code:
             return None
-        raised = error_of(told)
+        error = error_of(fault)
     except (ValueError, TypeError):
         return None
-    raised.add_note(f"Raised in a container of {image!r}.")
-    return raised
+    error.add_note(f"Raised in a container of {image!r}.")
+    return error
 
 
-def told(lines: Sequence[str]) -> str:
-    """Return the end of an error's message: what was printed last."""
+def log_tail(lines: Sequence[str]) -> str:
+    """Return the end of an error message: the last log lines."""
     last = lines[-LINES_SHOWN:]
     return " Its last lines:\n" + "\n".join(last) if last else " It printed nothing."

@@ -1,4 +1,4 @@
-"""A Python on this machine: what it has installed, and installing packages into it."""
+"""Python interpreters on this machine: their installed packages, and installing more."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print(json.dumps({
 @final
 @dataclass(frozen=True, slots=True)
 class PythonInterpreter:
-    """A Python, by the path of its program; the running one by default."""
+    """A Python interpreter, by its path; the running one by default."""
 
     python: str = sys.executable
 
@@ -65,15 +65,15 @@ class PythonInterpreter:
             return None
 
     def missing_modules(self, modules: Sequence[str]) -> list[str]:
-        """Return those of some modules that it cannot find."""
+        """Return the modules that it cannot find."""
         missing: list[str] = self._probe([], modules)["missing"]
         return missing
 
     def _probe(self, packages: Sequence[str], modules: Sequence[str]) -> Any:
-        asked = [json.dumps(list(packages)), json.dumps(list(modules))]
+        arguments = [json.dumps(list(packages)), json.dumps(list(modules))]
         try:
             done = subprocess.run(  # noqa: S603 - an interpreter that the caller chose
-                [self.python, "-P", "-c", _PROBE, *asked],
+                [self.python, "-P", "-c", _PROBE, *arguments],
                 env=isolated_variables(),
                 capture_output=True,
                 text=True,
@@ -82,7 +82,7 @@ class PythonInterpreter:
         except OSError as error:
             raise OptionError(f"{self.python!r} cannot be run: {error.strerror}.") from error
         if done.returncode:
-            # An older one does not know the option -P.
+            # Older versions do not have the option -P.
             raise OptionError(
                 f"{self.python!r} is not Python 3.11 or newer, or is broken:\n"
                 f"{last_lines(done.stderr)}"
@@ -90,21 +90,21 @@ class PythonInterpreter:
         return json.loads(done.stdout)
 
     def install_command(self, *what: str) -> list[str]:
-        """Return the command that installs something: uv's if there is one, else pip's."""
+        """Return the command that installs requirements: with uv if there is one, else pip."""
         uv = find_uv()
         if uv is not None:
             return [uv, "pip", "install", "--python", self.python, *what]
         return [self.python, "-m", "pip", "install", *what]
 
     def install(self, *what: str) -> None:
-        """Install something, with its dependencies from the user's own index.
+        """Install requirements, with dependencies from the user's own index.
 
         Raises:
             InstallError: There is no installer, or it failed; its last lines are in the message.
         """
         command = self.install_command(*what)
         logger.info("installing: %s", shlex.join(command))
-        # pip takes what it finds on the path of this Python for installed there.
+        # With this Python's path, pip would take its packages for installed there.
         variables = None if self.python == sys.executable else isolated_variables()
         done = run_quietly(command, variables)
         if done.returncode == 0:
@@ -121,16 +121,16 @@ class PythonInterpreter:
 def ensure_installed(
     env_id: str, package: PackageSource, interpreter: PythonInterpreter, install: str
 ) -> None:
-    """Have a package in exactly the version that an ID names.
+    """Ensure that a package is installed in exactly the version of an ID.
 
     Args:
         env_id: The ID, for messages.
-        package: What it needs.
+        package: The package.
         interpreter: Where it is needed.
         install: Whether it may be installed: `"never"`, `"ask"` or `"always"`.
 
     Raises:
-        InstallError: It is missing, or there in another version, and may not be installed; or
+        InstallError: It is missing, or installed in another version, and may not be installed; or
             installing it failed.
     """
     found = interpreter.version_of(package.name)
@@ -160,12 +160,12 @@ def ask_permission(what: str, command: str, install: str) -> None:
     """Return if packages may be installed.
 
     Args:
-        what: A sentence that says what is missing.
-        command: What the user can run instead.
-        install: What the caller allows; `"ask"` asks on the terminal.
+        what: A sentence about what is missing.
+        command: The command that the user can run instead.
+        install: The permission; `"ask"` asks on the terminal.
 
     Raises:
-        InstallError: They may not be. The message has the command.
+        InstallError: They may not be installed. The message has the command.
     """
     if install == "always":
         return
@@ -179,12 +179,12 @@ def ask_permission(what: str, command: str, install: str) -> None:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
-        raise InstallError(f"{what} It was not installed, as you said. {by_hand}")
+        raise InstallError(f"{what} It was not installed, as you chose. {by_hand}")
     raise InstallError(f"{what} Nothing is installed without permission. {by_hand}")
 
 
 def read_permission(install: Any) -> str:
-    """Return what `install=` allows.
+    """Return the value of `install=`.
 
     Raises:
         OptionError: It is not one of the three.
@@ -205,14 +205,14 @@ def find_uv() -> str | None:
 
 @functools.cache
 def _runs(uv: str) -> bool:
-    # A version manager's shim may be there for a uv that is not.
+    # A version manager's shim may exist without a uv behind it.
     return run_quietly([uv, "--version"]).returncode == 0
 
 
 def run_quietly(
     command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, and return all that it printed as its `stdout`."""
+    """Run a command, and return all its output as `stdout`."""
     return subprocess.run(  # noqa: S603 - installers, with checked arguments
         command,
         env=variables,
@@ -225,19 +225,19 @@ def run_quietly(
 
 
 def last_lines(text: str) -> str:
-    """Return the end of what a program printed."""
+    """Return the last lines of a program's output."""
     return "\n".join(text.strip().splitlines()[-_LINES_SHOWN:])
 
 
-def _same(found: str | None, wanted: str) -> bool:
+def _same(found: str | None, required: str) -> bool:
     try:
-        return found is not None and Version(found) == Version(wanted)
+        return found is not None and Version(found) == Version(required)
     except InvalidVersion:
-        return found == wanted
+        return found == required
 
 
 def own_requirements() -> list[str]:
-    """Return what a Python needs that runs an envweave server, as an installer takes it."""
+    """Return the requirements of an interpreter that runs an envweave server."""
     found = []
     for line in importlib.metadata.requires("envweave") or []:
         requirement = Requirement(line)
@@ -248,28 +248,28 @@ def own_requirements() -> list[str]:
 
 
 def own_modules() -> list[str]:
-    """Return the modules that `own_requirements` bring."""
+    """Return the modules of `own_requirements`."""
     names = [canonicalize_name(Requirement(one).name) for one in own_requirements()]
     return [*(name.replace("-", "_") for name in names), "httptools"]  # of uvicorn[standard]
 
 
 def isolated_variables() -> dict[str, str]:
-    """Return the environment variables for a Python that must not see this one's packages."""
+    """Return environment variables that hide this Python's packages from another one."""
     ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def cache_folder() -> Path:
-    """Return where envweave keeps what it can make again."""
+    """Return envweave's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "envweave"
 
 
 def import_folder() -> Path:
-    """Return a folder that holds this envweave and nothing else.
+    """Return a folder that contains this envweave and nothing else.
 
     On the path of another interpreter it makes envweave importable there, with its entry points,
-    and none of the packages that are installed beside it here.
+    but without the packages that are installed beside it here.
     """
     spec = importlib.util.find_spec("envweave")
     assert spec is not None
@@ -291,6 +291,6 @@ def import_folder() -> Path:
             try:
                 whole.rename(folder)
             except OSError:
-                if not folder.exists():  # else another process was quicker
+                if not folder.exists():  # else another process was faster
                     raise
     return folder

@@ -32,19 +32,19 @@ STOP_S = 10.0
 """How long a server may take to close its environments before it is killed."""
 
 _EXIT_S = 0.2
-"""How long a process takes to exit after its connections have closed. Nearly always less."""
+"""How long to wait for the exit of a process whose connections have closed."""
 
 _LINES_KEPT = 20
 
 
 @final
 class ServerProcess:
-    """A server, in a process that ends when this one does, however that ends.
+    """A server process, which ends when this process does, however that ends.
 
     Args:
-        config: What to serve, and how, as `envweave.cli.server_main` is told.
+        config: The configuration of the server, as `envweave.cli.server_main` takes it.
         env_vars: Added to the environment variables.
-        python: Another interpreter to run it, with packages of its own.
+        python: Another interpreter to run it, with separate packages.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ServerProcess:
             command, variables = [python, "-P"], isolated_variables()
         self._owner = OwnerProcess()
         ready_r, ready_w = os.pipe()
-        # Nobody ever writes to it: the server reads its end when no copy of ours is left.
+        # Never written to: the server reads EOF when this process, which holds the other end, dies.
         life_r, life_w = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, or the caller's choice
@@ -69,7 +69,7 @@ class ServerProcess:
                 stderr=subprocess.PIPE,
                 pass_fds=(ready_w, life_r),
                 env={**variables, **env_vars},
-                start_new_session=True,  # a Ctrl-C is for the caller, who closes it in order
+                start_new_session=True,  # Ctrl-C reaches only the caller, which closes the server
             )
         except BaseException:
             os.close(ready_r)
@@ -87,15 +87,15 @@ class ServerProcess:
         self._exit_thread.start()
         try:
             server = {**config, "ready_fd": ready_w, "lifeline_fd": life_r, "quiet": True}
-            self._tell({"path": path, "keeps_path": python is not None, "server": server})
+            self._send_config({"path": path, "keeps_path": python is not None, "server": server})
         except BaseException:
             self.stop()
             raise
 
-    def _tell(self, told: Mapping[str, Any]) -> None:
+    def _send_config(self, config: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(told).encode() + b"\n")
+            stdin.write(json.dumps(config).encode() + b"\n")
 
     @property
     def pid(self) -> int:
@@ -103,9 +103,9 @@ class ServerProcess:
         return self._process.pid
 
     def _wait_for_exit(self) -> None:
-        """Reap the process, and kill what is left of its group.
+        """Reap the process, and kill the rest of its process group.
 
-        A copy that the server forked would hold its connections open, and no client would
+        A process that the server forked would keep its connections open, and no client would
         notice that the server is gone.
         """
         self._process.wait()
@@ -124,36 +124,36 @@ class ServerProcess:
         return f"The server process {self.pid} {how}.{shown}"
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait until it takes calls.
+        """Wait until it accepts calls.
 
         Raises:
-            EnvWeaveError: What the server cannot be made for, as it would be raised here.
-            StartupError: It exited, or `timeout_s` seconds passed.
+            EnvWeaveError: The environment cannot be made.
+            StartupError: The process exited, or `timeout_s` seconds passed.
         """
         if self._is_ready:
             return
-        ends_s, said = time.monotonic() + timeout_s, b""
-        while not said.endswith(b"\n"):
+        ends_s, line = time.monotonic() + timeout_s, b""
+        while not line.endswith(b"\n"):
             left_s = ends_s - time.monotonic()
             if left_s <= 0 or not select.select([self._ready_fd], [], [], left_s)[0]:
                 raise self._failed(f"did not answer within {timeout_s:g} s")
             chunk = os.read(self._ready_fd, 65536)
             if not chunk:
-                raise self._failed(f"exited {self._ending()}")
-            said += chunk
-        told = json.loads(said)
-        if "fault" in told:
-            fault = WireFault(**told["fault"])
+                raise self._failed(f"exited {self._exit_status()}")
+            line += chunk
+        report = json.loads(line)
+        if "fault" in report:
+            fault = WireFault(**report["fault"])
             if fault.code == INTERNAL.code:
                 raise self._failed(f"could not start: {fault.message}")
             raise error_of(fault)
         self._is_ready = True
 
-    def _ending(self) -> str:
+    def _exit_status(self) -> str:
         self._exit_thread.join(STOP_S)
         code = self._process.returncode
         if code is None:
-            return "without a word"
+            return "without a reason"
         return f"with code {code}" if code >= 0 else f"by {_signal_name(-code)}"
 
     def _failed(self, how: str) -> StartupError:
@@ -162,9 +162,9 @@ class ServerProcess:
         return StartupError(f"The server process for {self._name!r} {how}.{shown}")
 
     def stop(self) -> None:
-        """End it: in order if it can be, and in any case within `STOP_S`. May be called twice.
+        """Stop it with SIGTERM, and with SIGKILL after `STOP_S`. May be called twice.
 
-        A forked copy of the process that started it leaves it alone.
+        Does nothing in a forked copy of the process that started it.
         """
         if self._life_fd < 0 or not self._owner.is_current:
             return
@@ -192,9 +192,9 @@ def _signal_name(number: int) -> str:
 
 @final
 class _Printed:
-    """Passes on what a process prints to stderr, and keeps the last of it.
+    """Copies a process's stderr to ours, and keeps the last lines.
 
-    A pipe that nobody reads would hold the process up, so a thread does, until the process ends.
+    A full pipe would block the process, so a thread reads it until the process ends.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -214,7 +214,7 @@ class _Printed:
                 sys.stderr.write(text)
 
     def last_lines(self) -> str:
-        """Return what was printed last, when it has all come or after a moment."""
+        """Return the last lines, after waiting briefly for the end of the output."""
         self._thread.join(1.0)
         return "\n".join(self._lines)
 
@@ -228,15 +228,15 @@ class _Printed:
 START_S = 60.0
 """How long a server may take to start."""
 
-_LONGEST_PATH = 100  # that a unix socket may have, and a little
+_LONGEST_PATH = 100  # of a unix socket, with a margin
 
 
 @final
 class SubprocessProvider(WatchedProvider):
     """Starts a server process for an ID, on a unix socket that only this user can reach.
 
-    There are no walls around it: the environment can do what its user can. The process ends when
-    its starter does, even if that is killed.
+    It is not isolated: the environment can do what its user can. The process ends when its parent
+    does, even if that is killed.
 
     ```python
     class EchoEnv(HTTPEnvClient[EchoAction, EchoObservation]):
@@ -247,15 +247,14 @@ class SubprocessProvider(WatchedProvider):
     ```
 
     Args:
-        python: The interpreter to start it with, such as that of a virtual environment; this one
-            by default. Another one imports its own packages, and this envweave.
-        **options: How the server runs its sessions: any field of `ServerOptions`, such as
-            `workers=2`.
+        python: The interpreter to run it with, such as that of a virtual environment; by default
+            the current one. Another one imports its own packages, and this envweave.
+        **options: Fields of `ServerOptions`, such as `workers=2`.
     """
 
     def __init__(self, *, python: str | None = None, **options: Any) -> None:
         self._python = python
-        # Whoever stops it has no more use for its episodes.
+        # A client that stops the server no longer needs its episodes.
         self._options = {"drain_s": 0, **options}
         self._process: ServerProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -268,7 +267,7 @@ class SubprocessProvider(WatchedProvider):
 
     @property
     def token(self) -> str | None:
-        """What to show the server that was started; `None` if it asks for nothing."""
+        """The access token of the server that was started; `None` if it needs none."""
         token: str | None = self._options.get("token")
         return token
 
@@ -277,7 +276,7 @@ class SubprocessProvider(WatchedProvider):
         return None if self._process is None else self._process.why_gone()
 
     def another(self) -> SubprocessProvider:
-        """Return one more of this kind, with the same options and no server yet."""
+        """Return another provider with the same options, without a server yet."""
         return SubprocessProvider(python=self._python, **self._options)
 
     def start_container(
@@ -287,17 +286,17 @@ class SubprocessProvider(WatchedProvider):
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> str:
-        """Start a server, and return its base URL, where nobody need answer yet.
+        """Start a server, and return its base URL. It need not answer yet.
 
         Args:
             image: The ID of an environment: of a package, or `pkg://module:attribute`.
-            port: Listen on this port of loopback; left out, on a private unix socket.
+            port: The local port to listen on; by default, it listens on a private unix socket.
             env_vars: Added to the server's environment variables.
             **kwargs: Passed to the environment's constructor.
 
         Raises:
-            DefinitionError: Only this process knows the ID.
-            CallOrderError: One is running already.
+            DefinitionError: The ID is known in this process only.
+            CallOrderError: A server is running already.
         """
         if image.startswith(LOCAL):
             raise DefinitionError(
@@ -307,13 +306,13 @@ class SubprocessProvider(WatchedProvider):
         return self._start(served_as(EnvSpec(image, ""), kwargs), port, env_vars or {})
 
     def start(self, spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
-        """Start a server for a recipe, and return its base URL when it takes calls.
+        """Start a server for a spec, and return its base URL when it accepts calls.
 
         Raises:
-            DefinitionError, OptionError: The recipe cannot travel to another process.
+            DefinitionError, OptionError: The spec cannot be sent to another process.
             EnvWeaveError: The environment cannot be made.
             StartupError: The server cannot be started.
-            CallOrderError: One is running already.
+            CallOrderError: A server is running already.
         """
         self._refuse_second()
         try:
@@ -327,8 +326,8 @@ class SubprocessProvider(WatchedProvider):
     def _refuse_second(self) -> None:
         if self._process is not None:
             raise CallOrderError(
-                "The provider has started a server already. Stop it first, or use a provider of "
-                "its own for each."
+                "The provider has started a server already. Stop it first, or use a separate "
+                "provider for each."
             )
 
     def _start(self, served: dict[str, Any], port: int | None, env_vars: Mapping[str, str]) -> str:
@@ -358,7 +357,7 @@ class SubprocessProvider(WatchedProvider):
         return base_url
 
     def stop_container(self) -> None:
-        """Stop the server, and leave nothing behind. May be called twice."""
+        """Stop the server, and clean up. May be called twice."""
         process, self._process = self._process, None
         folder, self._folder = self._folder, None
         if self._unstopped is not None:
@@ -367,10 +366,10 @@ class SubprocessProvider(WatchedProvider):
             _end(process, folder)
 
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
-        """Block until the server at `base_url` takes calls.
+        """Block until the server at `base_url` accepts calls.
 
         Raises:
-            EnvWeaveError: What it was to serve cannot be made.
+            EnvWeaveError: The environment cannot be made.
             StartupError: The process exited, or `timeout_s` seconds passed. The message ends with
                 the last lines that it printed.
         """
@@ -387,8 +386,8 @@ def _private_folder() -> tempfile.TemporaryDirectory[str]:
             folder = tempfile.TemporaryDirectory(prefix="envweave-", dir="/tmp")
     except OSError as error:
         raise StartupError(
-            f"There is no folder for the socket of a server process: {error}. Make room there, or "
-            "set $TMPDIR to a folder that can be written to."
+            f"No folder could be made for the socket of a server process: {error}. Free some "
+            "space, or set $TMPDIR to a writable folder."
         ) from error
     return folder
 

@@ -1,4 +1,4 @@
-"""Virtual environments for environments whose packages clash with the caller's."""
+"""Virtual environments for environments whose packages conflict with the caller's."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _READY = "envweave.json"
 
 
 def existing_environment(path: str | os.PathLike[str]) -> PythonInterpreter:
-    """Return the Python of a virtual environment that is there.
+    """Return the Python of an existing virtual environment.
 
     Raises:
         OptionError: `path` is not one, or its Python is too old.
-        InstallError: It lacks what envweave needs there; the message has the command.
+        InstallError: It lacks packages that envweave needs; the message has the command.
     """
     folder = Path(path).expanduser().absolute()
     python = folder / "bin" / "python"
@@ -58,16 +58,16 @@ def existing_environment(path: str | os.PathLike[str]) -> PythonInterpreter:
 def kept_environment(
     env_id: str, package: PackageSource | None, requirements: Sequence[str], install: str
 ) -> PythonInterpreter:
-    """Return the Python of the virtual environment that is kept for an ID; build it if needed.
+    """Return the Python of the cached virtual environment of an ID; build it if necessary.
 
     Args:
         env_id: The ID, with its version.
-        package: What has to be installed in it.
-        requirements: What else, as pip takes it.
+        package: The package to install in it.
+        requirements: Additional requirements, as pip takes them.
         install: Whether packages may be installed.
 
     Raises:
-        InstallError: It has to be built and nothing may be installed, or building it failed.
+        InstallError: It must be built and nothing may be installed, or building it failed.
         MissingExtraError: filelock is not installed.
     """
     try:
@@ -89,8 +89,9 @@ def kept_environment(
     if _is_ready(folder):
         return interpreter
     files = None if package is None else package.locate()
-    wanted = [*([] if files is None else files.requirements()), *requirements, *own_requirements()]
-    commands = [_creation(folder), interpreter.install_command(*wanted)]
+    packages = [] if files is None else files.requirements()
+    install_command = interpreter.install_command(*packages, *requirements, *own_requirements())
+    commands = [_creation_command(folder), install_command]
     ask_permission(
         f"{env_id!r} has no virtual environment at {folder} yet.",
         " && ".join(map(shlex.join, commands)),
@@ -105,11 +106,11 @@ def kept_environment(
 
 
 def _is_ready(folder: Path) -> bool:
-    # The Python that it was made with may have been removed.
+    # The Python that it links to may have been removed.
     return (folder / _READY).exists() and (folder / "bin" / "python").exists()
 
 
-def _creation(folder: Path) -> list[str]:
+def _creation_command(folder: Path) -> list[str]:
     uv = find_uv()
     if uv is not None:
         return [uv, "venv", "--python", sys.executable, str(folder)]
@@ -124,13 +125,13 @@ def _build(
 ) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        command = _creation(folder)
+        command = _creation_command(folder)
         done = run_quietly(command)
         if done.returncode:
             raise InstallError(f"`{shlex.join(command)}` failed:\n{last_lines(done.stdout)}")
         with tempfile.TemporaryDirectory(prefix="envweave-") as wheels:
-            wanted = [] if files is None else files.download(Path(wheels))
-            interpreter.install(*wanted, *requirements, *own_requirements())
+            packages = [] if files is None else files.download(Path(wheels))
+            interpreter.install(*packages, *requirements, *own_requirements())
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -386,7 +386,7 @@ def pool(
     else:
         options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote)
         transports = connect_pool(spec, given, options, count)
-    return Pool(spec.id, transports, None if getattr(module, "GOES_ON", False) else connect)
+    return Pool(spec.id, transports, None if getattr(module, "RECONNECTS", False) else connect)
 
 
 def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from envweave.server.http.bodies import refusal, unreadable
-from envweave.wire.faults import kind_named
+from envweave.wire.faults import kind_by_code
 from envweave.wire.messages import WireFault
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ async def refuse_socket(refused: Refused, scope: Scope, receive: Receive, send: 
         message = {}
     if message.get("type") == "websocket.disconnect":
         return
-    kind = kind_named(refused.fault.code)
+    kind = kind_by_code(refused.fault.code)
     error = {"message": refused.fault.message, "code": kind.openenv}
     text = msgspec.json.encode({"type": "error", "data": error}).decode()
     await send({"type": "websocket.send", "text": text})

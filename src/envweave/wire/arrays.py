@@ -1,4 +1,4 @@
-"""Arrays as bytes: a short header that says dtype and shape, then the elements."""
+"""Arrays as bytes: a short header with dtype and shape, then the elements."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from envweave.errors import WireError
 _DTYPES = re.compile(
     r"\|b1|[|<>][iu][1248]|\|S[1-9][0-9]{0,8}|[<>]U[1-9][0-9]{0,8}|[<>](?:f[248]|c8|c16)"
 )
-_MAX_DIMENSIONS = 32  # what every numpy takes
+_MAX_DIMENSIONS = 32  # supported by every numpy version
 _MAX_EMPTY = 2**20  # how many empty rows an array without elements may have
 
 AnyArray = np.ndarray[Any, Any]
 
 
 class Layout(NamedTuple):
-    """What the bytes of an array mean, and how many there are."""
+    """Dtype, shape and size in bytes of an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     size: int
 
 
-def raw(array: AnyArray) -> AnyArray | None:
-    """Return an array whose bytes say the same, in C's order; `None` where bytes cannot."""
+def as_contiguous(array: AnyArray) -> AnyArray | None:
+    """Return the array in C order with a dtype that can be sent; `None` if there is none."""
     kind = array.dtype.kind
     if kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
@@ -39,12 +39,12 @@ def raw(array: AnyArray) -> AnyArray | None:
         array = array.astype(np.complex128)
     elif kind not in "biufcSU" or not array.dtype.itemsize:
         return None
-    # Not `ascontiguousarray`, which gives an array of no dimension one.
+    # Not `ascontiguousarray`, which turns a 0-d array into a 1-d one.
     return np.asarray(array, order="C")
 
 
-def stacked(rows: Sequence[Any]) -> AnyArray | None:
-    """Return one array of many; `None` where they differ in dtype or shape, or hold no numbers."""
+def stack_rows(rows: Sequence[Any]) -> AnyArray | None:
+    """Return one array of many; `None` if dtypes or shapes differ, or they are not numeric."""
     first = rows[0]
     count, dtype, shape = len(rows), first.dtype, first.shape
     if dtype.kind not in "biuf" or dtype.itemsize > 8 or not first.size:
@@ -56,27 +56,27 @@ def stacked(rows: Sequence[Any]) -> AnyArray | None:
     if [row.shape for row in rows].count(shape) < count:
         return None
     try:
-        blob = b"".join(rows)  # in C; what is not contiguous is refused
+        blob = b"".join(rows)  # fast; raises for arrays that are not contiguous
     except (BufferError, TypeError, ValueError):
         blob = b"".join([row.tobytes() for row in rows])
     return np.ndarray((count, *shape), dtype, blob)
 
 
-def listed(array: AnyArray) -> Any:
-    """Return the elements in nested lists, as Python has them; dates and times as texts."""
+def to_lists(array: AnyArray) -> Any:
+    """Return the elements in nested lists of Python values; dates and times as strings."""
     if array.dtype.kind in "mM":
         array = array.astype(str)
     elif array.dtype.kind == "f":
-        array = array.astype(np.float64)  # a longdouble's own `tolist` has no floats
+        array = array.astype(np.float64)  # `tolist` of a longdouble returns no floats
     elif array.dtype.kind == "c":
         array = array.astype(np.complex128)
     return array.tolist()
 
 
 def pack(array: AnyArray) -> bytes:
-    """Return the header and the elements of a `raw` array."""
+    """Return the header and the elements of a `as_contiguous` array."""
     if array.dtype.kind == "U":
-        # numpy gives no buffer of texts.
+        # numpy arrays of strings have no buffer.
         return _header(array.dtype, array.shape) + array.tobytes()
     return b"".join((_header(array.dtype, array.shape), array.data))
 
@@ -88,10 +88,10 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> AnyArray:
-    """Return the array that was packed. It may be written to, and shares nothing with `data`.
+    """Return the array that was packed. It is writable, and shares nothing with `data`.
 
     Raises:
-        WireError: There is no such array.
+        WireError: The data is not a valid array.
     """
     if len(data) < 2:
         raise WireError("The header of an array is cut off.")
@@ -107,18 +107,18 @@ def _layout_in(header: bytes) -> Layout:
     try:
         name = header[2 : 2 + size].decode("ascii")
     except UnicodeDecodeError:
-        raise WireError("An array has a dtype that is no text.") from None
+        raise WireError("An array has a dtype that is not ASCII.") from None
     return layout(name, struct.unpack_from(f"<{dimensions}Q", header, 2 + size))
 
 
 def layout(dtype: str, shape: tuple[int, ...]) -> Layout:
-    """Return what a dtype and a shape mean together.
+    """Return the layout of an array with a dtype and a shape.
 
     Raises:
-        WireError: The dtype is none that travels, or no array has that shape.
+        WireError: The dtype is not supported, or the shape is invalid.
     """
     if not _DTYPES.fullmatch(dtype):
-        raise WireError(f"An array has the dtype {dtype[:40]!r}, which does not travel.")
+        raise WireError(f"An array has the dtype {dtype[:40]!r}, which is not supported.")
     if len(shape) > _MAX_DIMENSIONS:
         raise WireError(f"An array has {len(shape)} dimensions.")
     rows = math.prod(length for length in shape if length)
@@ -129,10 +129,10 @@ def layout(dtype: str, shape: tuple[int, ...]) -> Layout:
 
 
 def fill(layout: Layout, data: bytes | memoryview, start: int = 0) -> AnyArray:
-    """Return the array whose elements begin at `start`. It may be written to, and is a copy.
+    """Return the array whose elements begin at `start`, as a writable copy.
 
     Raises:
-        WireError: There are too few of them, or too many, or something else than text in them.
+        WireError: There are too few or too many bytes, or invalid characters or bools.
     """
     dtype, shape, size = layout
     if size != len(data) - start:
@@ -143,7 +143,7 @@ def fill(layout: Layout, data: bytes | memoryview, start: int = 0) -> AnyArray:
     if dtype.kind == "U":
         points = np.frombuffer(data, dtype.str[0] + "u4", offset=start)
         if int(points.max()) > 0x10FFFF:
-            raise WireError("An array of texts holds something else.")
+            raise WireError("An array of strings contains invalid characters.")
     elif dtype.kind == "b" and bool((array.view(np.uint8) > 1).any()):
-        raise WireError("An array of bools holds something else.")
+        raise WireError("An array of bools contains other values.")
     return array

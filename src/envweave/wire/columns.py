@@ -1,7 +1,7 @@
-"""The observations of many steps: as columns where they are of one kind, and as rows again.
+"""The observations of many steps, as columns if they are of one kind, and as rows again.
 
-A column by field is much quicker to write and to read than a dict a row, and an array of all rows
-than an array a row.
+A column per field is much faster to write and read than a dict per row, and one array of all rows
+than an array per row.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.errors import WireError
 from envweave.types import Observation
-from envweave.wire.arrays import stacked
+from envweave.wire.arrays import stack_rows
 
 Shown: TypeAlias = Any
-"""A list of observations; or one array of them all; or by field a list, or such an array."""
+"""A list of observations, one array of them all, or a dict of such columns by field."""
 
 _PARTS = operator.attrgetter("reward", "done", "truncated", "metadata")
 _Getters: TypeAlias = dict[str, Callable[[Any], Any]]
@@ -29,10 +29,10 @@ _Getters: TypeAlias = dict[str, Callable[[Any], Any]]
 def columns_of(
     observations: list[Any], rewards: Sequence[Any], infos: Sequence[Mapping[str, Any]]
 ) -> tuple[Shown, bool]:
-    """Return observations as columns if they are of one kind, and else as they are.
+    """Return observations as columns if they are of one kind, otherwise unchanged.
 
-    Also returns whether each has besides its columns nothing but what its step implies: the
-    reward and the info, as `reward` and `metadata`, and `done` and `truncated`, which are false.
+    Also returns whether all other fields of each are implied by its step: `reward` and `metadata`
+    are its reward and info, and `done` and `truncated` are false.
     """
     if not observations:
         return observations, False
@@ -47,20 +47,20 @@ def columns_of(
         if is_implied and not _are_implied(observations, rewards, infos):
             return observations, False
         columns = {name: _column(list(map(get, observations))) for name, get in getters.items()}
-    except Exception:  # noqa: BLE001 - a field was deleted, or is somebody's own property
+    except Exception:  # noqa: BLE001 - a field was deleted, or is an author's property
         return observations, False
     return columns, is_implied
 
 
 @functools.lru_cache(maxsize=256)
 def _getters(kind: Any) -> _Getters:
-    """Return what reads the fields of a class that can be shown in columns; else nothing."""
+    """Return getters for the fields of a class, if it can be sent in columns; else none."""
     hidden = NOT_SHOWN if issubclass(kind, Observation) else frozenset()
     if not dataclasses.is_dataclass(kind):
         return {}
     names = [field.name for field in dataclasses.fields(kind)]
     if any(name.startswith("_") for name in names):
-        return {}  # nor would they travel in a row
+        return {}  # they are not sent in a row either
     return {name: operator.attrgetter(name) for name in names if name not in hidden}
 
 
@@ -79,15 +79,15 @@ def _are_implied(
 
 
 def _column(values: list[Any]) -> Any:
-    together = stacked(values) if type(values[0]) is np.ndarray else None
+    together = stack_rows(values) if type(values[0]) is np.ndarray else None
     return values if together is None else together
 
 
 def count_of(shown: Shown) -> int:
-    """Return how many observations are shown.
+    """Return the number of observations.
 
     Raises:
-        WireError: They are no columns, or of different lengths.
+        WireError: They are not columns, or of different lengths.
     """
     if type(shown) is list:
         return len(shown)
@@ -97,13 +97,13 @@ def count_of(shown: Shown) -> int:
         counts = {count_of(one) for one in shown.values() if not isinstance(one, dict)}
         if len(counts) == 1 and not any(isinstance(one, dict) for one in shown.values()):
             return counts.pop()
-    raise WireError("The frame holds observations that are no columns.")
+    raise WireError("The frame has observations that are not valid columns.")
 
 
 def rows_of(
     shown: Shown, rewards: Sequence[Any], infos: Mapping[int, Mapping[Any, Any]], *, implied: bool
 ) -> list[Any]:
-    """Return observations one by one, as each would have travelled by itself."""
+    """Return observations one by one, as each would have been sent by itself."""
     if not isinstance(shown, dict):
         return _cells(shown)
     columns = [_cells(column) for column in shown.values()]

@@ -1,7 +1,7 @@
-"""From plain data back to the author's objects, as they were.
+"""Rebuilds the author's objects from plain data.
 
-It is lenient where a spec is strict: it gives back what the author's code made, not what it should
-have made. A value that does not fit its hint stays plain. No constructor runs a second time.
+It is lenient where a spec is strict: it rebuilds what the author's code made, even if that does not
+fit the spec. A value that does not fit its hint stays plain. Constructors do not run again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from envweave.codec.records import StructSpec
 from envweave.codec.scalars import ArraySpec, EnumSpec, InstanceSpec, StrSpec
 
 
-def best_of(options: Sequence[Spec], plain: Any) -> int | None:
-    """Return the number of the option that a value fits; the nearest record where none does."""
+def best_match(options: Sequence[Spec], plain: Any) -> int | None:
+    """Return the index of the option that a value fits; of the nearest record if none does."""
     for index, option in enumerate(options):
         if fits(option, plain):
             return index
@@ -87,11 +87,11 @@ def fits(spec: Spec, plain: Any) -> bool:
 
 
 def _is_record(spec: DataclassSpec | PydanticSpec, plain: Any) -> bool:
-    held = {**spec.fields, **spec.derived}
+    fields = {**spec.fields, **spec.derived}
     return (
         type(plain) is dict
-        and plain.keys() == held.keys()
-        and all(fits(held[name], one) for name, one in plain.items())
+        and plain.keys() == fields.keys()
+        and all(fits(fields[name], one) for name, one in plain.items())
     )
 
 
@@ -101,20 +101,20 @@ _BY_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, u
 
 
 def rebuilder(spec: Spec) -> Rebuilder | None:
-    """Return what makes the author's objects from plain data; `None` where that is the same."""
+    """Return what makes the author's objects from plain data; `None` if there is nothing to do."""
     return _Compiler().compile(spec)
 
 
 @final
-class Rebuilding:
-    """Makes observations, of one agent or of several: a `Rebuild` (`results.py`)."""
+class ObservationRebuilder:
+    """Makes observations, of one agent or several. It is a `Rebuild` (`results.py`)."""
 
     def __init__(self, spec: Spec) -> None:
         self._agents: dict[str, Rebuilder] | None = None
         if isinstance(spec, AgentsSpec):
-            self._agents = {name: rebuilder(one) or _as_it_is for name, one in spec.agents.items()}
+            self._agents = {name: rebuilder(one) or _identity for name, one in spec.agents.items()}
         else:
-            self._one = rebuilder(spec) or _as_it_is
+            self._one = rebuilder(spec) or _identity
 
     def __call__(self, plain: Any) -> Any:
         """Return the observation; with several agents, a dict of them by agent."""
@@ -123,22 +123,22 @@ class Rebuilding:
         if type(plain) is not dict:
             return plain
         find = self._agents.get
-        return {name: find(name, _as_it_is)(one) for name, one in plain.items()}
+        return {name: find(name, _identity)(one) for name, one in plain.items()}
 
     def one(self, agent_id: str, plain: Any) -> Any:
         """Return the observation of one agent."""
         if self._agents is None:
             return self._one(plain)
-        return self._agents.get(agent_id, _as_it_is)(plain)
+        return self._agents.get(agent_id, _identity)(plain)
 
 
-def _as_it_is(plain: Any) -> Any:
+def _identity(plain: Any) -> Any:
     return plain
 
 
 @final
 class _Compiler:
-    """Makes the functions for one spec, once."""
+    """Makes the rebuilding functions of one spec."""
 
     def __init__(self) -> None:
         self._records: dict[int, list[Rebuilder]] = {}
@@ -156,20 +156,20 @@ class _Compiler:
             case ArraySpec():
                 return _array(spec)
             case ListSpec():
-                return self._listing(spec)
+                return self._list(spec)
             case TupleSpec():
-                return self._fixed(spec)
+                return self._tuple(spec)
             case DictSpec(fields=None):
-                return self._dictionary(spec)
+                return self._dict(spec)
             case DictSpec(fields=fields) if fields is not None:
-                return _changing(self._parts(fields))
+                return _dict_fields(self._parts(fields))
             case AgentsSpec(agents=agents):
-                return _changing(self._parts(agents))
+                return _dict_fields(self._parts(agents))
             case UnionSpec(options=options):
-                return self._either(options)
+                return self._union(options)
             case EnumSpec(values=values):
                 has_members = any(isinstance(value, enum.Enum | tuple) for value in values)
-                return _reading(spec) if has_members else None
+                return _enum(spec) if has_members else None
             case StrSpec(binary=True):
                 return _binary
             case InstanceSpec(cls=cls) | StructSpec(cls=cls):
@@ -203,7 +203,7 @@ class _Compiler:
 
         return rebuild
 
-    def _listing(self, spec: ListSpec) -> Rebuilder | None:
+    def _list(self, spec: ListSpec) -> Rebuilder | None:
         item, kind = self.compile(spec.item), spec.kind
         if item is None and kind is list:
             return None
@@ -214,13 +214,13 @@ class _Compiler:
             made = plain if item is None else [item(one) for one in plain]
             try:
                 return kind(made)
-            except TypeError:  # a set of what has no hash
+            except TypeError:  # a set of unhashable values
                 return made
 
         return rebuild
 
-    def _fixed(self, spec: TupleSpec) -> Rebuilder:
-        items = [self.compile(item) or _as_it_is for item in spec.items]
+    def _tuple(self, spec: TupleSpec) -> Rebuilder:
+        items = [self.compile(item) or _identity for item in spec.items]
         make, names = spec.make, spec.names
 
         def rebuild(plain: Any) -> Any:
@@ -232,11 +232,11 @@ class _Compiler:
 
         return rebuild
 
-    def _dictionary(self, spec: DictSpec) -> Rebuilder | None:
+    def _dict(self, spec: DictSpec) -> Rebuilder | None:
         item, key = self.compile(spec.item), spec.read_key
         if spec.exact is dict:
             return None
-        item = item or _as_it_is
+        item = item or _identity
 
         def rebuild(plain: Any) -> Any:
             if type(plain) is not dict:
@@ -248,7 +248,7 @@ class _Compiler:
 
         return rebuild
 
-    def _either(self, options: list[Spec]) -> Rebuilder | None:
+    def _union(self, options: list[Spec]) -> Rebuilder | None:
         compiled = [self.compile(option) for option in options]
         if not any(compiled):
             return None
@@ -269,14 +269,14 @@ class _Compiler:
             return rebuild_or_none
 
         def rebuild(plain: Any) -> Any:
-            best = best_of(options, plain)
+            best = best_match(options, plain)
             one = None if best is None else compiled[best]
             return plain if one is None else one(plain)
 
         return rebuild
 
 
-def _changing(parts: Mapping[str, Rebuilder]) -> Rebuilder | None:
+def _dict_fields(parts: Mapping[str, Rebuilder]) -> Rebuilder | None:
     """Return what rebuilds these keys of a dict."""
     if not parts:
         return None
@@ -307,14 +307,14 @@ def _record(cls: Any, parts: Mapping[str, Rebuilder]) -> Rebuilder:
         if len(plain) != count or not names.issuperset(plain):
             return _other(plain)
         made: Any = new(cls)
-        held = made.__dict__
-        held.update(plain)
+        fields = made.__dict__
+        fields.update(plain)
         for name, one in items:
-            held[name] = one(held[name])
+            fields[name] = one(fields[name])
         return made
 
     def _other(plain: dict[Any, Any]) -> Any:
-        """Make it where some fields are left out, or where there are more, as in a subclass."""
+        """Make it if fields are missing, or if there are more, as in a subclass."""
         made: Any = new(cls)
         for name, value in plain.items():
             one = parts.get(name)
@@ -336,19 +336,19 @@ def _model(spec: PydanticSpec, parts: Mapping[str, Rebuilder]) -> Rebuilder:
     def rebuild(plain: Any) -> Any:
         if type(plain) is not dict:
             return plain
-        held = {
+        fields = {
             name: parts[name](one) if name in parts else one
             for name, one in plain.items()
             if name not in derived
         }
         try:
-            return validate(cls, held)
-        except Exception:  # noqa: BLE001 - what the author's code showed need not be valid
-            if not held.keys() > known:
+            return validate(cls, fields)
+        except Exception:  # noqa: BLE001 - what the author's code returned may be invalid
+            if not fields.keys() > known:
                 return plain
-            made = cls.model_construct(**held)
-            for name, one in held.items():
-                _put(made, name, one)  # also what is no field of it: it was of a subclass
+            made = cls.model_construct(**fields)
+            for name, one in fields.items():
+                _put(made, name, one)  # including fields of a subclass
             return made
 
     return rebuild
@@ -357,9 +357,9 @@ def _model(spec: PydanticSpec, parts: Mapping[str, Rebuilder]) -> Rebuilder:
 def _put(made: Any, name: Any, value: Any) -> None:
     if isinstance(name, str) and not name.startswith("__"):
         try:
-            object.__setattr__(made, name, value)  # also into a frozen one
+            object.__setattr__(made, name, value)  # works on frozen classes too
         except (AttributeError, TypeError):
-            return  # one with slots has no place for more than its fields
+            return  # a class with slots has room for its own fields only
 
 
 def _array(spec: ArraySpec) -> Rebuilder:
@@ -377,7 +377,7 @@ def _array(spec: ArraySpec) -> Rebuilder:
     return rebuild
 
 
-def _reading(spec: EnumSpec) -> Rebuilder:
+def _enum(spec: EnumSpec) -> Rebuilder:
     def rebuild(plain: Any) -> Any:
         try:
             return spec.read(plain)
@@ -397,7 +397,7 @@ def _binary(plain: Any) -> Any:
 
 
 def _instance(cls: Any) -> Rebuilder | None:
-    """What makes objects of a class that the codec knows nothing about, where we do."""
+    """What makes objects of some classes that the codec does not know."""
     if issubclass(cls, np.generic | collections.deque | pathlib.PurePath):
         make: Rebuilder = cls
     elif issubclass(cls, msgspec.Struct) or cls in (*_BY_TEXT, datetime.datetime):
@@ -411,7 +411,7 @@ def _instance(cls: Any) -> Rebuilder | None:
     def rebuild(plain: Any) -> Any:
         try:
             return make(plain)
-        except Exception:  # noqa: BLE001 - somebody's own class; what it refuses stays plain
+        except Exception:  # noqa: BLE001 - an author's class; what it refuses stays plain
             return plain
 
     return rebuild

@@ -1,4 +1,4 @@
-"""What a server says of the environment that it serves."""
+"""The description of the environment that a server serves."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from envweave.wire.messages import read_as
 
 
 class Description(msgspec.Struct, kw_only=True):
-    """What a caller must know before it opens a session.
+    """What a client must know before it opens a session.
 
     Attributes:
-        name: The environment's class.
-        env_id: What it was served as.
-        version: Of envweave at the server.
+        name: The name of the environment's class.
+        env_id: The ID that it is served as.
+        version: The version of envweave at the server.
         action: JSON Schema of an action; with several agents, of a dict by agent.
         observation: JSON Schema of an observation; with several agents, of a dict by agent.
         state: JSON Schema of the state.
-        reset_takes: What its `reset` takes.
-        possible_agents: All that may ever take part; `None` for one agent without a name.
+        reset_takes: The parameters of its `reset`.
+        possible_agents: All agents that may take part; `None` for one agent without a name.
         deterministic: Whether the same seed, task and actions give the same episode.
-        splits: How many tasks each split has, `None` where there is no end to them; `None`
-            for an environment without tasks.
+        splits: How many tasks each split has, `None` for an endless one; `None` for an
+            environment without tasks.
         description: One line about it.
         openenv_fields: The fields of an observation that OpenEnv's clients know; `None` for all.
-        max_message_bytes: How large a message the server takes; 0 if it does not say.
+        max_message_bytes: The largest message that the server accepts; 0 if unknown.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Description(msgspec.Struct, kw_only=True):
 
 
 def read_description(plain: Any) -> Description:
-    """Return a description that was decoded.
+    """Return a description from plain data.
 
     Raises:
-        WireError: It is none.
+        WireError: It is invalid.
     """
     return read_as(plain, Description, "The server's description cannot be read")

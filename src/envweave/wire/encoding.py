@@ -1,9 +1,9 @@
-"""Messages as bytes, and back: MessagePack, our dialect of JSON, and JSON as everybody has it.
+"""Encodes messages as bytes and back: MessagePack, our dialect of JSON, and standard JSON.
 
-Encoding takes anything: dataclasses, pydantic models, arrays, enums, an author's own objects.
-Decoding gives plain data: `None`, bools, numbers, texts, bytes, lists, dicts, arrays, and moments
-in time. MessagePack and our dialect of JSON keep all of these as they are, NaN and infinities,
-whole numbers of any length and keys of any kind among them; tuples and sets arrive as lists.
+Encoding accepts anything: dataclasses, pydantic models, arrays, enums, an author's own objects.
+Decoding returns plain data: `None`, bools, numbers, strings, bytes, lists, dicts, arrays and
+datetimes. MessagePack and our dialect of JSON preserve all of these, including NaN, infinities,
+integers of any length and keys of any type; tuples and sets arrive as lists.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from envweave.wire.fallback_encoding import (
     COMPLEX,
     INT,
     TEXT,
-    stand_in,
-    tamed,
-    without_extensions,
+    encode_fallback,
+    encode_without_extensions,
+    sanitized,
 )
-from envweave.wire.json_dialect import SAME_HASH, Surrogates, marked, standard, unmarked
+from envweave.wire.json_dialect import SAME_HASH, Surrogates, from_dialect, standard, to_dialect
 
 Data = bytes | bytearray | memoryview | str
 
@@ -36,15 +36,15 @@ Data = bytes | bytearray | memoryview | str
 @final
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One way of writing messages.
+    """An encoding of messages.
 
     Attributes:
-        name: What a caller asks for.
-        subprotocol: What it is called where a WebSocket is opened; empty for plain JSON.
+        name: Its name in options.
+        subprotocol: The WebSocket subprotocol that selects it; empty for plain JSON.
         is_text: Whether it is sent as text.
-        encode: Returns a message as bytes. What has no wire form becomes its `repr`. Raises
-            `WireError` only where there is no room left to write it in.
-        decode: Returns the plain data in bytes or a text, or raises `WireError`.
+        encode: Returns a message as bytes. Values without a wire form become their `repr`.
+            Raises `WireError` only if it runs out of memory or recursion depth.
+        decode: Returns the plain data in bytes or a string, or raises `WireError`.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Encoding:
 
 
 class _LongNumbers(Exception):  # noqa: N818 - a signal, which no caller sees
-    """A frame holds numbers that are read with more care."""
+    """A frame has numbers that must be read with `_careful`."""
 
 
 def _read_extension(code: int, data: memoryview) -> Any:
@@ -67,7 +67,7 @@ def _read_extension(code: int, data: memoryview) -> Any:
 
 
 def _careful() -> Callable[[int, memoryview], Any]:
-    """A reader of extensions for one frame: numbers as keys may be chosen to make dicts slow."""
+    """An extension reader for one frame that refuses numbers chosen to make dicts slow."""
     seen: defaultdict[int, set[bytes]] = defaultdict(set)
 
     def read(code: int, data: memoryview) -> Any:
@@ -81,52 +81,54 @@ def _careful() -> Callable[[int, memoryview], Any]:
             return _read_extension(code, data)
         else:
             raise WireError(f"There is no extension {code}.")
-        alike = seen[hash(number)]
-        alike.add(bytes(data))
-        if len(alike) > SAME_HASH:
+        colliding = seen[hash(number)]
+        colliding.add(bytes(data))
+        if len(colliding) > SAME_HASH:
             raise WireError("Many numbers of the frame share a hash.")
         return number
 
     return read
 
 
-_pack = msgspec.msgpack.Encoder(enc_hook=stand_in).encode
+_pack = msgspec.msgpack.Encoder(enc_hook=encode_fallback).encode
 _unpack = msgspec.msgpack.Decoder(ext_hook=_read_extension).decode
 _write_json = msgspec.json.Encoder().encode
-_write_standard = msgspec.json.Encoder(enc_hook=without_extensions).encode
+_write_standard = msgspec.json.Encoder(enc_hook=encode_without_extensions).encode
 _read_json = msgspec.json.Decoder().decode
 
 
 def _encode_msgpack(message: Any) -> bytes:
     try:
         return _pack(message)
-    except Exception:  # noqa: BLE001 - an author's own code, or what MessagePack cannot write
-        return _second_try(lambda: _pack(tamed(message)))
+    except Exception:  # noqa: BLE001 - an author's code, or a value that MessagePack cannot write
+        return _second_try(lambda: _pack(sanitized(message)))
 
 
 def _encode_json(message: Any) -> bytes:
     try:
-        return _write_json(marked(_unpack(_pack(message))))
+        return _write_json(to_dialect(_unpack(_pack(message))))
     except Exception:  # noqa: BLE001
-        return _second_try(lambda: _write_json(marked(_in_between(_pack(tamed(message))))))
+        return _second_try(lambda: _write_json(to_dialect(_in_between(_pack(sanitized(message))))))
 
 
 def _encode_standard(message: Any) -> bytes:
     try:
         return _write_standard(message)
     except Exception:  # noqa: BLE001
-        return _second_try(lambda: _write_standard(standard(_in_between(_pack(tamed(message))))))
+        return _second_try(
+            lambda: _write_standard(standard(_in_between(_pack(sanitized(message)))))
+        )
 
 
 def _second_try(encode: Callable[[], bytes]) -> bytes:
     try:
         return encode()
     except Exception as error:
-        raise WireError(f"A message cannot be written: {format_error(error)}") from error
+        raise WireError(f"A message cannot be encoded: {format_error(error)}") from error
 
 
 def _in_between(packed: bytes) -> Any:
-    """Plain data on its way to JSON, with the texts apart that JSON cannot write."""
+    """Decode data on its way to JSON, marking strings that JSON cannot express."""
     careful = _careful()
 
     def read(code: int, data: memoryview) -> Any:
@@ -137,13 +139,13 @@ def _in_between(packed: bytes) -> Any:
 
 def _decode_msgpack(data: Data) -> Any:
     if isinstance(data, str):
-        raise WireError("A frame of MessagePack is binary, but this one is text.")
+        raise WireError("A MessagePack frame must be binary, got text.")
     try:
         try:
             return _unpack(data)
         except _LongNumbers:
             return msgspec.msgpack.Decoder(ext_hook=_careful()).decode(data)
-    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+    except Exception as error:  # noqa: BLE001 - untrusted input
         raise _unreadable("MessagePack", error) from None
 
 
@@ -151,8 +153,8 @@ def _decode_json(data: Data) -> Any:
     try:
         text = data if isinstance(data, str | bytes) else bytes(data)
         value = _read_json(text)
-        return unmarked(value) if _may_have_marks(text) else value
-    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+        return from_dialect(value) if _may_have_marks(text) else value
+    except Exception as error:  # noqa: BLE001 - untrusted input
         raise _unreadable("JSON", error) from None
 
 
@@ -163,14 +165,14 @@ def _may_have_marks(text: str | bytes) -> bool:
 
 
 def _decode_standard(data: Data) -> Any:
-    """Read JSON, also as Python writes it, with NaN and texts that are no Unicode."""
+    """Read JSON, including Python's extensions: NaN, and strings with lone surrogates."""
     try:
         text = data if isinstance(data, str | bytes) else bytes(data)
         try:
             return _read_json(text)
         except (msgspec.MsgspecError, UnicodeError):
             return json.loads(text)
-    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+    except Exception as error:  # noqa: BLE001 - untrusted input
         raise _unreadable("JSON", error) from None
 
 
@@ -180,8 +182,8 @@ def _unreadable(what: str, error: Exception) -> WireError:
     if isinstance(error, RecursionError):
         return WireError(f"The {what} is nested too deeply.")
     if isinstance(error, msgspec.MsgspecError | UnicodeError | json.JSONDecodeError):
-        return WireError(f"It is no {what}: {error}")
-    return WireError(f"It is no {what} that can be read: {type(error).__name__}.")
+        return WireError(f"Invalid {what}: {error}")
+    return WireError(f"The {what} cannot be read: {type(error).__name__}.")
 
 
 MSGPACK = Encoding(
@@ -200,7 +202,7 @@ JSON = Encoding(
     encode=_encode_json,
     decode=_decode_json,
 )
-"""Our dialect of JSON (`json_values.py`), in text frames."""
+"""Our dialect of JSON (`json_dialect.py`), in text frames."""
 
 PLAIN_JSON = Encoding(
     name="plain_json",
@@ -209,10 +211,10 @@ PLAIN_JSON = Encoding(
     encode=_encode_standard,
     decode=_decode_standard,
 )
-"""JSON as everybody has it: arrays as lists, bytes as base64, NaN and infinities as null."""
+"""Standard JSON: arrays as lists, bytes as base64, NaN and infinities as null."""
 
 ENCODINGS: dict[str, Encoding] = {"msgpack": MSGPACK, "json": JSON}
 """The encodings of our own dialect, by name."""
 
 SUBPROTOCOLS: dict[str, Encoding] = {one.subprotocol: one for one in ENCODINGS.values()}
-"""The same by the subprotocol that asks for them."""
+"""The same by WebSocket subprotocol."""

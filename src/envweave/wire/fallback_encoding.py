@@ -1,4 +1,4 @@
-"""What travels in the place of an object that has no wire form of its own."""
+"""Encodes objects that MessagePack and JSON cannot."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from envweave.types.tasks import Private
 from envweave.wire import arrays
 
 ARRAY, INT, COMPLEX, TEXT = 1, 2, 3, 4
-"""The extensions of MessagePack that we use; texts are those that are no Unicode."""
+"""Our MessagePack extensions; `TEXT` is a string with lone surrogates."""
 
 MAX_DEPTH = 100
-"""How deep lists and dicts go when a message has to be tamed."""
+"""How deep lists and dicts may be nested in a sanitized message."""
 
 _MAX_REPR = 10_000
 _NATIVE = (
@@ -38,36 +38,36 @@ _NATIVE = (
     uuid.UUID,
 )
 _logger = logging.getLogger("envweave.wire")
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 @final
 class _ExtKey:
-    """An extension in the place of a dict's key, where it must have a hash."""
+    """A hashable wrapper of an extension, for keys of dicts."""
 
     def __init__(self, ext: Ext) -> None:
         self.ext = ext
 
 
-def stand_in(value: Any) -> Any:
-    """Return what MessagePack writes in the place of a value that it does not know.
+def encode_fallback(value: Any) -> Any:
+    """Return what MessagePack writes in place of a value that it does not know.
 
     Never raises, whatever the value's own code does.
     """
     if isinstance(value, np.ndarray):
-        flat = arrays.raw(value)
-        return arrays.listed(value) if flat is None else Ext(ARRAY, arrays.pack(flat))
+        flat = arrays.as_contiguous(value)
+        return arrays.to_lists(value) if flat is None else Ext(ARRAY, arrays.pack(flat))
     if isinstance(value, complex):
         return Ext(COMPLEX, np.array(value, "<c16").tobytes())
     if isinstance(value, _ExtKey):
         return value.ext
-    return without_extensions(value)
+    return encode_without_extensions(value)
 
 
-def without_extensions(value: Any) -> Any:
-    """Return the same for an encoder that knows no extensions."""
+def encode_without_extensions(value: Any) -> Any:
+    """Return the same for an encoder without extensions."""
     if isinstance(value, np.ndarray):
-        return arrays.listed(value)
+        return arrays.to_lists(value)
     if isinstance(value, Private):
         return {"withheld": True} if value else {}
     if isinstance(value, np.generic):
@@ -86,24 +86,24 @@ def without_extensions(value: Any) -> Any:
         return format_error(value)
     try:
         return _opened(value)
-    except Exception as error:  # noqa: BLE001 - somebody's own code
-        _logger.debug("%s could not be opened: %s", type(value).__name__, format_error(error))
-        return described(value)
+    except Exception as error:  # noqa: BLE001 - an author's code
+        _logger.debug("%s could not be encoded: %s", type(value).__name__, format_error(error))
+        return repr_of(value)
 
 
 def _scalar(value: np.generic) -> Any:
     if value.dtype.kind in "mM":
         return str(value)
     if value.dtype.kind == "f":
-        return float(value)  # a longdouble's own `item` is no float
+        return float(value)  # `item` of a longdouble returns no float
     item = complex(value) if value.dtype.kind == "c" else value.item()
-    return described(value) if isinstance(item, np.generic) else item
+    return repr_of(value) if isinstance(item, np.generic) else item
 
 
 def _opened(value: Any) -> Any:
-    """The parts of a value, where it has any that travel."""
+    """The contents of a container, model, path or tensor; the `repr` of anything else."""
     if isinstance(value, type):
-        return described(value)
+        return repr_of(value)
     if isinstance(value, Mapping):
         return dict(value.items())
     if isinstance(value, Sequence | Set):
@@ -115,33 +115,33 @@ def _opened(value: Any) -> Any:
         return os.fspath(value)
     if hasattr(value, "__array__"):  # a tensor of another library
         return np.asarray(value)
-    return described(value)
+    return repr_of(value)
 
 
-def described(value: Any) -> str:
-    """Return a value's `repr`, which is all that is left of it at the other end."""
+def repr_of(value: Any) -> str:
+    """Return a value's `repr`, which is sent in its place."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if kind not in _told and len(_told) < 1000:
-        _told.add(kind)
-        _logger.warning("Values of %s have no wire form. They travel as their repr.", kind)
+    if kind not in _warned and len(_warned) < 1000:
+        _warned.add(kind)
+        _logger.warning("Values of %s have no wire form. They are sent as their repr.", kind)
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001 - somebody's __repr__
+    except Exception as error:  # noqa: BLE001 - an author's __repr__
         return f"<{kind}, whose repr failed with {type(error).__name__}>"
     return text if len(text) <= _MAX_REPR else text[: _MAX_REPR - 3] + "..."
 
 
-def tamed(value: Any) -> Any:
-    """Return a message in a form that is sure to be written, whatever it holds.
+def sanitized(value: Any) -> Any:
+    """Return a message in a form that can always be encoded.
 
-    It is slower than writing it as it is, so that it is the second thing to try. Whole numbers
-    beyond 64 bits and texts that are no Unicode become extensions. What contains itself, or goes
-    deeper than `MAX_DEPTH`, ends there in words.
+    It is slower than encoding the message directly, so that is tried first. Integers beyond 64
+    bits and strings with lone surrogates become extensions. A value that contains itself, or is
+    nested deeper than `MAX_DEPTH`, is replaced by a note.
     """
-    return _tamed(value, ())
+    return _sanitized(value, ())
 
 
-def _tamed(value: Any, within: tuple[int, ...]) -> Any:
+def _sanitized(value: Any, within: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, bool | float | bytes | Ext):
         return value
     if isinstance(value, enum.Enum):
@@ -156,14 +156,14 @@ def _tamed(value: Any, within: tuple[int, ...]) -> Any:
         return f"<a {type(value).__name__} nested too deeply>"
     within = (*within, id(value))
     if isinstance(value, dict):
-        return {_key(key, within): _tamed(one, within) for key, one in list(value.items())}
+        return {_key(key, within): _sanitized(one, within) for key, one in list(value.items())}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_tamed(one, within) for one in list(value)]
+        return [_sanitized(one, within) for one in list(value)]
     if isinstance(value, msgspec.Struct) or (
         dataclasses.is_dataclass(value) and not isinstance(value, type)
     ):
-        return {name: _tamed(one, within) for name, one in _fields(value)}
-    return value if isinstance(value, _NATIVE) else _tamed(stand_in(value), within)
+        return {name: _sanitized(one, within) for name, one in _fields(value)}
+    return value if isinstance(value, _NATIVE) else _sanitized(encode_fallback(value), within)
 
 
 def _fields(value: Any) -> list[tuple[Any, Any]]:
@@ -180,11 +180,11 @@ def _fields(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _key(key: Any, within: tuple[int, ...]) -> Any:
-    return _frozen(_tamed(key, within))
+    return _frozen(_sanitized(key, within))
 
 
 def _frozen(key: Any) -> Any:
-    """A key that a dict takes."""
+    """A hashable form of a key."""
     if isinstance(key, list):
         return tuple(_frozen(one) for one in key)
     if isinstance(key, Ext):

@@ -1,6 +1,6 @@
-"""The closed table of faults: how an error of the server's becomes the same error at its caller.
+"""The closed table of faults: how an error at the server becomes the same error at the client.
 
-A fault has a code and a message, and never a traceback. What is in no row is `internal`.
+A fault has a code and a message, never a traceback. An error that is in no row is `internal`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class FaultKind:
     """One row of the table.
 
     Attributes:
-        code: What it is called on the wire.
-        error: What it is at either end.
+        code: Its code on the wire.
+        error: The class of the error.
         status: Its HTTP status.
-        openenv: What OpenEnv's dialect calls it.
+        openenv: Its code in OpenEnv's dialect.
     """
 
     code: str
@@ -70,18 +70,18 @@ def kind_of(error: BaseException) -> FaultKind:
 
 
 def fault_of(error: BaseException) -> WireFault:
-    """Return an error as it travels. What is not ours is not told to strangers."""
+    """Return the fault of an error. Messages of errors that are not ours are not disclosed."""
     kind = kind_of(error)
     if not isinstance(error, EnvWeaveError):
-        return WireFault(code=kind.code, message="The server failed. Its log says how.")
+        return WireFault(code=kind.code, message="The server failed. See its log.")
     return WireFault(code=kind.code, message=str(error))
 
 
 def error_of(fault: WireFault) -> EnvWeaveError:
-    """Return the error that a fault stands for."""
+    """Return the error of a fault."""
     return _BY_CODE.get(fault.code, INTERNAL).error(fault.message)
 
 
-def kind_named(code: str) -> FaultKind:
-    """Return the row with this code; `internal` where there is none."""
+def kind_by_code(code: str) -> FaultKind:
+    """Return the row with this code; `internal` if there is none."""
     return _BY_CODE.get(code, INTERNAL)

@@ -1,15 +1,15 @@
-"""What JSON has no word for, in our dialect of it.
+"""Our dialect of JSON, for values that JSON cannot express.
 
 {"$float": "nan"}                                NaN; "inf" and "-inf" likewise
-{"$int": "36893488147419103232"}                 a whole number beyond 64 bits; a very long
-                                                 one in hexadecimal, with 0x
+{"$int": "36893488147419103232"}                 an integer beyond 64 bits; a very long one in
+                                                 hexadecimal, with 0x
 {"$bytes": "aGVsbG8="}                           bytes, in base64
-{"$array": "AACAPw==", "dtype": "<f4", "shape": [1]}   an array, its elements in base64; or
-                                                 nested lists in their place
+{"$array": "AACAPw==", "dtype": "<f4", "shape": [1]}   an array, its elements in base64 or in
+                                                 nested lists
 {"$complex": [1.0, 0.0]}                         a complex number
-{"$time": "2026-01-01T00:00:00Z"}                a moment
-{"$text": "7aCA"}                                a text that is no Unicode
-{"$map": [[1, "one"]]}                           a dict with keys that are no texts
+{"$time": "2026-01-01T00:00:00Z"}                a datetime
+{"$text": "7aCA"}                                a string with lone surrogates
+{"$map": [[1, "one"]]}                           a dict with keys that are not strings
 {"$dict": {"$float": "nan"}}                     a dict with a key that begins with `$`
 """
 
@@ -33,27 +33,27 @@ from envweave.errors import WireError
 from envweave.wire import arrays
 
 _DIGITS = 4000
-"""How long a whole number in decimal may be; reading one takes time with its square."""
+"""How long an integer in decimal may be; reading one takes quadratic time."""
 
 _DECIMAL = re.compile("-?[0-9]+")
 _HEXADECIMAL = re.compile("-?0x[0-9a-f]+")
 
 SAME_HASH = 32
-"""How many keys of one dict may share a hash; finding one takes time with their number."""
+"""How many keys of one dict may share a hash; a lookup takes time proportional to it."""
 
 
 class Surrogates(NamedTuple):
-    """A text that is no Unicode, in the UTF-8 that it would have."""
+    """A string with lone surrogates, encoded with `surrogatepass`."""
 
     utf8: bytes
 
     @property
     def text(self) -> str:
-        """The text itself."""
+        """The string itself."""
         return self.utf8.decode("utf-8", "surrogatepass")
 
 
-def marked(plain: Any) -> Any:
+def to_dialect(plain: Any) -> Any:
     """Return plain data in our dialect of JSON."""
     kind = type(plain)
     if kind is str or kind is bool or plain is None:
@@ -63,20 +63,20 @@ def marked(plain: Any) -> Any:
     if kind is int:
         return plain if -(2**63) <= plain < 2**64 else {"$int": digits(plain)}
     if kind is list or kind is tuple:  # a key may be a tuple
-        return [marked(one) for one in plain]
+        return [to_dialect(one) for one in plain]
     if kind is dict:
-        return _marked_dict(plain)
-    return _marked_leaf(plain)
+        return _dict_to_dialect(plain)
+    return _leaf_to_dialect(plain)
 
 
-def _marked_dict(plain: dict[Any, Any]) -> dict[str, Any]:
+def _dict_to_dialect(plain: dict[Any, Any]) -> dict[str, Any]:
     if not all(type(key) is str for key in plain):
-        return {"$map": [[marked(key), marked(one)] for key, one in plain.items()]}
-    inside = {key: marked(one) for key, one in plain.items()}
+        return {"$map": [[to_dialect(key), to_dialect(one)] for key, one in plain.items()]}
+    inside = {key: to_dialect(one) for key, one in plain.items()}
     return {"$dict": inside} if any(key[:1] == "$" for key in plain) else inside
 
 
-def _marked_leaf(plain: Any) -> Any:
+def _leaf_to_dialect(plain: Any) -> Any:
     if isinstance(plain, bytes):
         return {"$bytes": _base64(plain)}
     if isinstance(plain, np.ndarray):
@@ -84,18 +84,18 @@ def _marked_leaf(plain: Any) -> Any:
         shape = list(plain.shape)
         return {"$array": _base64(flat.tobytes()), "dtype": flat.dtype.str, "shape": shape}
     if isinstance(plain, complex):
-        return {"$complex": [marked(plain.real), marked(plain.imag)]}
+        return {"$complex": [to_dialect(plain.real), to_dialect(plain.imag)]}
     if isinstance(plain, datetime.datetime):
         return {"$time": plain.isoformat()}
     if isinstance(plain, Surrogates):
         return {"$text": _base64(plain.utf8)}
-    raise WireError(f"A {type(plain).__name__} is no plain data.")
+    raise WireError(f"A {type(plain).__name__} is not plain data.")
 
 
 def standard(plain: Any) -> Any:
-    """Return plain data in JSON that everybody reads.
+    """Return plain data for standard JSON.
 
-    Arrays become nested lists, bytes base64, and keys texts. What is no number becomes null.
+    Arrays become nested lists, bytes base64, and keys strings. NaN and infinities become null.
     """
     kind = type(plain)
     if kind is str or kind is bool or kind is float or plain is None:
@@ -109,13 +109,13 @@ def standard(plain: Any) -> Any:
     if isinstance(plain, Surrogates):
         return plain.text.encode("utf-8", "replace").decode()
     if isinstance(plain, np.ndarray):
-        if plain.dtype.kind == "U":  # its texts are no `Surrogates`, whatever is in them
+        if plain.dtype.kind == "U":  # its strings are not wrapped in `Surrogates`
             replaced = np.char.decode(np.char.encode(plain, "utf-8", "replace"), "utf-8")
             return replaced.tolist()
-        return standard(arrays.listed(plain))
+        return standard(arrays.to_lists(plain))
     if isinstance(plain, complex):
         return [plain.real, plain.imag]
-    return plain  # bytes and moments, which the encoder knows
+    return plain  # bytes and datetimes, which the encoder knows
 
 
 def _name(key: Any) -> str:
@@ -131,7 +131,7 @@ def _long(number: int) -> Any:
 
 
 def digits(number: int) -> str:
-    """Return a whole number in decimal; a very long one in hexadecimal."""
+    """Return an integer in decimal; a very long one in hexadecimal."""
     return str(number) if number.bit_length() < 3 * _DIGITS else hex(number)
 
 
@@ -143,25 +143,25 @@ def _from_base64(text: Any) -> bytes:
     return binascii.a2b_base64(_text_in(text), strict_mode=True)
 
 
-def unmarked(value: Any) -> Any:
-    """Return the plain data that stands in our dialect of JSON.
+def from_dialect(value: Any) -> Any:
+    """Return the plain data in a value of our dialect of JSON.
 
     Raises:
-        WireError: Something in it is not as the dialect has it.
+        WireError: It does not follow the dialect.
     """
     if type(value) is list:
-        return [unmarked(one) for one in value]
+        return [from_dialect(one) for one in value]
     if type(value) is not dict:
         return value
     for key in value:
         if key[:1] == "$" and key in _MARKS:
             return _read_mark(key, value)
-    return {key: unmarked(one) for key, one in value.items()}
+    return {key: from_dialect(one) for key, one in value.items()}
 
 
 def _read_mark(mark: str, value: dict[str, Any]) -> Any:
     if len(value) > 1 and mark != "$array":
-        raise WireError(f"{mark} stands alone in its object.")
+        raise WireError(f"{mark} must be the only key of its object.")
     try:
         return _MARKS[mark](value)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -172,7 +172,7 @@ def _read_mark(mark: str, value: dict[str, Any]) -> Any:
 
 def _read_float(value: dict[str, Any]) -> float:
     if value["$float"] not in ("nan", "inf", "-inf"):
-        raise WireError("A $float is one of nan, inf and -inf.")
+        raise WireError("A $float must be nan, inf or -inf.")
     return float(value["$float"])
 
 
@@ -181,7 +181,7 @@ def _read_int(value: dict[str, Any]) -> int:
     if _HEXADECIMAL.fullmatch(text):
         return int(text, 16)
     if len(text) > _DIGITS + 1 or not _DECIMAL.fullmatch(text):
-        raise WireError(f"A $int has up to {_DIGITS} digits, or is written in hexadecimal.")
+        raise WireError(f"A $int must have at most {_DIGITS} digits, or be hexadecimal.")
     return int(text)
 
 
@@ -195,7 +195,7 @@ def _read_array(value: dict[str, Any]) -> Any:
         return _from_lists(dtype, elements)
     shape = value["shape"]
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError("The shape of a $array is a list of whole numbers.")
+        raise WireError("The shape of a $array must be a list of integers >= 0.")
     data = _from_base64(elements)
     return arrays.fill(arrays.layout(dtype, tuple(shape)), data)
 
@@ -203,15 +203,15 @@ def _read_array(value: dict[str, Any]) -> Any:
 def _from_lists(dtype: str, elements: list[Any]) -> Any:
     kind = arrays.layout(dtype, ()).dtype
     if kind.kind not in "biuf":
-        raise WireError(f"A $array of {kind} has its elements in base64.")
+        raise WireError(f"A $array of {kind} must have its elements in base64.")
     try:
-        return ArraySpec(dtype=kind).read(unmarked(elements))
+        return ArraySpec(dtype=kind).read(from_dialect(elements))
     except Mismatch as mismatch:
-        raise WireError(f"The elements of a $array are no {kind}: {mismatch}") from None
+        raise WireError(f"The elements of a $array are not {kind}: {mismatch}") from None
 
 
 def _read_complex(value: dict[str, Any]) -> complex:
-    real, imaginary = (unmarked(one) for one in value["$complex"])
+    real, imaginary = (from_dialect(one) for one in value["$complex"])
     return complex(real, imaginary)
 
 
@@ -224,13 +224,13 @@ def _read_text(value: dict[str, Any]) -> str:
 
 
 def _read_map(value: dict[str, Any]) -> dict[Any, Any]:
-    pairs = [(_frozen(unmarked(key)), unmarked(one)) for key, one in value["$map"]]
+    pairs = [(_frozen(from_dialect(key)), from_dialect(one)) for key, one in value["$map"]]
     refuse_colliding(key for key, _ in pairs)
     return dict(pairs)
 
 
 def _read_dict(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: unmarked(one) for key, one in dict.items(value["$dict"])}
+    return {key: from_dialect(one) for key, one in dict.items(value["$dict"])}
 
 
 def _frozen(key: Any) -> Any:
@@ -239,7 +239,7 @@ def _frozen(key: Any) -> Any:
 
 def _text_in(value: Any) -> str:
     if not isinstance(value, str):
-        raise WireError("A mark has no text where it should.")
+        raise WireError("The value of a mark must be a string.")
     return value
 
 
@@ -247,7 +247,7 @@ def refuse_colliding(keys: Iterable[Any]) -> None:
     """Refuse keys that were chosen to make a dict slow.
 
     Raises:
-        WireError: Many of them share one hash.
+        WireError: Many of them share a hash.
     """
     hashes = Counter(map(hash, keys))
     if hashes and max(hashes.values()) > SAME_HASH:

@@ -13,14 +13,14 @@ and is answered by
     {"replies": [{…}, {…}]}
     {"sessions": ["…"], "numbers": [4], "observations": {…}, "rewards": [0.5], …, "rest": [{…}]}
 
-The third form is a step of many sessions at once, written so that it is quick to read: `rest` has
-the replies that say more than an observation, a reward and an info. The observations are columns
-if they are of one kind (`columns.py`), and else a list.
+The third form is a step of many sessions at once, in a form that is fast to read: `rest` has the
+replies that say more than an observation, a reward and an info. The observations are columns if
+they are of one kind (`columns.py`), otherwise a list.
 
-A session is named by its caller, with an id that nobody can guess, so that `open` may be
-repeated like every other call. The calls on one session are numbered from 1 and made one after
-the other; a call that is repeated with its number, on this or on another connection, is answered
-by the reply to the first. Calls without a session are answered anew each time.
+A session is named by its client, with an unguessable id, so that `open` may be repeated like every
+other call. The calls on one session are numbered from 1 and made one after the other; a call that
+is repeated with its number, on this or another connection, gets the same reply again. Calls
+without a session are answered anew each time.
 
 | method | params | result |
 |---|---|---|
@@ -29,7 +29,7 @@ by the reply to the first. Calls without a session are answered anew each time.
 | `task` | `id` | a task |
 | `open` | `autoreset`, `timeout_s`, `position` | `{"agents": […]}` |
 | `reset` | `seed`, `task`, `options`, `episode_id` | a result (`results.py`) |
-| `check_reset` | the same | null; it refuses what `reset` would refuse |
+| `check_reset` | the same | null; fails if `reset` would refuse its arguments |
 | `step` | `action`, or `answer` to a tool call; `timeout_s` | a result |
 | `state` | | the fields of the state |
 | `close` | | null |
@@ -53,13 +53,13 @@ def read_as(plain: Any, kind: type[T], refusal: str) -> T:
     """Return decoded data as a `kind`.
 
     Raises:
-        WireError: It is none; the message begins with `refusal`.
+        WireError: It is not one; the message begins with `refusal`.
     """
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         raise WireError(f"{refusal}: {error}") from None
-    except Exception as error:  # noqa: BLE001 - whatever a stranger sent
+    except Exception as error:  # noqa: BLE001 - untrusted input
         raise WireError(f"{refusal}: {type(error).__name__}") from None
 
 
@@ -67,24 +67,24 @@ OF_SESSIONS = frozenset({"open", "reset", "check_reset", "step", "state", "close
 """The methods that are called on a session."""
 
 OF_SERVERS = frozenset({"describe", "tasks", "task"})
-"""The methods that are called without one."""
+"""The methods that are called without a session."""
 
 MAX_CALLS = 4096
-"""How many calls one frame may hold."""
+"""How many calls one frame may have."""
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""What a call is known by."""
+"""The number of a call."""
 
 
 class Call(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a client asks of one session, or of the server.
+    """A client's call on one session, or on the server.
 
     Attributes:
         id: The number of the call in its session, from 1; without a session, any number.
-        method: What to do.
-        session: Whom to ask; empty for the server itself.
-        params: What the method is given, by name.
+        method: The name of the method.
+        session: The id of the session; empty for the server itself.
+        params: The parameters by name.
     """
 
     id: Number
@@ -97,9 +97,9 @@ class Calls(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fie
     """Many calls in one frame.
 
     Attributes:
-        calls: At most one a session.
-        together: Whether the replies are sent in one frame, when all are there; otherwise
-            each as soon as it is.
+        calls: At most one per session.
+        together: Whether the replies are sent in one frame, when all are done; otherwise each
+            as soon as it is done.
     """
 
     calls: list[Call]
@@ -107,11 +107,11 @@ class Calls(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fie
 
 
 class WireFault(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why a call was not carried out.
+    """Why a call failed.
 
     Attributes:
-        code: Which of the closed table in `faults.py`.
-        message: The same in words, for whoever made the call.
+        code: A code of the closed table in `faults.py`.
+        message: The error message, for the caller.
     """
 
     code: str
@@ -119,7 +119,7 @@ class WireFault(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of a call. It has a fault, or else a result, which may be null."""
+    """The reply to a call. It has a fault or a result, which may be null."""
 
     id: int
     session: str = ""
@@ -128,18 +128,18 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Replies(msgspec.Struct, kw_only=True):
-    """What came of many calls, in their order."""
+    """The replies to many calls, in their order."""
 
     replies: list[Reply]
 
 
 class Steps(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A step of many sessions, in one frame; the replies are sent in one, when all are there.
+    """A step of many sessions in one frame; the replies are sent in one, when all are done.
 
     Attributes:
-        sessions: Whom to ask, each once.
+        sessions: The ids of the sessions, each once.
         numbers: The number of each call in its session.
-        actions: What each is given.
+        actions: The action of each.
     """
 
     sessions: list[str]
@@ -153,15 +153,15 @@ class Steps(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Stepped(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of `Steps`. But for `rest`, a column each, over the steps that were ordinary.
+    """The reply to `Steps`: columns over the ordinary steps, and `rest`.
 
     Attributes:
         observations: A list of them, or columns (`columns.py`).
-        is_implied: Whether an observation has, besides its columns, the reward and the info of
-            its step (as `reward` and `metadata`), and `done` and `truncated`, which are false.
-        infos: What is not empty, with its place.
-        tasks: What the episodes are about; empty if none has a task.
-        rest: The replies to the others.
+        is_implied: Whether each observation also has the reward and the info of its step (as
+            `reward` and `metadata`), and `done` and `truncated`, which are false.
+        infos: The infos that are not empty, with their indices.
+        tasks: The task ids of the episodes; empty if none has a task.
+        rest: The replies to the other steps.
     """
 
     sessions: list[str]
@@ -176,8 +176,8 @@ class Stepped(msgspec.Struct, kw_only=True, omit_defaults=True):
     rest: list[Reply] = []
 
 
-def bundled(calls: Sequence[Call], *, together: bool) -> Call | Calls | Steps:
-    """Return calls as the message that says them most shortly."""
+def bundle_calls(calls: Sequence[Call], *, together: bool) -> Call | Calls | Steps:
+    """Return calls as the shortest message for them."""
     if len(calls) == 1:
         return calls[0]
     if together and all(
@@ -193,65 +193,65 @@ def bundled(calls: Sequence[Call], *, together: bool) -> Call | Calls | Steps:
 
 
 def read_calls(plain: Any) -> Call | Calls | Steps:
-    """Return the call or calls in a frame that was decoded.
+    """Return the call or calls in a decoded frame.
 
     Raises:
-        WireError: It holds neither.
+        WireError: It has none.
     """
     read: Calls | Steps
     if isinstance(plain, dict) and "calls" in plain:
-        read = read_as(plain, Calls, "The frame holds no calls")
+        read = read_as(plain, Calls, "The frame has no calls")
         named = [call.session for call in read.calls if call.session]
     elif isinstance(plain, dict) and "actions" in plain:
-        read = read_as(plain, Steps, "The frame holds no steps")
+        read = read_as(plain, Steps, "The frame has no steps")
         named = read.sessions
         if not len(named) == len(read.numbers) == len(read.actions):
-            raise WireError("The frame holds steps without a session, a number or an action.")
+            raise WireError("The frame has steps without a session, a number or an action.")
     else:
-        return read_as(plain, Call, "The frame holds no call")
+        return read_as(plain, Call, "The frame has no call")
     if len(named) > MAX_CALLS or (isinstance(read, Calls) and len(read.calls) > MAX_CALLS):
-        raise WireError(f"The frame holds more than {MAX_CALLS} calls.")
+        raise WireError(f"The frame has more than {MAX_CALLS} calls.")
     if len(set(named)) < len(named):
-        raise WireError("The frame holds two calls on one session. Make one after the other.")
+        raise WireError("The frame has two calls on one session. Make one after the other.")
     return read
 
 
 def read_replies(plain: Any) -> list[Reply]:
-    """Return the replies in a frame that was decoded.
+    """Return the replies in a decoded frame.
 
     Raises:
-        WireError: It holds none.
+        WireError: It has none.
     """
     if isinstance(plain, dict) and "replies" in plain:
-        return read_as(plain, Replies, "The frame holds no replies").replies
+        return read_as(plain, Replies, "The frame has no replies").replies
     if has_stepped(plain):
-        return unbundled(read_stepped(plain))
-    return [read_as(plain, Reply, "The frame holds no reply")]
+        return split_replies(read_stepped(plain))
+    return [read_as(plain, Reply, "The frame has no reply")]
 
 
 def has_stepped(plain: Any) -> bool:
-    """Whether a frame that was decoded is the answer to `Steps`."""
+    """Whether a decoded frame is a `Stepped`."""
     return isinstance(plain, dict) and "observations" in plain
 
 
 def read_stepped(plain: Any) -> Stepped:
-    """Return the answer to `Steps` in a frame that was decoded.
+    """Return the `Stepped` in a decoded frame.
 
     Raises:
-        WireError: It holds none, or its columns don't fit together.
+        WireError: It is invalid, or its columns have different lengths.
     """
-    sent = read_as(plain, Stepped, "The frame holds no steps")
+    sent = read_as(plain, Stepped, "The frame has no steps")
     count = len(sent.sessions)
     columns = (sent.numbers, sent.rewards, sent.episodes, sent.indices, sent.tasks or sent.sessions)
     if {count_of(sent.observations), *map(len, columns)} != {count}:
-        raise WireError("The frame holds columns of different lengths.")
+        raise WireError("The frame has columns of different lengths.")
     if not all(0 <= i < count for i, _ in sent.infos):
-        raise WireError("The frame holds an info of no step.")
+        raise WireError("The frame has an info with an invalid index.")
     return sent
 
 
-def unbundled(sent: Reply | Replies | Stepped) -> list[Reply]:
-    """Return the replies that a frame stands for, as if each had come by itself."""
+def split_replies(sent: Reply | Replies | Stepped) -> list[Reply]:
+    """Return the replies in a frame one by one."""
     if isinstance(sent, Reply):
         return [sent]
     if isinstance(sent, Replies):
@@ -282,10 +282,10 @@ def unbundled(sent: Reply | Replies | Stepped) -> list[Reply]:
 
 
 CALLS_BYTES: Final = 1 << 14
-"""How large a frame of gathered calls may be."""
+"""The largest frame of gathered calls."""
 
 REPLIES_BYTES: Final = 1 << 18
-"""How large a frame of gathered replies may be."""
+"""The largest frame of gathered replies."""
 
 _CALLS: Final = {
     False: (b"\x82\xa5calls", b"\xa8together\xc2"),
@@ -293,25 +293,25 @@ _CALLS: Final = {
 }
 _REPLIES: Final = {False: (b"\x81\xa7replies", b""), True: (b'{"replies":[', b"]}")}
 
-_AROUND: Final = 64  # no less than what is put around the parts
+_AROUND: Final = 64  # at least the bytes around the parts
 
 
 def gather_calls(
     encoding: Encoding, calls: Iterable[bytes], limit_bytes: int = 0
 ) -> Iterator[bytes]:
-    """Yield encoded calls in as few frames as they fit in; each call is answered by itself.
+    """Yield encoded calls in as few frames as possible; each call is answered by itself.
 
     Args:
-        encoding: How they are encoded.
-        calls: At most one a session.
-        limit_bytes: How large a frame the server takes; 0 if that is not known.
+        encoding: Their encoding.
+        calls: At most one per session.
+        limit_bytes: The largest frame that the server accepts; 0 if unknown.
     """
     limit = min(CALLS_BYTES, limit_bytes - _AROUND) if limit_bytes else CALLS_BYTES
     return _gather(encoding, _CALLS[encoding.is_text], calls, limit)
 
 
 def gather_replies(encoding: Encoding, replies: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded replies in as few frames as they fit in. They are asked for one by one."""
+    """Yield encoded replies in as few frames as possible."""
     return _gather(encoding, _REPLIES[encoding.is_text], replies, REPLIES_BYTES)
 
 

@@ -1,7 +1,7 @@
-"""What OpenEnv's dialect calls things, and results as it has them.
+"""Results in OpenEnv's dialect.
 
-A result is `{"observation": {…}, "reward": …, "done": …, "metadata": {…}}`. What we say besides
-stands beside these, never inside `observation`: typed clients refuse a field they don't know.
+A result is `{"observation": {…}, "reward": …, "done": …, "metadata": {…}}`. Our additional fields
+are beside these, never inside `observation`: typed clients refuse fields that they don't know.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import msgspec
 
 from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Observation
-from envweave.wire.results import AS_IT_IS, Wired, result_of
+from envweave.wire.results import IDENTITY, Wired, result_of
 
 VALUE = "value"
-"""The field of an observation, or of an action, that is no object by itself."""
+"""The field that holds an observation or action that is not an object."""
 
 END = "episode_end"
-"""Where the metadata of a last step say how the episode ended."""
+"""The key in the metadata of the last step that says how the episode ended."""
 
 
 def as_openenv(sent: Wired, known: Collection[str] | None = None) -> dict[str, Any]:
     """Return a result as OpenEnv's clients read it.
 
-    A failure has no reward, and `metadata["episode_end"]` says whose it was. With several agents
-    the rewards stand in `rewards`, for `reward` is one number.
+    A failure has no reward, and `metadata["episode_end"]` says what caused it. With several
+    agents the rewards are in `rewards`, because `reward` is one number.
 
     Args:
         sent: The result.
-        known: The fields that a client's class of observations has; the others are told in the
-            metadata. `None` for all.
+        known: The fields of the client's class of observations; the others go into the metadata.
+            `None` for all.
     """
-    result = result_of(sent, AS_IT_IS)
+    result = result_of(sent, IDENTITY)
     end = sent.end
     is_shared = isinstance(sent.reward, dict)
     observation = shown(sent.observation)
@@ -45,7 +45,7 @@ def as_openenv(sent: Wired, known: Collection[str] | None = None) -> dict[str, A
         observation = {name: one for name, one in observation.items() if name in known}
     if end is not None:
         metadata[END] = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
-    said: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "observation": observation,
         "reward": None if is_shared else sent.reward,
         "done": result.done,
@@ -56,18 +56,18 @@ def as_openenv(sent: Wired, known: Collection[str] | None = None) -> dict[str, A
         "step_index": sent.step_index,
     }
     if is_shared:
-        said["rewards"] = sent.reward
+        payload["rewards"] = sent.reward
     if sent.task_id is not None:
-        said["task_id"] = sent.task_id
+        payload["task_id"] = sent.task_id
     if sent.asked is not None or result.events or end is not None:
-        said["requests"] = result.requests
-    return said
+        payload["requests"] = result.requests
+    return payload
 
 
 def shown(observation: Any) -> dict[str, Any]:
-    """Return the fields of an observation; what has none is the field `value`.
+    """Return the fields of an observation; a value without fields becomes the field `value`.
 
-    What every `Observation` carries besides, reward and flags, is left out.
+    Reward, flags and metadata, which every `Observation` has, are left out.
     """
     fields = fields_of(observation)
     if fields is None:
@@ -82,7 +82,7 @@ def shown(observation: Any) -> dict[str, Any]:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return what an object consists of, by name; `None` if it is none."""
+    """Return the fields of an object by name; `None` if it has none."""
     if isinstance(value, dict):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -97,12 +97,12 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _carries_more(value: Any) -> bool:
-    """Whether it is one agent's observation that has travelled already."""
+    """Whether it is one agent's observation as plain data."""
     return isinstance(value, dict) and value.keys() >= NOT_SHOWN
 
 
 def is_bare(schema: Any, root: Any = None) -> bool:
-    """Whether the values of a JSON Schema are no objects, so that they travel as `value`."""
+    """Whether the values of a JSON Schema are not objects, so they are sent as `value`."""
     root = schema if root is None else root
     if not isinstance(schema, dict):
         return False

@@ -1,7 +1,7 @@
-"""What every client does with calls and replies, whichever way its bytes travel. No I/O.
+"""The client's side of the protocol, whatever transports the bytes. No I/O.
 
-A call that was sent and not answered is sent again, with its number, on the next connection;
-the server answers it once. So a caller never has to know that a connection broke.
+A call that was sent and not answered is sent again, with the same number, on the next connection;
+the server runs it once. So a caller need not know that a connection broke.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from envweave.wire.messages import (
     Stepped,
     Steps,
     WireFault,
-    bundled,
+    bundle_calls,
     has_stepped,
     read_replies,
     read_stepped,
-    unbundled,
+    split_replies,
 )
 from envweave.wire.websocket import Message
 
-PATIENCE_S = 10.0
-"""How long a client tries to reach a server again that it had reached before."""
+RECONNECT_S = 10.0
+"""How long a client tries to reconnect to a server."""
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -41,15 +41,15 @@ Key = tuple[str, int]
 
 
 class EncodeError(WireError):
-    """The server could not take what was sent. Nothing was run, and its number is free again."""
+    """A call cannot be encoded, or is too large. It was not sent, and its number is free again."""
 
 
 @final
 class Caller:
-    """Names one session, and numbers the calls on it.
+    """Names one session and numbers the calls on it.
 
     Attributes:
-        session: Its id, which nobody can guess.
+        session: Its unguessable id.
         last: The number of the last call.
     """
 
@@ -58,23 +58,23 @@ class Caller:
         self.last = 0
 
     def call(self, method: str, params: dict[str, Any]) -> Call:
-        """Return the next call. It is made once, however often it is sent."""
+        """Return the next call. The server runs it once, however often it is sent."""
         self.last += 1
         return Call(id=self.last, method=method, session=self.session, params=params)
 
-    def take_back(self) -> None:
-        """Forget the last call, which the server could not read: its number is free again."""
+    def roll_back(self) -> None:
+        """Free the number of the last call, which was not sent."""
         self.last -= 1
 
 
 @final
 class BatchFrame:
-    """A step of many sessions in one frame, which is booked as a whole if it is so answered.
+    """A step of many sessions in one frame, tracked as a whole if it is answered as a whole.
 
     Attributes:
-        steps: What was asked.
-        data: The same as it is sent.
-        is_answered: Whether the answer to all of it has come.
+        steps: The steps.
+        data: The encoded frame.
+        is_answered: Whether all of it has been answered.
     """
 
     def __init__(self, steps: Steps, data: bytes) -> None:
@@ -84,47 +84,47 @@ class BatchFrame:
 
     @property
     def keys(self) -> list[Key]:
-        """The calls that it stands for."""
+        """The keys of its calls."""
         return list(zip(self.steps.sessions, self.steps.numbers, strict=True))
 
-    def take(self, sent: Stepped) -> bool:
-        """Take an answer, if it is one to each of the calls; return whether it is."""
+    def accept(self, sent: Stepped) -> bool:
+        """Return whether an answer covers every call; if so, the batch is answered."""
         steps = self.steps
         if not sent.rest:
             self.is_answered = sent.sessions == steps.sessions and sent.numbers == steps.numbers
             return self.is_answered
-        came = [
+        answered = [
             *zip(sent.sessions, sent.numbers, strict=True),
             *((reply.session, reply.id) for reply in sent.rest),
         ]
         keys = self.keys
-        self.is_answered = len(came) == len(keys) and set(came) == set(keys)
+        self.is_answered = len(answered) == len(keys) and set(answered) == set(keys)
         return self.is_answered
 
 
 @final
 class Exchange:
-    """The calls that are under way between one client and one server.
+    """The calls in flight between one client and one server.
 
     Attributes:
-        encoding: How messages are written.
-        limit_bytes: How large a message the server takes; 0 if that is not known.
+        encoding: The encoding of messages.
+        limit_bytes: The largest message that the server accepts; 0 if unknown.
     """
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
         self.limit_bytes = 0
-        self._waiting: dict[Key, bytes] = {}  # each with the frame that it was sent in
-        self._sessions: dict[str, int] = {}  # each with the number of its last call
-        self._volley: BatchFrame | None = None  # the last one, whose calls are in neither
-        self._closing: list[Call] = []
-        self._buried: dict[str, WireFault] = {}  # sessions whose server is gone for good, and why
+        self._waiting: dict[Key, bytes] = {}  # unanswered calls, each with its frame
+        self._sessions: dict[str, int] = {}  # open sessions, each with the number of its last call
+        self._batch: BatchFrame | None = None  # the last one; its calls are in neither dict
+        self._closes: list[Call] = []
+        self._lost: dict[str, WireFault] = {}  # sessions whose server is gone for good, and why
         self._serial = 0
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any reply is still to come that somebody waits for."""
-        self._disband()
+        """Whether a call is unanswered."""
+        self._split_batch()
         return bool(self._waiting)
 
     @property
@@ -133,22 +133,22 @@ class Exchange:
         return bool(self._sessions)
 
     @property
-    def has_buried(self) -> bool:
-        """Whether there are sessions whose server is gone for good."""
-        return bool(self._buried)
+    def has_lost_sessions(self) -> bool:
+        """Whether sessions were lost with their server."""
+        return bool(self._lost)
 
-    def question(self, method: str, params: dict[str, Any] | None = None) -> Call:
+    def server_call(self, method: str, params: dict[str, Any] | None = None) -> Call:
         """Return a call without a session."""
         self._serial += 1
         return Call(id=self._serial, method=method, params=params or {})
 
     def frame(self, calls: Sequence[Call], *, together: bool = True) -> bytes:
-        """Return the message with these calls, which wait for their replies from now on.
+        """Return the message with these calls, and track them until they are answered.
 
         Raises:
-            UnsaidError: It cannot be written, or is larger than the server takes.
+            EncodeError: It cannot be encoded, or is larger than the server accepts.
         """
-        message = bundled(calls, together=together)
+        message = bundle_calls(calls, together=together)
         try:
             data = self.encoding.encode(message)
         except WireError as error:
@@ -158,20 +158,21 @@ class Exchange:
                 f"the message has {len(data)} bytes, and the server takes {self.limit_bytes} at "
                 "most. Send less, or start the server with a larger max_message_bytes"
             )
-        self._disband()
+        if self._batch is not None:
+            self._split_batch()
         for call in calls:
             self._waiting[call.session, call.id] = data
             if call.session:
                 self._sessions[call.session] = call.id
         return data
 
-    def again(self) -> list[bytes]:
+    def frames_to_resend(self) -> list[bytes]:
         """Return what to send first on a new connection.
 
-        That is every call that waits, and for each session without one its last call, whose
-        reply is known: so the server learns that its caller is back.
+        That is every unanswered call, and for each session without one the number of its last
+        call, whose reply is known: so the server learns that its caller is back.
         """
-        self._disband()
+        self._split_batch()
         frames = list(dict.fromkeys(self._waiting.values()))
         busy = {session for session, _ in self._waiting}
         idle = [
@@ -185,106 +186,107 @@ class Exchange:
         return frames
 
     def read(self, data: Message) -> list[Reply]:
-        """Return the replies in a message that somebody waits for.
+        """Return the replies in a message to unanswered calls.
 
         Raises:
             WireError: It cannot be read, or the server could not read what was sent.
         """
-        self._disband()
-        return self._wanted(read_replies(self.encoding.decode(data)))
+        if self._batch is not None:
+            self._split_batch()
+        return self._accept(read_replies(self.encoding.decode(data)))
 
-    def _wanted(self, replies: Sequence[Reply]) -> list[Reply]:
-        wanted: list[Reply] = []
+    def _accept(self, replies: Sequence[Reply]) -> list[Reply]:
+        accepted: list[Reply] = []
         for reply in replies:
             key = reply.session, reply.id
             if reply.id == 0 and reply.fault is not None:
                 raise WireError(f"the server could not read a message: {reply.fault.message}")
             if self._waiting.pop(key, None) is not None:
-                wanted.append(reply)  # else it came before, or nobody wants it any more
-        return wanted
+                accepted.append(reply)  # else a duplicate, or its session was abandoned
+        return accepted
 
-    def fire(self, volley: BatchFrame) -> None:
-        """Take a volley, whose calls wait for their replies from now on."""
-        last = self._volley
+    def begin_batch(self, batch: BatchFrame) -> None:
+        """Track a batch until it is answered."""
+        last = self._batch
         if last is not None and not (
-            last.is_answered and last.steps.sessions == volley.steps.sessions
+            last.is_answered and last.steps.sessions == batch.steps.sessions
         ):
-            self._disband()
-        self._volley = volley
+            self._split_batch()
+        self._batch = batch
 
-    def answer(self, data: Message) -> Stepped | list[Reply]:
-        """Return what came of the volley, if a message is the answer to all of it; else replies.
+    def read_batch(self, data: Message) -> Stepped | list[Reply]:
+        """Return the answer to the batch, if a message covers all of it; else replies.
 
         Raises:
             WireError: It cannot be read, or the server could not read what was sent.
         """
-        plain, volley = self.encoding.decode(data), self._volley
-        if volley is not None and not volley.is_answered and has_stepped(plain):
+        plain, batch = self.encoding.decode(data), self._batch
+        if batch is not None and not batch.is_answered and has_stepped(plain):
             sent = read_stepped(plain)
-            if volley.take(sent):
+            if batch.accept(sent):
                 return sent
-            replies = unbundled(sent)
+            replies = split_replies(sent)
         else:
             replies = read_replies(plain)
-        self._disband()
-        return self._wanted(replies)
+        self._split_batch()
+        return self._accept(replies)
 
-    def _disband(self) -> None:
-        """Book the calls of the last volley one by one."""
-        volley, self._volley = self._volley, None
-        if volley is None:
+    def _split_batch(self) -> None:
+        """Track the calls of the last batch one by one."""
+        batch, self._batch = self._batch, None
+        if batch is None:
             return
-        for key in volley.keys:
+        for key in batch.keys:
             self._sessions[key[0]] = key[1]
-            if not volley.is_answered:
-                self._waiting[key] = volley.data
+            if not batch.is_answered:
+                self._waiting[key] = batch.data
 
-    def closings(self) -> list[bytes]:
-        """Return what to send for sessions that were abandoned, and can be closed now. Once."""
-        calls, self._closing = self._closing, []
+    def pop_closes(self) -> list[bytes]:
+        """Return, once, the messages that close abandoned sessions."""
+        calls, self._closes = self._closes, []
         return [self.encoding.encode(call) for call in calls]
 
     def abandon(self, session: str) -> None:
-        """Have a session closed that nobody wants any more, if need be after its last call."""
-        self._disband()
-        self._buried.pop(session, None)
+        """Close a session that is no longer used, after its last call if that is running."""
+        self._split_batch()
+        self._lost.pop(session, None)
         number = self._sessions.pop(session, None)
         if number is not None:
             self._waiting.pop((session, number), None)
-            self._closing.append(Call(id=number + 1, method="close", session=session))
+            self._closes.append(Call(id=number + 1, method="close", session=session))
 
     def abandon_all(self) -> None:
-        """Have every session closed that can be now."""
-        self._disband()
+        """Close every session."""
+        self._split_batch()
         for session in list(self._sessions):
             self.abandon(session)
 
-    def bury(self, loss: EnvWeaveError) -> None:
-        """Take note that the server is gone for good, and every session with it."""
-        self._disband()
-        self._buried.update(dict.fromkeys(self._sessions, fault_of(loss)))
+    def mark_server_lost(self, loss: EnvWeaveError) -> None:
+        """Record that the server is gone for good, and every session with it."""
+        self._split_batch()
+        self._lost.update(dict.fromkeys(self._sessions, fault_of(loss)))
         self._sessions.clear()
         self._waiting.clear()
-        self._closing.clear()
+        self._closes.clear()
 
-    def epitaphs(self, calls: Sequence[Call]) -> list[Reply]:
-        """Return the replies to those of some calls whose sessions went with their server."""
-        if not self._buried:
+    def replies_for_lost(self, calls: Sequence[Call]) -> list[Reply]:
+        """Return fault replies to those calls whose sessions were lost with their server."""
+        if not self._lost:
             return []
         return [
-            Reply(id=call.id, session=call.session, fault=self._buried[call.session])
+            Reply(id=call.id, session=call.session, fault=self._lost[call.session])
             for call in calls
-            if call.session in self._buried
+            if call.session in self._lost
         ]
 
-    def is_buried(self, session: str) -> bool:
-        """Whether a session went with its server, which is gone for good."""
-        return session in self._buried
+    def is_lost(self, session: str) -> bool:
+        """Whether a session was lost with its server, which is gone for good."""
+        return session in self._lost
 
     def drop(self, session: str) -> None:
         """Forget a session that is closed, or gone."""
-        self._disband()
-        self._buried.pop(session, None)
+        self._split_batch()
+        self._lost.pop(session, None)
         number = self._sessions.pop(session, None)
         if number is not None:
             self._waiting.pop((session, number), None)
@@ -292,18 +294,18 @@ class Exchange:
 
 @final
 class Backoff:
-    """How long to go on trying to reach a server, with ever longer pauses."""
+    """Pauses between attempts to reach a server, up to a total time."""
 
-    def __init__(self, limit_s: float = PATIENCE_S) -> None:
+    def __init__(self, limit_s: float = RECONNECT_S) -> None:
         self._limit_s = limit_s
         self._began_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
     def pause_s(self, now_s: float) -> float | None:
-        """Return how long to wait before the next try; `None` if it has been long enough."""
+        """Return how long to wait before the next attempt; `None` if the time is up."""
         if self._began_s is None:
             self._began_s = now_s
-            return 0.0  # most connections that break can be made again at once
+            return 0.0  # after most breaks a new connection can be made at once
         left_s = self._began_s + self._limit_s - now_s
         if left_s <= 0:
             return None
@@ -311,7 +313,7 @@ class Backoff:
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return pause_s
 
-    def renew(self) -> None:
-        """Take note that the server answered."""
+    def reset(self) -> None:
+        """Start over: the server answered."""
         self._began_s = None
         self._pause_s = _FIRST_PAUSE_S

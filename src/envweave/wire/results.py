@@ -1,7 +1,7 @@
-"""Results on the wire: in envweave's own dialect, and as plain HTTP and OpenEnv have them.
+"""Results on the wire, in envweave's own dialect and for plain HTTP.
 
-Our own form is short. It leaves out what is as usual, and `requests` wherever the other end can
-work them out, since a `NeedAction` repeats the observation.
+Our own form is short. It leaves out defaults, and `requests` that the client can derive, since a
+`NeedAction` repeats the observation.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Rebuild(Protocol):
 
 
 class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A result as it travels between our own two ends. Its fields are those of `StepResult`.
+    """A result in envweave's own dialect. Its fields are those of `StepResult`.
 
     Attributes:
         is_reset: Whether it is the result of a reset.
-        asked: Who may act, where that is not what a result of one agent implies.
-        agents: Who takes part now, with several agents.
-        position: Where the stream of episodes stands, when an episode has begun.
+        asked: The agents that may act, unless a result of one agent implies it.
+        agents: The agents that take part now, with several agents.
+        position: The position in the stream of episodes, when an episode has begun.
     """
 
     observation: Any
@@ -74,8 +74,8 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
 def encode_result(
     result: StepResult[Any], agents: list[str] | None, position: Position | None
 ) -> Wired:
-    """Return a result as it travels between our own two ends."""
-    asked = result._needs  # noqa: SLF001 - a result's carrier
+    """Return a result in envweave's own dialect."""
+    asked = result._needs  # noqa: SLF001 - a result's own fields
     if (
         result.end is None
         and asked is None
@@ -83,7 +83,7 @@ def encode_result(
         and position is None
         and not result._events  # noqa: SLF001
         and type(result) is StepResult
-    ):  # an ordinary step, of which there are many
+    ):  # an ordinary step, the most frequent result
         return Wired(
             observation=result.observation,
             reward=result.reward,
@@ -113,9 +113,9 @@ def encode_result(
 
 
 def read_ordinary(plain: Any, rebuild: Rebuild) -> StepResult[Any] | None:
-    """Return a result that was decoded, if it is of an ordinary step; else nothing.
+    """Return a decoded result, if it is of an ordinary step; else `None`.
 
-    It says what `decode_result` and `result_of` say, in half the time.
+    It returns the same as `decode_result` and `result_of`, in half the time.
     """
     if type(plain) is not dict or not plain.keys() <= _ORDINARY:
         return None
@@ -147,14 +147,14 @@ _ORDINARY = frozenset({"observation", "reward", "info", "episode_id", "step_inde
 
 
 def decode_result(plain: Any) -> Wired:
-    """Return a result that was decoded; its observations are still plain.
+    """Return a decoded result; its observations are still plain.
 
-    What an author's code puts into an event is not looked at.
+    The values that an author's code puts into an event are not checked.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not a valid result.
     """
-    sent = read_as(plain, Wired, "The reply holds no result")
+    sent = read_as(plain, Wired, "The reply has no valid result")
     if sent.ready is not None:
         sent.ready = _made(sent.ready, AutoResetReady)
     if sent.asked is not None:
@@ -165,7 +165,7 @@ def decode_result(plain: Any) -> Wired:
 
 
 def result_of(sent: Wired, rebuild: Rebuild) -> StepResult[Any]:
-    """Return a result that travelled as its session made it."""
+    """Return a decoded result as its session made it."""
     result: StepResult[Any] = object.__new__(ResetResult if sent.is_reset else StepResult)
     result.observation = rebuild(sent.observation)
     result.reward = sent.reward
@@ -199,28 +199,28 @@ def _event(plain: Any) -> Any:
     named = plain.get("type") if isinstance(plain, dict) else None
     kind = EVENTS.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise WireError("The reply holds an event of no known type.")
+        raise WireError("The reply has an event of an unknown type.")
     return _made(plain, kind)
 
 
 def _made(plain: Any, kind: Any) -> Any:
-    """A request from its fields. A struct checks no types, so that the author's own may pass."""
+    """A request from its fields. Their types are not checked: an author's values may pass."""
     if not isinstance(plain, dict):
-        raise WireError(f"The reply holds no {kind.__name__} where it should.")
+        raise WireError(f"{kind.__name__} in the reply must be an object.")
     fields = {name: plain[name] for name in kind.__struct_fields__ if name in plain}
     if not isinstance(fields.get("agent_id", ""), str):
-        raise WireError(f"The reply holds a {kind.__name__} whose agent has no name.")
+        raise WireError(f"{kind.__name__}.agent_id in the reply must be a string.")
     if not isinstance(fields.get("initial_info", {}), dict):
-        raise WireError(f"The reply holds a {kind.__name__} whose info is no dict.")
+        raise WireError(f"{kind.__name__}.initial_info in the reply must be an object.")
     try:
         return kind(**fields)
     except TypeError as error:
-        raise WireError(f"The reply holds no whole {kind.__name__}: {error}") from None
+        raise WireError(f"{kind.__name__} in the reply is incomplete: {error}") from None
 
 
-def spelled_out(sent: Wired) -> dict[str, Any]:
-    """Return a result as plain HTTP has it: every field by name, and all the requests."""
-    result = result_of(sent, AS_IT_IS)
+def as_http_payload(sent: Wired) -> dict[str, Any]:
+    """Return a result for plain HTTP: every field by name, and all requests."""
+    result = result_of(sent, IDENTITY)
     return {
         "observation": sent.observation,
         "reward": sent.reward,
@@ -235,7 +235,7 @@ def spelled_out(sent: Wired) -> dict[str, Any]:
     }
 
 
-class _AsItIs:
+class _Identity:
     def __call__(self, plain: Any) -> Any:
         return plain
 
@@ -243,5 +243,5 @@ class _AsItIs:
         return plain
 
 
-AS_IT_IS: Rebuild = _AsItIs()
+IDENTITY: Rebuild = _Identity()
 """Leaves observations as plain data."""

@@ -1,4 +1,4 @@
-"""An environment described to callers who have none of its code, and made again at their end."""
+"""Descriptions of environments for clients without their code, and the interface made from one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave.environment.introspection import (
 )
 from envweave.errors import WireError
 from envweave.types import Tasks
-from envweave.wire.decoding import Rebuilder, Rebuilding, rebuilder
+from envweave.wire.decoding import ObservationRebuilder, Rebuilder, rebuilder
 from envweave.wire.description import Description
 from envweave.wire.results import Rebuild
 from envweave.wire.schema_read import spec_of
@@ -25,9 +25,9 @@ from envweave.wire.schema_write import schema_of
 @final
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What a caller knows of the author's classes, as type hints; `None` where it knows nothing.
+    """The author's classes, as type hints; `None` if the client does not have them.
 
-    With several agents, each is that of one agent, or a dict with one for each.
+    With several agents, each is the type of every agent, or a dict by agent.
     """
 
     action: Any = None
@@ -43,7 +43,7 @@ def describe(
     version: str,
     description: str = "",
 ) -> Description:
-    """Return what a caller must know of an environment."""
+    """Return the description of an environment for its clients."""
     agents = interface.possible_agents
     return Description(
         name=interface.name,
@@ -63,17 +63,17 @@ def describe(
 
 @final
 class Rebuilt:
-    """An environment's interface at the caller's end, made from its description.
+    """An environment's interface at the client, made from its description.
 
-    The classes that the caller knows come back as they are. For the others there are dataclasses
-    made from the schemas, with the same fields and defaults.
+    The author's classes are used if the client has them. Otherwise dataclasses are made from the
+    schemas, with the same fields and defaults.
 
     Attributes:
-        interface: What the environment takes and shows. Nothing in it is a coroutine.
+        interface: The environment's interface. None of its methods is a coroutine.
         rebuild: Makes observations from plain data.
 
     Raises:
-        WireError: The description cannot be meant.
+        WireError: The description is invalid.
     """
 
     def __init__(self, description: Description, types: Types | None = None) -> None:
@@ -91,7 +91,7 @@ class Rebuilt:
             deterministic=description.deterministic,
             name=description.name,
         )
-        self.rebuild: Rebuild = Rebuilding(self.interface.observation_spec)
+        self.rebuild: Rebuild = ObservationRebuilder(self.interface.observation_spec)
         self._state: Rebuilder | None = rebuilder(state)
 
     def rebuild_state(self, plain: Any) -> Any:

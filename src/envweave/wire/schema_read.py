@@ -1,7 +1,7 @@
-"""Specs from JSON Schema: the inverse of `schema_writing.py`, and of what others write.
+"""Makes specs from JSON Schema: the inverse of `schema_write.py`, and for others' schemas.
 
-A schema comes from a stranger. What is not understood becomes a spec that takes anything; what
-cannot be meant well, such as a schema without end, is refused.
+A schema is untrusted. Parts that are not understood become a spec that accepts anything; what can
+only be an attack, such as a schema nested too deep, is refused.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _DTYPES = frozenset(
 )
 
 
-def choice(values: Any) -> Spec:
-    """Return one of a few values."""
+def read_enum(values: Any) -> Spec:
+    """Return the spec of an enumeration."""
     if not isinstance(values, list) or not values:
         return AnySpec()
     return EnumSpec(values, stands_in=True)
 
 
-def text_in(value: Any) -> str:
-    """Return a text; an empty one in the place of anything else."""
+def str_or_empty(value: Any) -> str:
+    """Return a string; an empty one in place of anything else."""
     return value if isinstance(value, str) else ""
 
 
@@ -79,8 +79,8 @@ def _next(bound: float, towards: float) -> float:
     return math.nextafter(float(bound), towards)
 
 
-def whole_bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the lowest and the highest whole number that a schema allows."""
+def int_bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the lowest and the highest integer that a schema allows."""
     low, high = _number(schema.get("minimum")), _number(schema.get("maximum"))
     above = _number(schema.get("exclusiveMinimum"))
     below = _number(schema.get("exclusiveMaximum"))
@@ -91,56 +91,56 @@ def whole_bounds(schema: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return max(lows, default=None), min(highs, default=None)
 
 
-def unit(schema: Mapping[str, Any]) -> float | None:
-    """Return what a schema's numbers are a multiple of."""
-    said = _number(schema.get("multipleOf"))
-    return said if said is not None and 0 < said < math.inf else None
+def multiple_of(schema: Mapping[str, Any]) -> float | None:
+    """Return what a schema's numbers must be a multiple of."""
+    value = _number(schema.get("multipleOf"))
+    return value if value is not None and 0 < value < math.inf else None
 
 
-def whole_unit(schema: Mapping[str, Any]) -> int | None:
-    """Return what a schema's whole numbers are a multiple of."""
-    said = unit(schema)
-    return int(said) if said is not None and said >= 1 and int(said) == said else None
+def int_multiple_of(schema: Mapping[str, Any]) -> int | None:
+    """Return what a schema's integers must be a multiple of."""
+    value = multiple_of(schema)
+    return int(value) if value is not None and value >= 1 and int(value) == value else None
 
 
 def length(schema: Mapping[str, Any], low: str, high: str) -> Length:
-    """Return how long a value may be; what cannot be meant well says nothing."""
+    """Return the allowed lengths of a value; invalid limits are ignored."""
     least, most = (schema.get(name) for name in (low, high))
     least = least if type(least) is int and 0 <= least <= _MAX_LENGTH else 0
     return Length(least, most if type(most) is int and most >= least else None)
 
 
-def text(schema: Mapping[str, Any]) -> StrSpec:
-    """Return texts or bytes.
+def read_string(schema: Mapping[str, Any]) -> StrSpec:
+    """Return the spec of strings or bytes.
 
-    A pattern that may take long to look for is left to the server, which looks for it anyway.
+    A pattern that may be slow to match is left to the server, which checks it anyway.
     """
     if schema.get("contentEncoding") == "base64":
-        said = schema.get("x-bytes")
-        said = said if isinstance(said, dict) else {}
-        return StrSpec(binary=True, length=length(said, "min", "max"))
+        limits = schema.get("x-bytes")
+        limits = limits if isinstance(limits, dict) else {}
+        return StrSpec(binary=True, length=length(limits, "min", "max"))
     lengths, pattern = length(schema, "minLength", "maxLength"), schema.get("pattern")
     if isinstance(pattern, str) and len(pattern) <= _MAX_PATTERN:
         examples = schema.get("examples")
         try:
-            wanted = Pattern(pattern)
+            compiled = Pattern(pattern)
         except DefinitionError:
             return StrSpec(length=lengths)
         return StrSpec(
             length=lengths,
-            pattern=wanted,
+            pattern=compiled,
             examples=examples[:_MAX_EXAMPLES] if isinstance(examples, list) else (),
-            checks_pattern=wanted.is_simple,
+            checks_pattern=compiled.is_simple,
         )
-    return StrSpec(length=lengths, format=text_in(schema.get("format")) or None)
+    return StrSpec(length=lengths, format=str_or_empty(schema.get("format")) or None)
 
 
-def array_of(said: Any) -> Spec:
-    """Return an array by what `x-array` says of it."""
-    if not isinstance(said, dict):
+def read_array(schema: Any) -> Spec:
+    """Return the spec of an array from its `x-array`."""
+    if not isinstance(schema, dict):
         return AnySpec()
-    dtype, shape = said.get("dtype"), said.get("shape")
-    if dtype is not None and text_in(dtype) not in _DTYPES:
+    dtype, shape = schema.get("dtype"), schema.get("shape")
+    if dtype is not None and str_or_empty(dtype) not in _DTYPES:
         return AnySpec()
     if shape is not None:
         if not isinstance(shape, list) or len(shape) > 32:
@@ -151,28 +151,28 @@ def array_of(said: Any) -> Spec:
             return AnySpec()
         shape = tuple(shape)
     ends = [
-        _bound(said[name], infinite, dtype, shape) if name in said else None
+        _bound(schema[name], infinite, dtype, shape) if name in schema else None
         for name, infinite in (("low", -math.inf), ("high", math.inf))
     ]
-    return ArraySpec(shape, dtype, *ends, clips=said.get("clips") is True)
+    return ArraySpec(shape, dtype, *ends, clips=schema.get("clips") is True)
 
 
-def _bound(said: Any, infinite: float, dtype: str | None, shape: tuple[int, ...] | None) -> Any:
-    if not isinstance(said, list):
-        return infinite if said is None else _number(said)
+def _bound(bound: Any, infinite: float, dtype: str | None, shape: tuple[int, ...] | None) -> Any:
+    if not isinstance(bound, list):
+        return infinite if bound is None else _number(bound)
     kind = np.dtype(dtype or "float64")
-    filled = np.array(_filled(said, infinite), kind if kind.kind in "biuf" else None)
+    filled = np.array(_filled(bound, infinite), kind if kind.kind in "biuf" else None)
     return filled if shape is None else np.broadcast_to(filled, shape)
 
 
-def _filled(said: Any, infinite: float) -> Any:
-    if isinstance(said, list):
-        return [_filled(one, infinite) for one in said]
-    return infinite if said is None else said
+def _filled(bound: Any, infinite: float) -> Any:
+    if isinstance(bound, list):
+        return [_filled(element, infinite) for element in bound]
+    return infinite if bound is None else bound
 
 
-def words_for(spec: Spec, write: Callable[[Spec], Any]) -> dict[str, Any] | None:
-    """Return the space of a spec in words; `None` where it has none that we can make again."""
+def describe_space(spec: Spec, write: Callable[[Spec], Any]) -> dict[str, Any] | None:
+    """Return the `x-space` of a spec; `None` if it has no space that `read_space` can make."""
     space = getattr(spec, "space", None)  # only a `SpaceSpec` has one, and needs Gymnasium
     if space is None:
         return None
@@ -200,8 +200,8 @@ def words_for(spec: Spec, write: Callable[[Spec], Any]) -> dict[str, Any] | None
     return None
 
 
-def space_in(said: Any, read: Callable[[Any], Spec]) -> Spec:
-    """Return the spec of a space in words; what is not understood takes anything."""
+def read_space(described: Any, read: Callable[[Any], Spec]) -> Spec:
+    """Return the spec of a space from its `x-space`; anything unknown accepts anything."""
     try:
         from gymnasium import spaces
     except ImportError:
@@ -212,10 +212,10 @@ def space_in(said: Any, read: Callable[[Any], Spec]) -> Spec:
         return None if schema is None else read(schema).to_space()
 
     try:
-        match said:
+        match described:
             case {"kind": "text", "min_length": int(), "max_length": int(), "charset": str()}:
-                lengths = {name: said[name] for name in ("min_length", "max_length")}
-                return from_space(spaces.Text(**lengths, charset=said["charset"]))
+                lengths = {name: described[name] for name in ("min_length", "max_length")}
+                return from_space(spaces.Text(**lengths, charset=described["charset"]))
             case {"kind": "sequence", "of": of, "stack": bool(stack)}:
                 return from_space(spaces.Sequence(inner(of), stack=stack))
             case {"kind": "one_of", "options": [*options]}:
@@ -224,16 +224,16 @@ def space_in(said: Any, read: Callable[[Any], Spec]) -> Spec:
                 return from_space(spaces.Graph(inner(node), inner(edge)))
     except WireError:
         raise
-    except Exception:  # noqa: BLE001 - what Gymnasium says of a space that a stranger described
+    except Exception:  # noqa: BLE001 - Gymnasium's errors for an invalid space from outside
         return AnySpec()
     return AnySpec()
 
 
 MAX_FIELDS = 1000
-"""How many fields a class may have; beyond, a dict does."""
+"""How many fields a class may have; with more, a dict is used."""
 
 UNKNOWN: Any = object()
-"""Stands for a default that no schema tells."""
+"""A default that is not in the schema."""
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
@@ -241,23 +241,23 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 @final
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One field of a class that is to be made.
+    """One field of a class to make.
 
     Attributes:
-        needed: Whether the constructor insists on it.
-        default: What it is otherwise; `UNKNOWN` where only the author's class knows.
-        derived: Whether the author's class works it out, so that no constructor takes it.
+        required: Whether it has no default.
+        default: Its default; `UNKNOWN` if only the author's class knows it.
+        derived: Whether the author's class computes it, so the constructor does not take it.
     """
 
-    needed: bool
+    required: bool
     default: Any = UNKNOWN
     derived: bool = False
 
 
-def are_names(names: list[Any]) -> bool:
+def are_field_names(names: list[Any]) -> bool:
     """Whether a dataclass can have fields of these names.
 
-    Python writes them into the source of an `__init__`, so that nothing else may pass.
+    Python writes them into the source of an `__init__`, so nothing else may pass.
     """
     return len(names) <= MAX_FIELDS and all(
         isinstance(name, str)
@@ -269,8 +269,8 @@ def are_names(names: list[Any]) -> bool:
     )
 
 
-def base_for(role: type | None, names: Mapping[str, Any]) -> type | None:
-    """Return the class to derive from: `role`, if the fields that it has are all there."""
+def base_class(role: type | None, names: Mapping[str, Any]) -> type | None:
+    """Return the class to derive from: `role`, if all its fields are among the names."""
     if role is None or not {field.name for field in dataclasses.fields(role)} <= names.keys():
         return None
     return role
@@ -281,17 +281,17 @@ def is_field(cls: type, name: str) -> bool:
     return any(field.name == name for field in dataclasses.fields(cls))
 
 
-def is_all_of(cls: type, names: Mapping[str, Any]) -> bool:
+def has_exactly(cls: type, names: Mapping[str, Any]) -> bool:
     """Whether a class has exactly these fields."""
     return names.keys() == {field.name for field in dataclasses.fields(cls)}
 
 
 def make_class(
-    title: str, members: Mapping[str, Member], base: type | None, revive: Callable[..., Any]
+    title: str, members: Mapping[str, Member], base: type | None, unpickle: Callable[..., Any]
 ) -> type:
     """Return a dataclass with these fields, derived from `base`.
 
-    `revive` makes an instance again where it was pickled: it is called with the fields.
+    `unpickle` makes an instance from its fields; instances are pickled as a call of it.
     """
     inherited = set() if base is None else {field.name for field in dataclasses.fields(base)}
     own, has_default = [], False
@@ -299,26 +299,26 @@ def make_class(
         if name in inherited:
             continue
         own.append((name, Any, _field(member, kw_only=has_default)))
-        has_default = has_default or not member.needed
+        has_default = has_default or not member.required
     left_out = tuple(
         name
         for name, member in members.items()
-        if not member.needed and member.default is UNKNOWN and name not in inherited
+        if not member.required and member.default is UNKNOWN and name not in inherited
     )
 
     def post_init(self: Any) -> None:
-        # Not sent then, so that the author's class puts in what it would.
+        # Omitted fields are not sent, so the author's class sets its own defaults.
         for name in left_out:
             if self.__dict__.get(name) is None:
                 self.__dict__.pop(name, None)
 
     def reduce(self: Any) -> Any:
-        return revive, (dict(self.__dict__),)
+        return unpickle, (dict(self.__dict__),)
 
     def shallow_copy(self: Any) -> Any:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     namespace: dict[str, Any] = {"__reduce__": reduce, "__copy__": shallow_copy}
     namespace["__doc__"] = f"{title}, as the server describes it."
@@ -333,7 +333,7 @@ def make_class(
 
 
 def _field(member: Member, *, kw_only: bool) -> Any:
-    if member.needed:
+    if member.required:
         return dataclasses.field(kw_only=kw_only)
     if member.default is UNKNOWN:
         return dataclasses.field(default=None, init=not member.derived)
@@ -345,14 +345,14 @@ def _field(member: Member, *, kw_only: bool) -> Any:
 
 
 ROLES: dict[str, type] = {"action": Action, "observation": Observation, "state": State}
-"""What a class may stand for, by name."""
+"""envweave's own base classes, by role."""
 
 
 MAX_DEPTH = 64
-"""How deep a schema may go."""
+"""How deep a schema may be nested."""
 
 MAX_PARTS = 20_000
-"""How many schemas a schema may hold."""
+"""How many subschemas a schema may have."""
 
 _MAX_WRITTEN = 2**26
 _MAX_CLASSES = 1024
@@ -368,10 +368,10 @@ def spec_of(schema: Any, role: str | None = None) -> Spec:
         role: `"action"`, `"observation"` or `"state"`; a class for it derives from envweave's.
 
     Raises:
-        WireError: The schema is none, or goes too deep, or is too large.
+        WireError: The schema is not a dict, nested too deep, or too large.
     """
     if not isinstance(schema, dict):
-        raise WireError(f"A schema is a dict, but this is a {type(schema).__name__}.")
+        raise WireError(f"A schema must be a dict, got {type(schema).__name__}.")
     return _cached(JSON.encode(schema), role)
 
 
@@ -383,7 +383,7 @@ def _cached(schema: bytes, role: str | None) -> Spec:
     try:
         return reader.read(plain, role, 0)
     except RecursionError:
-        raise WireError("A schema goes too deep.") from None
+        raise WireError("A schema is nested too deep.") from None
 
 
 @final
@@ -401,7 +401,7 @@ class _Reader:
     def read(self, schema: Any, role: str | None, depth: int) -> Spec:
         self._parts += 1
         if depth > MAX_DEPTH or self._parts > MAX_PARTS:
-            raise WireError("A schema goes too deep, or is too large.")
+            raise WireError("A schema is nested too deep, or is too large.")
         if not isinstance(schema, dict):
             return AnySpec()
         try:
@@ -409,35 +409,35 @@ class _Reader:
         except WireError:
             raise
         except (EnvWeaveError, ValueError, OverflowError, MemoryError):
-            return AnySpec()  # bounds that no number lies between, and the like
+            return AnySpec()  # for instance bounds that exclude every number
 
     def _read(self, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         if "$ref" in schema:
             return self._reference(schema["$ref"], role, depth)
         if "x-array" in schema:
-            return array_of(schema["x-array"])
+            return read_array(schema["x-array"])
         if "x-space" in schema:
-            return space_in(schema["x-space"], lambda one: self.read(one, None, depth + 1))
+            return read_space(schema["x-space"], lambda one: self.read(one, None, depth + 1))
         if "enum" in schema or "const" in schema:
-            return choice(schema.get("enum", [schema.get("const")]))
+            return read_enum(schema.get("enum", [schema.get("const")]))
         for several in ("anyOf", "oneOf"):
             if isinstance(options := schema.get(several), list) and options:
-                return self._either(options, role, depth)
+                return self._union(options, role, depth)
         kind = schema.get("type")
         if isinstance(kind, list) and kind:
-            return self._either([{**schema, "type": one} for one in kind], role, depth)
+            return self._union([{**schema, "type": one} for one in kind], role, depth)
         return self._typed(kind, schema, role, depth)
 
     def _typed(self, kind: Any, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
         match kind:
             case "integer":
-                return IntSpec(*whole_bounds(schema), multiple_of=whole_unit(schema))
+                return IntSpec(*int_bounds(schema), multiple_of=int_multiple_of(schema))
             case "number":
-                return FloatSpec(*bounds(schema), multiple_of=unit(schema))
+                return FloatSpec(*bounds(schema), multiple_of=multiple_of(schema))
             case "boolean":
                 return BoolSpec()
             case "string":
-                return text(schema)
+                return read_string(schema)
             case "null":
                 return EnumSpec([None])
             case "array":
@@ -446,33 +446,33 @@ class _Reader:
                 return self._object(schema, role, depth)
         return AnySpec()
 
-    def _either(self, options: list[Any], role: str | None, depth: int) -> Spec:
+    def _union(self, options: list[Any], role: str | None, depth: int) -> Spec:
         read = [self.read(one, role, depth + 1) for one in options]
         return UnionSpec(read)
 
     def _sequence(self, schema: dict[str, Any], depth: int) -> Spec:
-        places = schema.get("prefixItems")
-        if isinstance(places, list):
-            return self._fixed(places, schema, depth)
+        prefix = schema.get("prefixItems")
+        if isinstance(prefix, list):
+            return self._tuple(prefix, schema, depth)
         if "items" not in schema and schema.get("maxItems") == 0:
             return TupleSpec([])
         kind: type = set if schema.get("uniqueItems") is True else list
-        kind = _KINDS.get(text_in(schema.get("x-kind")), kind)
+        kind = _KINDS.get(str_or_empty(schema.get("x-kind")), kind)
         item = self.read(schema.get("items"), None, depth + 1)
         return ListSpec(item, kind=kind, length=length(schema, "minItems", "maxItems"))
 
-    def _fixed(self, places: list[Any], schema: dict[str, Any], depth: int) -> Spec:
-        items = [self.read(one, None, depth + 1) for one in places]
+    def _tuple(self, prefix: list[Any], schema: dict[str, Any], depth: int) -> Spec:
+        items = [self.read(one, None, depth + 1) for one in prefix]
         names = schema.get("x-names")
-        if not isinstance(names, list) or len(names) != len(items) or not are_names(names):
+        if not isinstance(names, list) or len(names) != len(items) or not are_field_names(names):
             return TupleSpec(items)
         defaults = {
             name: item.read(place["default"])
-            for name, item, place in zip(names, items, places, strict=True)
+            for name, item, place in zip(names, items, prefix, strict=True)
             if isinstance(place, dict) and "default" in place
         }
-        title = text_in(schema.get("title"))
-        kind = _named_tuple(title if are_names([title]) else "Tuple", tuple(names))
+        title = str_or_empty(schema.get("title"))
+        kind = _named_tuple(title if are_field_names([title]) else "Tuple", tuple(names))
         return TupleSpec(items, names=names, optional=defaults, make=kind._make, kind=kind)
 
     def _object(self, schema: dict[str, Any], role: str | None, depth: int) -> Spec:
@@ -488,40 +488,42 @@ class _Reader:
         if not all(isinstance(name, str) for name in properties):
             return AnySpec()
         specs = {name: self.read(one, None, depth + 1) for name, one in properties.items()}
-        needed = schema.get("required", [])
-        needed = (
-            {one for one in needed if isinstance(one, str)} if isinstance(needed, list) else set()
+        required = schema.get("required", [])
+        required = (
+            {one for one in required if isinstance(one, str)}
+            if isinstance(required, list)
+            else set()
         )
-        if isinstance(schema.get("title"), str) and are_names(list(properties)):
-            return self._record(schema, properties, specs, needed, role)
-        return DictSpec(fields=specs, optional=[name for name in specs if name not in needed])
+        if isinstance(schema.get("title"), str) and are_field_names(list(properties)):
+            return self._record(schema, properties, specs, required, role)
+        return DictSpec(fields=specs, optional=[name for name in specs if name not in required])
 
     def _record(
         self,
         schema: dict[str, Any],
         properties: dict[str, Any],
         specs: dict[str, Spec],
-        needed: set[str],
+        required: set[str],
         role: str | None,
     ) -> Spec:
         members = {
-            name: _member(properties[name], spec, needed=name in needed)
+            name: _member(properties[name], spec, required=name in required)
             for name, spec in specs.items()
         }
-        base = base_for(None if role is None else ROLES[role], properties)
+        base = base_class(None if role is None else ROLES[role], properties)
         for name, member in members.items():
-            # A field that envweave's own class has takes the default that it has there.
+            # An inherited field has the default of envweave's own class.
             is_inherited = base is not None and is_field(base, name)
-            if not member.needed and member.default is UNKNOWN and not is_inherited:
-                specs[name] = _or_none(specs[name])
-        if base is not None and schema["title"] == base.__name__ and is_all_of(base, properties):
-            return spec_from_hint(base)  # the author's is envweave's own
+            if not member.required and member.default is UNKNOWN and not is_inherited:
+                specs[name] = _optional(specs[name])
+        if base is not None and schema["title"] == base.__name__ and has_exactly(base, properties):
+            return spec_from_hint(base)  # the author uses envweave's own class
         cls = self._class(schema, members, base, role)
         derived = {name: specs[name] for name, member in members.items() if member.derived}
         return DataclassSpec(
             cls,
             {name: spec for name, spec in specs.items() if name not in derived},
-            [name for name in specs if name not in needed],
+            [name for name in specs if name not in required],
             derived=derived,
             stands_in=True,
         )
@@ -533,7 +535,7 @@ class _Reader:
         base: type | None,
         role: str | None,
     ) -> type:
-        """The class of a schema, which is the same wherever it stands."""
+        """The class of a schema; the same for equal schemas."""
         name = self._names.get(id(schema))
         whole = schema if name is None else {"$ref": f"#/$defs/{name}"}
         if self._definitions:
@@ -544,14 +546,14 @@ class _Reader:
             raise WireError("A schema is too large.")
         cls = _classes.get((key, role))
         if cls is None:
-            revive = functools.partial(_revived, key, role)
-            cls = _classes[key, role] = make_class(schema["title"], members, base, revive)
+            unpickle = functools.partial(_unpickled, key, role)
+            cls = _classes[key, role] = make_class(schema["title"], members, base, unpickle)
             while len(_classes) > _MAX_CLASSES:
                 _classes.pop(next(iter(_classes)), None)
         return cls
 
     def _reference(self, reference: Any, role: str | None, depth: int) -> Spec:
-        prefix, _, name = text_in(reference).rpartition("/")
+        prefix, _, name = str_or_empty(reference).rpartition("/")
         if prefix not in ("#/$defs", "#/definitions") or name not in self._definitions:
             return AnySpec()
         key = name, role
@@ -573,11 +575,11 @@ class _Reader:
         return spec
 
 
-def _revived(schema: bytes, role: str | None, fields: dict[str, Any]) -> Any:
-    """An instance that was pickled, of the class that its schema describes."""
+def _unpickled(schema: bytes, role: str | None, fields: dict[str, Any]) -> Any:
+    """Make a pickled instance of the class that its schema describes."""
     record = _cached(schema, role)
     if not isinstance(record, DataclassSpec):
-        raise WireError("A pickled object has a schema of something else.")
+        raise WireError("The schema of a pickled object does not describe a class.")
     made: Any = object.__new__(record.cls)
     made.__dict__.update(fields)
     return made
@@ -588,17 +590,17 @@ def _named_tuple(title: str, names: tuple[str, ...]) -> Any:
     return namedtuple(title, names)
 
 
-def _member(schema: Any, spec: Spec, *, needed: bool) -> Member:
-    if needed or not isinstance(schema, dict):
-        return Member(needed=needed)
+def _member(schema: Any, spec: Spec, *, required: bool) -> Member:
+    if required or not isinstance(schema, dict):
+        return Member(required=required)
     derived = schema.get("readOnly") is True
     if "default" not in schema:
-        return Member(needed=False, derived=derived)
+        return Member(required=False, derived=derived)
     try:
-        return Member(needed=False, default=spec.read(schema["default"]), derived=derived)
+        return Member(required=False, default=spec.read(schema["default"]), derived=derived)
     except Mismatch:
-        return Member(needed=False, derived=derived)
+        return Member(required=False, derived=derived)
 
 
-def _or_none(spec: Spec) -> Spec:
+def _optional(spec: Spec) -> Spec:
     return spec if spec.contains(None) else UnionSpec([spec, EnumSpec([None])])

@@ -1,14 +1,14 @@
-"""Specs as JSON Schema that says enough to make the same spec again.
+"""Writes specs as JSON Schema from which the same spec can be made again.
 
-It is the schema of the codec with a few words more, which other readers ignore:
+It is the codec's schema with a few additional keywords, which other readers ignore:
 
-    "default"       of a field, where it is plain data
-    "readOnly"      a field that the class works out by itself
+    "default"       of a field, if it is plain data
+    "readOnly"      a field that the class computes itself
     "writeOnly"     a field that only the constructor takes
-    "x-kind"        `tuple` or `frozenset`, where an array is no list and no set
-    "x-names"       the names of a tuple's places
-    "x-bytes"       how many bytes there may be
-    "x-keys"        what the keys of a dict are, where they are no texts
+    "x-kind"        `tuple` or `frozenset`, if an array is neither a list nor a set
+    "x-names"       the names of a named tuple's items
+    "x-bytes"       the allowed number of bytes
+    "x-keys"        the schema of a dict's keys, if they are not strings
     "x-array"       dtype, shape and bounds of a numpy array
     "x-space"       a Gymnasium space that has no other form
 """
@@ -29,7 +29,7 @@ from envweave.codec.hints import Declared
 from envweave.codec.records import StructSpec
 from envweave.codec.scalars import ArraySpec
 from envweave.types.results import same
-from envweave.wire.schema_read import words_for
+from envweave.wire.schema_read import describe_space
 
 
 def schema_of(spec: Spec) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def schema_of(spec: Spec) -> dict[str, Any]:
 
 
 class _Annotator:
-    """Goes down a spec and its schema side by side, and adds what the schema leaves out."""
+    """Walks a spec and its schema side by side, and adds what the schema lacks."""
 
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
@@ -57,7 +57,7 @@ class _Annotator:
                     schema["x-kind"] = kind.__name__
                 self.annotate(item, schema["items"])
             case TupleSpec():
-                self._fixed(spec, schema)
+                self._tuple(spec, schema)
             case DictSpec(fields=None):
                 if not isinstance(spec.key, AnySpec):
                     schema["x-keys"] = schema_of(spec.key)
@@ -78,7 +78,7 @@ class _Annotator:
             case DataclassSpec():
                 self._record(spec, schema)
             case _:
-                space = words_for(spec, schema_of)
+                space = describe_space(spec, schema_of)
                 if space is not None:
                     schema["x-space"] = space
 
@@ -86,19 +86,19 @@ class _Annotator:
         for name, spec in specs.items():
             self.annotate(spec, schemas[name])
 
-    def _fixed(self, spec: TupleSpec, schema: dict[str, Any]) -> None:
-        places = schema.get("prefixItems", [])
-        for item, one in zip(spec.items, places, strict=True):
+    def _tuple(self, spec: TupleSpec, schema: dict[str, Any]) -> None:
+        prefix = schema.get("prefixItems", [])
+        for item, one in zip(spec.items, prefix, strict=True):
             self.annotate(item, one)
         if spec.names:
             schema["title"] = spec.kind.__name__
             schema["x-names"] = list(spec.names)
-            for name, place in zip(spec.names, places, strict=True):
+            for name, place in zip(spec.names, prefix, strict=True):
                 if name in spec.optional and _is_plain(spec.optional[name]):
                     place["default"] = to_plain(spec.optional[name])
 
     def _defined(self, schema: dict[str, Any]) -> dict[str, Any] | None:
-        """The schema that one refers to, or itself; nothing if that was gone through before."""
+        """The schema that a reference points to, or the schema itself; `None` if done before."""
         if "$ref" not in schema:
             return schema
         name = schema["$ref"].removeprefix("#/$defs/")
@@ -124,41 +124,41 @@ class _Annotator:
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
-    """The defaults of a dataclass that can be told, as plain data."""
-    told = {}
+    """The defaults of a dataclass that JSON can express, as plain data."""
+    defaults = {}
     for name, field in cls.__dataclass_fields__.items():
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            default = _made_alike(field.default_factory)
+            default = _constant_default(field.default_factory)
         if default is not dataclasses.MISSING and _is_plain(default):
-            told[name] = to_plain(default)
-    return told
+            defaults[name] = to_plain(default)
+    return defaults
 
 
 def _struct_defaults(cls: Any) -> dict[str, Any]:
-    """The defaults of a struct that can be told, as plain data."""
-    told = {}
+    """The defaults of a struct that JSON can express, as plain data."""
+    defaults = {}
     for field in msgspec.structs.fields(cls):
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
-            default = _made_alike(field.default_factory)
+            default = _constant_default(field.default_factory)
         is_known = default is not msgspec.NODEFAULT and default is not dataclasses.MISSING
         if is_known and _is_plain(default):
-            told[field.name] = to_plain(default)
-    return told
+            defaults[field.name] = to_plain(default)
+    return defaults
 
 
-def _made_alike(factory: Any) -> Any:
-    """What a default factory makes each time, if it is always the same."""
+def _constant_default(factory: Any) -> Any:
+    """The value of a default factory, if it is always the same."""
     try:
-        one, other = factory(), factory()
-        return one if same(one, other) else dataclasses.MISSING
+        first, second = factory(), factory()
+        return first if same(first, second) else dataclasses.MISSING
     except Exception:  # noqa: BLE001 - an author's factory
         return dataclasses.MISSING
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON has a word for it, so that every reader knows what is meant."""
+    """Whether JSON can express it, so that every reader understands it."""
     plain = to_plain(value)
     if isinstance(plain, float):
         return math.isfinite(plain)
@@ -172,21 +172,21 @@ def _is_plain(value: Any) -> bool:
 
 
 def _array(spec: ArraySpec) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     if spec.dtype is not None:
-        said["dtype"] = spec.dtype.name if spec.dtype.isnative else spec.dtype.str
+        described["dtype"] = spec.dtype.name if spec.dtype.isnative else spec.dtype.str
     if spec.shape is not None:
-        said["shape"] = list(spec.shape)
+        described["shape"] = list(spec.shape)
     for name, bound in (("low", spec.low), ("high", spec.high)):
         if bound is not None:
-            said[name] = _bound(bound)
+            described[name] = _bound(bound)
     if spec.clips:
-        said["clips"] = True
-    return said
+        described["clips"] = True
+    return described
 
 
 def _bound(bound: Any) -> Any:
-    """A bound as a number or nested lists; null where it is infinite."""
+    """A bound as a number or nested lists; null if it is infinite."""
     array = np.asarray(bound)
     if array.ndim and array.size and bool((array == array.flat[0]).all()):
         array = array.flat[0].reshape((1,) * array.ndim)

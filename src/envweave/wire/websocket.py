@@ -1,7 +1,7 @@
 """WebSocket frames (RFC 6455) from the client's side. No I/O.
 
-`ClientStream` takes in what a server sent and gives back whole messages. Whatever comes in, it
-raises nothing but `WireError`.
+`ClientStream` is fed the bytes of a server and returns whole messages; `Handshake` opens the
+WebSocket. Whatever the server sends, they raise nothing but `WireError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from envweave.errors import WireError
 
 Message = str | bytes | bytearray | memoryview
-"""Text, or binary data. A view is the receiver's own: nobody else writes to it."""
+"""Text, or binary data. A view is owned by the receiver."""
 
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 
@@ -44,8 +44,9 @@ class ClientStream:
     """The frames of one WebSocket, once its handshake is done.
 
     Attributes:
-        close_code: Why the server closes, once it has said so; `NO_STATUS` if it gave no code.
-        close_reason: The same in its words.
+        close_code: The code of the server's close frame, once received; `NO_STATUS` if it has
+            none.
+        close_reason: The reason in it.
     """
 
     def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
@@ -54,7 +55,7 @@ class ClientStream:
         self._limit = max_message_bytes
         self._in = bytearray()
         self._out = bytearray()
-        self._opcode = 0  # of a message that has begun
+        self._opcode = 0  # of an incomplete message
         self._parts: list[bytes] = []
         self._size = 0
         self._needed = 2
@@ -62,11 +63,11 @@ class ClientStream:
         self._failure: WireError | None = None
 
     def text(self, data: str | bytes) -> bytes | bytearray:
-        """Return a text message as it is sent."""
+        """Return the frame of a text message."""
         return _frame(TEXT, data.encode() if isinstance(data, str) else data)
 
     def binary(self, data: bytes) -> bytes | bytearray:
-        """Return a binary message as it is sent."""
+        """Return the frame of a binary message."""
         return _frame(BINARY, data)
 
     def close(self, code: int = NORMAL, reason: str = "") -> bytes | bytearray:
@@ -74,11 +75,11 @@ class ClientStream:
         if self._has_closed:
             return b""
         self._has_closed = True
-        said = reason.encode()[:123].decode(errors="ignore").encode()
-        return _frame(CLOSE, code.to_bytes(2, "big") + said)
+        text = reason.encode()[:123].decode(errors="ignore").encode()
+        return _frame(CLOSE, code.to_bytes(2, "big") + text)
 
     def answers(self) -> bytes:
-        """Return what must be sent by itself: answers to pings, and to a close. Once."""
+        """Return, once, the frames to send in response: to pings and to a close."""
         if not self._out:
             return b""
         out = bytes(self._out)
@@ -87,17 +88,17 @@ class ClientStream:
 
     @property
     def needed(self) -> int:
-        """How many bytes must come before there is anything more to see; at least 1."""
+        """How many bytes are needed to make progress; at least 1."""
         return max(1, self._needed - len(self._in))
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Take in what came from the server, and return the messages that are whole now.
+        """Feed bytes from the server, and return the messages that are complete.
 
-        Nothing that comes after a close is read.
+        Nothing after a close frame is read.
 
         Raises:
-            WireError: It is no WebSocket, or a message is too large, or no UTF-8. The stream is
-                useless from then on, and says the same again.
+            WireError: A frame is invalid, or a message is too large or not UTF-8. The stream
+                cannot be used any more, and raises the same again.
         """
         if self._failure is not None:
             raise self._failure
@@ -113,7 +114,7 @@ class ClientStream:
         return messages
 
     def _read_frame(self, messages: list[Message]) -> None:
-        """Read the frame at the front; if it is not whole, note how much of it is needed."""
+        """Read the first frame; if it is incomplete, record how many bytes it needs."""
         buffer = self._in
         first, length = buffer[0], buffer[1]
         opcode, is_final = first & 0x0F, bool(first & 0x80)
@@ -140,7 +141,7 @@ class ClientStream:
             self._control(opcode, payload)
             return
         if is_final and not self._parts and len(buffer) == end:
-            # All that came is one message, as usual: it is handed on as it lies there.
+            # The buffer is exactly one message, as usual: it is returned without a copy.
             self._in = bytearray()
             self._opcode = 0
             messages.append(_message(opcode, memoryview(buffer)[start:]))
@@ -167,7 +168,7 @@ class ClientStream:
         self._opcode = opcode or self._opcode
         if not is_final:
             self._size += len(part)
-            if part:  # of empty parts there may be any number
+            if part:  # there may be any number of empty parts
                 self._parts.append(part)
             return
         whole = b"".join((*self._parts, part)) if self._parts else part
@@ -207,7 +208,7 @@ def _text(payload: bytes | memoryview) -> str:
     try:
         return codecs.decode(payload, "utf-8")
     except UnicodeDecodeError:
-        raise _Broken("The server sent a text that is no UTF-8.", BAD_TEXT) from None
+        raise _Broken("The server sent text that is not UTF-8.", BAD_TEXT) from None
 
 
 _keys = memoryview(b"")
@@ -215,7 +216,7 @@ _keys_owner = 0
 
 
 def _key() -> memoryview:
-    """Return four bytes that nobody can guess."""
+    """Return four random bytes."""
     global _keys, _keys_owner
     keys = _keys
     if len(keys) < 4 or _keys_owner != os.getpid():
@@ -259,9 +260,9 @@ class Refusal:
 
     Attributes:
         status: Its status code.
-        reason: The words that came with it.
+        reason: Its reason phrase.
         headers: By name, in lower case.
-        body: As much of it as came.
+        body: As much of it as was received.
     """
 
     status: int
@@ -272,13 +273,13 @@ class Refusal:
 
 @final
 class Handshake:
-    """Asks a server for a WebSocket, and reads what it says.
+    """The opening handshake of a WebSocket.
 
     Attributes:
-        request: What to send.
-        subprotocol: Which of those offered the server chose; `None` if it chose none.
-        refusal: What it answered instead, once it has.
-        is_done: Whether it agreed.
+        request: The bytes to send.
+        subprotocol: The subprotocol that the server chose; `None` if it chose none.
+        refusal: The server's response, once received, if it refused.
+        is_done: Whether the server accepted.
     """
 
     def __init__(
@@ -307,13 +308,13 @@ class Handshake:
         self.refusal: Refusal | None = None
         self.is_done = False
         self._head = bytearray()
-        self._length: int | None = None  # of a refusal's body, if it says
+        self._length: int | None = None  # of a refusal's body, if known
 
     def receive(self, data: bytes) -> bytes:
-        """Take in what came from the server; return what came after an agreement.
+        """Feed bytes from the server; return those after an accepted handshake.
 
         Raises:
-            WireError: It is no HTTP response, or agrees to something else.
+            WireError: It is not an HTTP response, or accepts something else.
         """
         if self.refusal is not None:
             self._read_body(data)
@@ -322,9 +323,9 @@ class Handshake:
         end = self._head.find(b"\r\n\r\n")
         if end < 0:
             if len(self._head) > _MAX_HEAD_BYTES:
-                raise WireError("The server's answer to the handshake has no end.")
+                raise WireError("The server's response to the handshake is too long.")
             if not b"HTTP/1.1 ".startswith(self._head[:9]) and self._head[:5] != b"HTTP/":
-                raise WireError("The server's answer to the handshake is no HTTP.")
+                raise WireError("The server's response to the handshake is not HTTP.")
             return b""
         rest = bytes(self._head[end + 4 :])
         status, reason, headers = _read_head(bytes(self._head[:end]))
@@ -339,7 +340,7 @@ class Handshake:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a refusal has come whole; one of unknown length ends with the connection."""
+        """Whether a refusal is complete; one of unknown length ends with the connection."""
         return (
             self.refusal is not None
             and self._length is not None
@@ -354,15 +355,15 @@ class Handshake:
 
     def _agree(self, headers: Mapping[str, str]) -> None:
         if headers.get("upgrade", "").lower() != "websocket":
-            raise WireError("The server agreed to another protocol than WebSocket.")
+            raise WireError("The server switched to another protocol than WebSocket.")
         if "upgrade" not in {
             one.strip().lower() for one in headers.get("connection", "").split(",")
         }:
             raise WireError("The server's handshake has no `Connection: Upgrade`.")
         if headers.get("sec-websocket-accept", "").encode("latin-1") != self._accept:
-            raise WireError("The server's handshake answers another one than ours.")
+            raise WireError("The server's handshake has the wrong Sec-WebSocket-Accept.")
         if headers.get("sec-websocket-extensions"):
-            raise WireError("The server's handshake agrees to an extension that was not offered.")
+            raise WireError("The server's handshake has an extension that was not offered.")
         chosen = headers.get("sec-websocket-protocol")
         if chosen is not None and chosen not in self._offered:
             raise WireError(f"The server chose the subprotocol {chosen!r}, which was not offered.")
@@ -374,11 +375,11 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     for line in lines:
         if "\r" in line or "\n" in line or "\0" in line:
-            raise WireError("A header of the handshake holds a line break.")
+            raise WireError("A header of the handshake contains a line break.")
     try:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
     except UnicodeEncodeError:
-        raise WireError("A header of the handshake holds what no header can.") from None
+        raise WireError("A header of the handshake contains invalid characters.") from None
 
 
 def _read_head(head: bytes) -> tuple[int, str, dict[str, str]]:
@@ -386,12 +387,12 @@ def _read_head(head: bytes) -> tuple[int, str, dict[str, str]]:
     version, _, rest = lines[0].partition(" ")
     status, _, reason = rest.partition(" ")
     if version not in ("HTTP/1.1", "HTTP/1.0") or len(status) != 3 or not status.isdecimal():
-        raise WireError("The server's answer to the handshake is no HTTP.")
+        raise WireError("The server's response to the handshake is not HTTP.")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon:
-            raise WireError("The server's answer to the handshake has a header without a colon.")
+            raise WireError("The server's response to the handshake has a header without a colon.")
         key = name.strip().lower()
         value = value.strip()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value

@@ -1,8 +1,8 @@
-"""Connections to OpenEnv servers, all of them on one thread of this process.
+"""Connections to OpenEnv servers, all on one thread of this process.
 
-An OpenEnv server hangs up on a client that leaves its pings unanswered for some 40 seconds, and
-the episode is gone with the connection. A caller may think for longer than that between two
-steps, so that a thread answers them, as long as there is any connection.
+An OpenEnv server closes the connection of a client that does not answer its pings for about 40
+seconds, and the episode is lost with it. A policy may take longer than that between two steps,
+so a thread answers the pings as long as there is any connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.async_socket import AsyncSocket, dial_apart
+from envweave.client.async_socket import AsyncSocket, dial_in_thread
 from envweave.client.socket import BlockingSocket
 from envweave.errors import AccessError, ConnectionLostError, EnvWeaveError, WireError
 from envweave.lifetime import OwnerProcess
@@ -24,36 +24,36 @@ from envweave.wire.websocket import Message
 
 @final
 class LoopSupervisor:
-    """A thread with an event loop, which runs as long as anybody holds it."""
+    """A thread with an event loop, which runs while there are users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects the rest
-        self._held = 0
+        self._users = 0
         self._owner = OwnerProcess()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def hold(self) -> asyncio.AbstractEventLoop:
+    def acquire(self) -> asyncio.AbstractEventLoop:
         """Return the loop; `release` must follow, once."""
         with self._lock:
             if not self._owner.is_current:  # threads do not survive a fork
-                self._owner, self._held, self._loop = OwnerProcess(), 0, None
+                self._owner, self._users, self._loop = OwnerProcess(), 0, None
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="envweave-openenv", daemon=True
                 )
                 self._thread.start()
-            self._held += 1
+            self._users += 1
             return self._loop
 
     def release(self) -> None:
-        """Let go of the loop; the last to do so ends the thread."""
+        """Release the loop; the last user ends the thread."""
         with self._lock:
             if not self._owner.is_current:
                 return
-            self._held -= 1
-            if self._held:
+            self._users -= 1
+            if self._users:
                 return
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         assert loop is not None
@@ -64,15 +64,15 @@ class LoopSupervisor:
         loop.close()
 
 
-KEEPER = LoopSupervisor()
+LOOP_SUPERVISOR = LoopSupervisor()
 
 
 @final
 class OpenEnvConnection:
-    """One connection, which is one environment at the server. Used on the keeper's loop.
+    """One connection, which is one environment at the server. Used on the supervisor's loop.
 
-    Requests are answered in order and have no ids: after one that nobody waited for to the end,
-    the connection is dropped.
+    Requests are answered in order and have no ids: if a request is cancelled, the connection is
+    dropped.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
@@ -80,28 +80,28 @@ class OpenEnvConnection:
         self._headers = dict(headers)
         self._socket: AsyncSocket | None = None
         self._waiting: asyncio.Future[Message] | None = None
-        self._is_new = True  # nothing was asked yet
+        self._is_new = True  # nothing was requested yet
         self._early: Message | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()  # one request at a time
         self._why = "it was never made"
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there, as far as anybody knows."""
+        """Whether the connection is open, as far as is known."""
         return self._socket is not None
 
-    async def ask(self, request: dict[str, Any], *, may_dial: bool = False) -> dict[str, Any]:
-        """Send a request and return its reply, also one that is an error.
+    async def request(self, request: dict[str, Any], *, may_dial: bool = False) -> dict[str, Any]:
+        """Send a request and return its reply, which may be an error.
 
         Args:
-            request: What to send.
-            may_dial: Whether to connect first, where there is no connection.
+            request: The message to send.
+            may_dial: Whether to connect first, if there is no connection.
 
         Raises:
             ConnectionLostError: There is no connection, or it broke.
             AccessError: The server refuses this caller.
         """
-        async with self._turn:
+        async with self._lock:
             if self._socket is None and may_dial:
                 await self._dial()
             if self._early is not None:
@@ -114,7 +114,7 @@ class OpenEnvConnection:
             try:
                 message = await waiting
             except asyncio.CancelledError:
-                self._drop("its last request was given up")
+                self._drop("its last request was cancelled")
                 raise
             finally:
                 self._waiting = None
@@ -122,7 +122,9 @@ class OpenEnvConnection:
 
     async def _dial(self) -> None:
         try:
-            opened = await dial_apart(lambda: BlockingSocket(self._address, headers=self._headers))
+            opened = await dial_in_thread(
+                lambda: BlockingSocket(self._address, headers=self._headers)
+            )
         except AccessError:
             raise
         except EnvWeaveError as error:
@@ -137,10 +139,10 @@ class OpenEnvConnection:
         elif self._is_new:
             self._early = message
         else:
-            self._drop("the server said something that nobody asked for")
+            self._drop("the server sent an unexpected message")
 
     def _read_early(self, message: Message) -> dict[str, Any]:
-        """Return why the server has no session for us: it says so before anything is asked."""
+        """Return why the server has no session for us, which it sends before any request."""
         self._early = None
         reply = self._read(message)
         self._drop("the server refused it")
@@ -159,7 +161,7 @@ class OpenEnvConnection:
             self._drop(str(error))
             raise self._lost(self._why) from None
         if not isinstance(reply, dict) or not isinstance(reply.get("data", {}), dict):
-            self._drop("the server's reply is none of OpenEnv's")
+            self._drop("the server's reply is not an OpenEnv message")
             raise self._lost(self._why)
         return reply
 
@@ -173,7 +175,7 @@ class OpenEnvConnection:
             socket.close()
 
     async def close(self) -> None:
-        """Say goodbye, and hang up. May be called twice."""
+        """Close the session, and disconnect. May be called twice."""
         if self._socket is not None and self._waiting is None:
             self._socket.send_text(PLAIN_JSON.encode({"type": "close"}))
         with contextlib.suppress(OSError):
@@ -181,6 +183,6 @@ class OpenEnvConnection:
 
 
 def unreachable(address: Address, why: BaseException) -> ConnectionLostError:
-    """Return the error for a server that does not answer, or not as OpenEnv's do."""
-    said = getattr(why, "strerror", None) or str(why) or type(why).__name__
-    return ConnectionLostError(f"No OpenEnv server answers at {address.url}: {said}.")
+    """Return the error for a server that does not answer, or not as an OpenEnv server."""
+    reason = getattr(why, "strerror", None) or str(why) or type(why).__name__
+    return ConnectionLostError(f"No OpenEnv server answers at {address.url}: {reason}.")

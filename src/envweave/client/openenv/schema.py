@@ -1,7 +1,7 @@
-"""What an OpenEnv server says of its environment, before anything is begun.
+"""The interface of an OpenEnv server's environment, read from its schemas.
 
-Its schemas are pydantic's. What in them is not understood allows anything: the server has the
-last word on every action.
+They are pydantic's. Parts that are not understood allow anything: the server has the last word on
+every action.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _CARRIED = ("reward", "done", "metadata")
 
 @final
 class SchemaTypes:
-    """How to talk to the environments of one server.
+    """The types of one server's environments.
 
     Attributes:
-        interface: What a session must know.
+        interface: The environment's interface.
     """
 
     def __init__(self, schemas: dict[str, Any], name: str) -> None:
@@ -58,8 +58,8 @@ class SchemaTypes:
     def rebuild_first(self, shown: Any) -> Any:
         """Return the observation of a reset.
 
-        A server may show other fields there than it declares, which are those of its steps. So
-        the fields of the first reset of all are added to these.
+        A server may return other fields there than it declares, which are those of its steps. So
+        the fields of the first reset are added to the declared ones.
         """
         with self._lock:
             if not self._has_begun and isinstance(shown, dict):
@@ -68,13 +68,13 @@ class SchemaTypes:
         return self.rebuild(shown)
 
     def rebuild(self, shown: Any) -> Any:
-        """Return an observation made from what came; as it came, if it does not fit its schema."""
+        """Return an observation; as plain data, if it does not fit its schema."""
         if self._is_bare and isinstance(shown, dict) and shown.keys() == {VALUE}:
             shown = shown[VALUE]
         return self._observation.read(shown)
 
     def rebuild_state(self, fields: dict[str, Any]) -> State:
-        """Return a state with the fields that came."""
+        """Return a state with these fields."""
         with contextlib.suppress(Mismatch):
             read = self._state.read(fields)
             if isinstance(read, State):
@@ -85,7 +85,7 @@ class SchemaTypes:
 
 
 def look_up(address: Address, headers: Mapping[str, str]) -> SchemaTypes:
-    """Ask a server for its schemas. It makes no environment for that, as for most questions.
+    """Fetch a server's schemas, for which it makes no environment.
 
     Raises:
         ConnectionLostError: No OpenEnv server answers there.
@@ -108,7 +108,7 @@ def _part(schemas: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _without_carried(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the observation itself: reward, done and metadata travel beside it."""
+    """Return the schema of the observation itself: reward, done and metadata are sent beside it."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return schema
@@ -118,7 +118,7 @@ def _without_carried(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(step: dict[str, Any], reset: dict[str, Any]) -> dict[str, Any]:
-    """Return one schema for what steps and resets show, where a server declares both."""
+    """Return one schema for the observations of steps and resets, if a server declares both."""
     if reset in ({}, step) or not _has_fields(step) or not _has_fields(reset):
         return step
     definitions = {**reset.get("$defs", {}), **step.get("$defs", {})}
@@ -141,7 +141,7 @@ def _joined(step: dict[str, Any], reset: dict[str, Any]) -> dict[str, Any]:
 
 
 def _widened(schema: dict[str, Any], shown: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with all that was shown: what it lacks is added, what was not need not be."""
+    """Return a schema with the fields that were shown added, and those that were not optional."""
     if not _has_fields(schema) or shown.keys() == schema["properties"].keys():
         return schema
     declared = {
@@ -158,14 +158,14 @@ def _has_fields(schema: dict[str, Any]) -> bool:
 
 
 def _without_default(schema: Any) -> Any:
-    """Return the schema of a field that some observations don't have: that is no default."""
+    """Return the schema of a field that some observations lack, without a default."""
     if not isinstance(schema, dict):
         return schema
     return {name: one for name, one in schema.items() if name != "default"}
 
 
 def _get(address: Address, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON object at a path; an empty one where there is none."""
+    """Return the JSON object at a path; an empty one if there is none."""
     connection = _connection(address)
     with contextlib.closing(connection):
         try:
@@ -177,7 +177,7 @@ def _get(address: Address, path: str, headers: Mapping[str, str]) -> dict[str, A
     if response.status in (401, 403):
         raise AccessError(
             f"The server at {address.url} refuses this caller (HTTP {response.status}). Pass "
-            "token=… with the token that it asks for."
+            "token=… with the token that it expects."
         )
     try:
         plain = PLAIN_JSON.decode(body) if response.status == 200 else {}
@@ -188,7 +188,7 @@ def _get(address: Address, path: str, headers: Mapping[str, str]) -> dict[str, A
 
 def _connection(address: Address) -> http.client.HTTPConnection:
     if address.is_secure:
-        import ssl  # takes a while, and few need it
+        import ssl  # slow to import, and rarely needed
 
         context = ssl.create_default_context()
         return http.client.HTTPSConnection(

@@ -1,7 +1,7 @@
-"""From results that travelled to the columns of a batch.
+"""Makes the columns of a batch from decoded results.
 
-An ordinary step (a number for a reward, no end, nothing emitted) never becomes a result, nor its
-observation the author's class, unless somebody looks at its row: its fields go straight into the
+An ordinary step (a number as reward, no end, nothing emitted) never becomes a `StepResult`, nor
+its observation the author's class, unless its row is accessed: its fields go straight into the
 columns.
 """
 
@@ -36,7 +36,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def is_ordinary(result: Any) -> bool:
-    """Whether a result that was decoded is of an ordinary step."""
+    """Whether a decoded result is of an ordinary step."""
     if type(result) is not dict or not result.keys() <= _ORDINARY:
         return False
     reward = result.get("reward")
@@ -47,9 +47,9 @@ class RemoteStepColumns(NamedTuple):
     """The ordinary part of a step.
 
     Attributes:
-        columns: What the rows show; `None` where some do not fit, or each must be looked at.
-        rewards: What they earned.
-        infos: Those that are not empty, by place.
+        columns: The observations.
+        rewards: The rewards.
+        infos: The infos that are not empty, by index.
     """
 
     columns: Columns
@@ -59,7 +59,7 @@ class RemoteStepColumns(NamedTuple):
 
 @final
 class ColumnGatherer:
-    """Makes columns of plain observations, where they hold all there is to one."""
+    """Makes columns of plain observations, if the columns hold everything in them."""
 
     def __init__(self, layout: Layout, spec: Spec) -> None:
         self._part = _part(layout, spec) if is_rebuildable(layout) else None
@@ -68,23 +68,23 @@ class ColumnGatherer:
     def columns(
         self, sent: Stepped, places: list[int] | None, others: Mapping[int, Reply]
     ) -> RemoteStepColumns | None:
-        """Return the columns of an answer that came in one piece; `None` as `gather` does.
+        """Return the columns of an answer to a whole batch; `None` as `gather` does.
 
         Args:
             sent: The answer.
             places: The row of each of its ordinary steps; `None` if they are all rows, in order.
-            others: What came of the other rows. Only their observations are wanted.
+            others: The replies of the other rows. Only their observations are used.
         """
         rewards, infos = sent.rewards, dict(sent.infos)
         if self._part is None or set(map(type, rewards)) - {float} or math.isnan(sum(rewards)):
             return None
         if self._is_observation and not sent.is_implied:
-            return None  # there may be more to one than its step says
+            return None  # its fields may say more than its step does
         try:
-            seen = {row: reply.result["observation"] for row, reply in others.items()}
-            columns = self._part.join(sent.observations, places, seen)
+            shown = {row: reply.result["observation"] for row, reply in others.items()}
+            columns = self._part.join(sent.observations, places, shown)
         except (LayoutMismatchError, KeyError, TypeError):
-            return None  # row by row it shows whose it is
+            return None  # read row by row, to find the one that does not fit
         if places is not None:
             rewards = _spread(rewards, places, dict.fromkeys(others, math.nan))
             infos = {places[i]: info for i, info in infos.items()}
@@ -93,21 +93,23 @@ class ColumnGatherer:
     def gather(
         self, results: Sequence[Mapping[str, Any]], others: Collection[int] = ()
     ) -> RemoteStepColumns | None:
-        """Return the columns of results; `None` where each must be looked at.
+        """Return the columns of results; `None` if they must be read row by row.
 
         Args:
-            results: As they were decoded.
-            others: The places of those that are not ordinary. They are results of their own,
-                and only their observations are wanted.
+            results: The decoded results.
+            others: The indices of those that are not ordinary. They are read separately; only
+                their observations are used here.
         """
         if self._part is None:
             return None
         plains = [result["observation"] for result in results]
         rewards = [
-            math.nan if i in others else float(one["reward"]) for i, one in enumerate(results)
+            math.nan if i in others else float(result["reward"]) for i, result in enumerate(results)
         ]
         infos = {
-            i: one["info"] for i, one in enumerate(results) if "info" in one and i not in others
+            i: result["info"]
+            for i, result in enumerate(results)
+            if "info" in result and i not in others
         }
         try:
             if self._is_observation and not all(
@@ -117,11 +119,11 @@ class ColumnGatherer:
                 return None
             return RemoteStepColumns(self._part.gather(plains), rewards, infos)
         except (LayoutMismatchError, KeyError, TypeError):
-            return None  # row by row it shows whose it is
+            return None  # read row by row, to find the one that does not fit
 
 
 def _is_held(plain: Mapping[str, Any], reward: float, info: Mapping[str, Any]) -> bool:
-    """Whether the columns, a reward and an info hold all there is to an author's `Observation`."""
+    """Whether columns, reward and info hold everything in an author's `Observation`."""
     return bool(
         plain["reward"] == reward
         and plain["done"] is False
@@ -132,10 +134,9 @@ def _is_held(plain: Mapping[str, Any], reward: float, info: Mapping[str, Any]) -
 
 @final
 class _Part:
-    """Makes one column, or one by field, of plain data.
+    """Makes one column, or one per field, of plain data.
 
-    Both of its methods raise `LayoutMismatchError`, `KeyError` or `TypeError` where some row does
-    not fit.
+    Both methods raise `LayoutMismatchError`, `KeyError` or `TypeError` if a row does not fit.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class _Part:
         return {name: one.gather([row[name] for row in rows]) for name, one in self._fields.items()}
 
     def join(self, shown: Any, places: list[int] | None, others: Mapping[int, Any]) -> Columns:
-        """Return the columns of what may have come as such; the other rows are plain data."""
+        """Return the columns of data that may already be columns; the other rows are plain data."""
         layout = self._layout
         if isinstance(shown, dict):
             if shown.keys() != self._fields.keys():
@@ -179,17 +180,17 @@ def _is_of(layout: Arrays, rows: NDArray[Any]) -> bool:
 
 
 def _spread(column: Sequence[Any], places: list[int] | None, others: Mapping[int, Any]) -> Any:
-    """Return a column over all rows: some at their places, and the others."""
+    """Return a column over all rows: `column` at `places`, and the others."""
     if places is None:
         return column
     full: list[Any] = [None] * (len(places) + len(others))
-    for place, one in (*zip(places, column, strict=True), *others.items()):
-        full[place] = one
+    for place, value in (*zip(places, column, strict=True), *others.items()):
+        full[place] = value
     return full
 
 
 def _part(layout: Layout, spec: Spec) -> _Part | None:
-    """Return what makes columns of plain data; `None` where the author's class must be seen."""
+    """Return what makes columns of plain data; `None` if only the author's class can be read."""
     if isinstance(layout, Numbers | Arrays) or (
         isinstance(layout, Listed) and isinstance(spec, StrSpec)
     ):
@@ -210,7 +211,7 @@ def _field(spec: Spec, name: str) -> Spec:
 
 
 def bytes_of(layout: Layout) -> int:
-    """Return how much the arrays of one observation hold."""
+    """Return the size of one observation's arrays."""
     if isinstance(layout, Fields):
         return sum(map(bytes_of, layout.columns.values()))
     if isinstance(layout, Arrays):

@@ -1,17 +1,18 @@
-"""The sessions of a vector: opened, called, lost and followed by others."""
+"""The sessions of a vector: opening, calling, losing and replacing them."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
-from envweave.client import session as sitting
+from envweave.client import session as single_session
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.session import given, is_gone, spoken
+from envweave.client.session import drop_none, is_gone, step_params
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
@@ -35,7 +36,7 @@ from envweave.session.events import EventQueue
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import ResetKwargs
 from envweave.wire.faults import error_of, fault_of
-from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, unbundled
+from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, split_replies
 from envweave.wire.protocol import BatchFrame, Caller, Key
 from envweave.wire.results import decode_result, result_of
 from envweave.workers.channel import uninterrupted
@@ -46,9 +47,9 @@ class RemoteRow:
     """One environment of a vector.
 
     Attributes:
-        caller: Names its session, and numbers the calls.
+        caller: Names its session and numbers the calls.
         loss: Why it has no session; `None` while it has one.
-        position: Where its stream of episodes stands.
+        position: The position in its stream of episodes.
     """
 
     def __init__(self, interface: Interface) -> None:
@@ -57,57 +58,57 @@ class RemoteRow:
         self.position: Position | None = None
         self._name = interface.name
         self._read = interface.action_spec.read
-        self._outbox = EventQueue()
+        self._events = EventQueue()
         agents = interface.possible_agents
-        self._ledger = None if agents is None else AgentStates(agents, interface.action_spec)
+        self._agents = None if agents is None else AgentStates(agents, interface.action_spec)
         self._gone: set[str] = set()
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether a tool call waits for its answer."""
-        return bool(self._outbox.open_calls)
+        """Whether a tool call is unanswered."""
+        return bool(self._events.open_calls)
 
     @property
     def tool_calls(self) -> tuple[ToolCallRequest, ...]:
-        """The tool calls that wait for an answer."""
-        return tuple(self._outbox.open_calls.values())
+        """The unanswered tool calls."""
+        return tuple(self._events.open_calls.values())
 
     def admit(self, action: Any) -> Any:
-        """Return the action as it travels, or refuse, as the session itself would.
+        """Return the action to send, or refuse it, as the session itself would.
 
         Raises:
-            ActionError, ToolCallOpenError: It is refused.
+            ActionError, ToolCallOpenError: The action is refused.
         """
-        if self._outbox.open_calls:
-            return self._outbox.admit(action, self._name)
+        if self._events.open_calls:
+            return self._events.admit(action, self._name)
         if type(action) is ToolResult:
             raise ActionError(f"action: no tool call {action.call_id!r} waits for an answer")
-        if self._ledger is not None:
-            return self._ledger.read_actions(action)
+        if self._agents is not None:
+            return self._agents.read_actions(action)
         try:
             return self._read(action)
         except Mismatch as mismatch:
             raise ActionError(mismatch.describe("action")) from None
 
     def follow(self, result: StepResult[Any], agents: list[str] | None) -> None:
-        """Take note of a result, and who takes part after it."""
-        self._outbox.clear()
+        """Record a result and the agents that take part after it."""
+        self._events.clear()
         if not result.done or result.ready is not None:
-            self._outbox.open_calls.update({call.call_id: call for call in result.tool_calls})
-        if self._ledger is None:
+            self._events.open_calls.update({call.call_id: call for call in result.tool_calls})
+        if self._agents is None:
             return
         if result.ready is not None or isinstance(result, ResetResult):
             self._gone.clear()
         else:
             self._gone.update(e.agent_id for e in result.events if isinstance(e, AgentEnd))
-        asked = [need.agent_id for need in result.needs]
-        self._ledger.restore(agents or (), self._gone, asked)
+        needed = [need.agent_id for need in result.needs]
+        self._agents.restore(agents or (), self._gone, needed)
 
 
 FRAME_BYTES = 4 * 2**20
-"""How much a frame of several calls, or of their replies, should hold at most."""
+"""The size that a frame of several calls, or of their replies, should not exceed."""
 
-_AROUND_BYTES = 1024  # what a message holds besides its action
+_AROUND_BYTES = 1024  # of a message, besides its action
 
 _SMALL = (BoolSpec, IntSpec, FloatSpec, EnumSpec)
 
@@ -116,11 +117,11 @@ _SMALL = (BoolSpec, IntSpec, FloatSpec, EnumSpec)
 class PendingCalls:
     """Makes many calls over one connection, and waits for some of them.
 
-    Every call comes to a reply: where the server cannot be reached any more, to one with a fault.
+    Every call gets a reply: if the server cannot be reached any more, one with a fault.
 
     Attributes:
-        steps: The environment of each step that nobody has taken yet, by its call.
-        replies: What has come, the oldest first.
+        steps: The row of each step that was not received yet, by its call.
+        replies: The replies that were not received yet, oldest first.
     """
 
     def __init__(self, connection: BlockingConnection | MultiServerConnection, spec: Spec) -> None:
@@ -128,25 +129,25 @@ class PendingCalls:
         self.steps: dict[Key, int] = {}
         self.replies: dict[Key, Reply] = {}
         self._calls_a_frame = MAX_CALLS
-        self._are_small = _is_small(spec)
+        self._has_small_actions = _is_small(spec)
         self._pending: dict[Key, Call] = {}
-        self._unwanted: set[Key] = set()  # of the pending: whose caller was interrupted
-        # Whether calls may not have been sent, or replies be lost that had come: somebody was
-        # interrupted. A call that is repeated is made once, and answered again.
-        self._is_torn = False
+        self._interrupted: set[Key] = set()  # pending calls whose caller was interrupted
+        # After an interrupt calls may not have been sent, or replies may be lost. A call that is
+        # repeated runs once, and is answered again.
+        self._must_resend = False
 
     def expect(self, size: int) -> None:
-        """Take note of how many bytes a reply holds, so that frames stay of a handy size."""
+        """Limit the calls per frame by the size of a reply in bytes."""
         self._calls_a_frame = min(max(FRAME_BYTES // max(size, 1), 1), MAX_CALLS)
 
     def refuse_large(self, actions: Sequence[Any]) -> None:
-        """Refuse actions that the server would not take; nothing has happened then.
+        """Refuse actions that are too large for the server, before anything is sent.
 
         Raises:
-            ActionError: One is too large; the message begins with its place.
+            ActionError: One is too large; the message begins with its index.
         """
         exchange = self.connection.exchange
-        if self._are_small or not exchange.limit_bytes:
+        if self._has_small_actions or not exchange.limit_bytes:
             return
         for i, action in enumerate(actions):
             size = len(exchange.encoding.encode(action))
@@ -158,28 +159,28 @@ class PendingCalls:
                 )
 
     def enter(self, calls: Sequence[Call]) -> list[Key]:
-        """Take calls, which will be made whatever happens; `post` makes them."""
+        """Register calls, to be sent by `post`, or by the next wait after an interrupt."""
         keys = [(call.session, call.id) for call in calls]
         self._pending.update(zip(keys, calls, strict=True))
-        self._is_torn = True
+        self._must_resend = True
         return keys
 
     def post(self, calls: Sequence[Call], *, together: bool) -> None:
-        """Make calls that were taken. Each is answered with the others, or as soon as it can be."""
+        """Send registered calls. They are answered together, or each as soon as it is done."""
         try:
             for some in self._frames(calls):
                 self.connection.post(some, together=together)
         except EnvWeaveError as error:
             self._lose(error)
-        self._is_torn = False
+        self._must_resend = False
 
     @property
-    def are_settled(self) -> bool:
-        """Whether no call is under way, and every reply was taken."""
-        return not (self._pending or self.replies or self._is_torn)
+    def is_idle(self) -> bool:
+        """Whether no call is in flight, and every reply was received."""
+        return not (self._pending or self.replies or self._must_resend)
 
     def write(self, steps: Steps) -> BatchFrame | None:
-        """Return steps as one frame; `None` if that holds more than it may, or should."""
+        """Return steps as one frame; `None` if it would be too large."""
         exchange = self.connection.exchange
         if len(steps.sessions) > self._calls_a_frame:
             return None
@@ -190,36 +191,37 @@ class PendingCalls:
         limit = min(FRAME_BYTES, exchange.limit_bytes or FRAME_BYTES)
         return BatchFrame(steps, data) if len(data) <= limit else None
 
-    def fire(self, volley: BatchFrame) -> Stepped | None:
-        """Make a step of many sessions, and return what came of it if that came in one piece.
+    def step_batch(self, batch: BatchFrame) -> Stepped | None:
+        """Step many sessions in one frame; return the answer if it covers all of them.
 
-        If not, its calls are like others from then on. Who is interrupted must `scatter` it.
+        If it does not, the calls are pending like others. After an interrupt the caller must
+        call `split_batch`.
         """
         try:
-            sent = self.connection.volley(volley)
+            sent = self.connection.step_batch(batch)
         except EnvWeaveError as error:
-            self.scatter(volley)
+            self.split_batch(batch)
             self._lose(error)
             sent = None
         else:
             if sent is None:
-                self.scatter(volley)
-        self._is_torn = False
+                self.split_batch(batch)
+        self._must_resend = False
         return sent
 
-    def scatter(self, volley: BatchFrame) -> None:
-        """Take the calls of a volley one by one, which will be made whatever happens."""
-        self.enter([volley.steps.call(i) for i in range(len(volley.steps.sessions))])
+    def split_batch(self, batch: BatchFrame) -> None:
+        """Register the calls of a batch one by one."""
+        self.enter([batch.steps.call(i) for i in range(len(batch.steps.sessions))])
 
-    def take_in(self, volley: BatchFrame, sent: Stepped) -> None:
-        """Take the answer to a volley as if its replies had come one by one."""
-        came = {(reply.session, reply.id): reply for reply in unbundled(sent)}
-        self.replies.update((key, came[key]) for key in volley.keys)
+    def add_replies(self, batch: BatchFrame, sent: Stepped) -> None:
+        """Store the answer to a batch as replies, in the order of its calls."""
+        replies = {(reply.session, reply.id): reply for reply in split_replies(sent)}
+        self.replies.update((key, replies[key]) for key in batch.keys)
 
     def _frames(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-        """Share calls out to frames that hold as much as they may, and as they should."""
+        """Distribute calls over frames of at most the allowed and the preferred size."""
         size = self._calls_a_frame
-        if self._are_small:
+        if self._has_small_actions:
             yield from (calls[i : i + size] for i in range(0, len(calls), size))
             return
         encode = self.connection.exchange.encoding.encode
@@ -235,41 +237,41 @@ class PendingCalls:
         if some:
             yield some
 
-    def ask(self, calls: Iterable[Call]) -> list[Reply]:
-        """Make calls, wait for all of them, and return what came of each."""
+    def call(self, calls: Iterable[Call]) -> list[Reply]:
+        """Make calls, wait for all of them, and return the replies."""
         keys: list[Key] = []
         try:
             with uninterrupted():
-                made = list(calls)  # who numbers a call must make it
+                made = list(calls)  # a call that has a number must be made
                 keys = self.enter(made)
             self.post(made, together=True)
             self.wait(keys, len(keys), None)
             return [self.replies.pop(key) for key in keys]
         except BaseException:
-            self._unwanted.update(key for key in keys if key in self._pending)
+            self._interrupted.update(key for key in keys if key in self._pending)
             for key in keys:
                 self.replies.pop(key, None)
             raise
 
-    def settle(self, sessions: Collection[str]) -> None:
+    def wait_for_interrupted(self, sessions: Collection[str]) -> None:
         """Wait for calls on these sessions whose callers were interrupted."""
-        while any(session in sessions for session, _ in self._unwanted):
+        while any(session in sessions for session, _ in self._interrupted):
             self._collect(None)
 
     def wait(self, keys: Collection[Key], count: int, timeout_s: float | None) -> list[Key]:
         """Wait until `count` of these calls have replies; return those that have, oldest first."""
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        wanted = keys if isinstance(keys, dict) else dict.fromkeys(keys)
-        while len(ready := [key for key in self.replies if key in wanted]) < count:
+        awaited = keys if isinstance(keys, dict) else dict.fromkeys(keys)
+        while len(ready := [key for key in self.replies if key in awaited]) < count:
             left_s = None if ends_s is None else ends_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return ready
             self._collect(left_s)
-        if timeout_s is not None or count < len(wanted):
+        if timeout_s is not None or count < len(awaited):
             with contextlib.suppress(DeadlineError):
-                while len(ready) < len(wanted):  # what has come meanwhile comes along
+                while len(ready) < len(awaited):  # include what has arrived meanwhile
                     self._receive(0.0)
-                    ready = [key for key in self.replies if key in wanted]
+                    ready = [key for key in self.replies if key in awaited]
         return ready
 
     def _collect(self, timeout_s: float | None) -> None:
@@ -277,7 +279,7 @@ class PendingCalls:
             self._receive(timeout_s)
 
     def _receive(self, timeout_s: float | None) -> None:
-        if self._is_torn:
+        if self._must_resend:
             self.post(list(self._pending.values()), together=False)
         try:
             replies = self.connection.collect(timeout_s)
@@ -287,7 +289,7 @@ class PendingCalls:
             self._lose(error)
             return
         except BaseException:
-            self._is_torn = True
+            self._must_resend = True
             raise
         for reply in replies:
             self._note((reply.session, reply.id), reply)
@@ -295,38 +297,38 @@ class PendingCalls:
     def _note(self, key: Key, reply: Reply) -> None:
         if self._pending.pop(key, None) is None:
             return
-        if key in self._unwanted:
-            self._unwanted.discard(key)
+        if key in self._interrupted:
+            self._interrupted.discard(key)
         else:
             self.replies[key] = reply
 
     def _lose(self, error: EnvWeaveError) -> None:
-        """Answer what is under way with the reason why nobody else will."""
+        """Answer all pending calls with a fault."""
         fault = fault_of(ConnectionLostError(str(error)))
         for session, number in list(self._pending):
-            if not self.connection.exchange.is_buried(session):
+            if not self.connection.exchange.is_lost(session):
                 self.connection.abandon(session)
             self._note((session, number), Reply(id=number, session=session, fault=fault))
 
     def give_up(self, session: str) -> None:
-        """Have a session closed that nobody will call any more."""
-        self._strike(session)
+        """Close a session that is no longer used."""
+        self._remove(session)
         self.connection.abandon(session)
 
     def forget(self, session: str) -> None:
         """Forget a session that the server does not have."""
-        self._strike(session)
+        self._remove(session)
         self.connection.exchange.drop(session)
 
-    def _strike(self, session: str) -> None:
+    def _remove(self, session: str) -> None:
         for key in [key for key in self._pending if key[0] == session]:
             del self._pending[key]
-            self._unwanted.discard(key)
+            self._interrupted.discard(key)
             self.steps.pop(key, None)
 
 
 def _is_small(spec: Spec) -> bool:
-    """Whether an action is a few numbers, so that no frame of them is too large."""
+    """Whether an action is a few numbers, so that its size need not be checked."""
     if isinstance(spec, DataclassSpec | PydanticSpec):
         return all(_is_small(one) for name, one in spec.fields.items() if name != "metadata")
     if isinstance(spec, AgentsSpec):
@@ -335,24 +337,24 @@ def _is_small(spec: Spec) -> bool:
 
 
 CLOSE_S = 1.0
-"""How long `close` waits for steps that are under way."""
+"""How long `close` waits for steps in flight."""
 
-LOSSES = (*sitting.LOSSES, EnvironmentFailure, ClosedError)
-"""What ends a session when a call is answered by it. Everything else refuses that call alone."""
+LOSSES = (*single_session.LOSSES, EnvironmentFailure, ClosedError)
+"""Faults that end a session. Any other fault refuses one call alone."""
 
 
 @final
 class RemoteSessions:
-    """What a vector has at a server, by row.
+    """The sessions of a vector, by row.
 
     Args:
         calls: Makes the calls.
-        served: What is there.
-        num_envs: How many there are.
-        wishes: What each session is opened with.
+        served: What the server serves.
+        num_envs: The number of environments.
+        options: The options that each session is opened with.
 
     Raises:
-        EnvWeaveError: One could not be opened; it is named.
+        EnvWeaveError: One could not be opened; the message names its row.
     """
 
     def __init__(
@@ -360,64 +362,65 @@ class RemoteSessions:
         calls: PendingCalls,
         served: ServerInfo,
         num_envs: int,
-        wishes: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         self.calls = calls
         self._served = served
-        self._wishes = wishes
-        self._seats = [RemoteRow(served.interface) for _ in range(num_envs)]
+        self._options = options
+        self._rows = [RemoteRow(served.interface) for _ in range(num_envs)]
         spec = served.interface.action_spec
         several = served.interface.possible_agents is not None
-        # Where any object is an action, an answer that nobody waits for is still none.
+        # Even if the spec allows any object, a `ToolResult` without a tool call is no action.
         self._read_all = None if several or spec.contains(ToolResult("")) else spec.read_all
-        self._tool_rows: set[int] = set()  # rows that wait for the answer to a tool call
-        self._ending = _RowEnd(calls, self._seats)
+        self._tool_rows: set[int] = set()  # rows with an unanswered tool call
+        self._end = partial(_end, calls.connection, self._rows)
         try:
             failed = self.open(range(num_envs))
             if failed:
                 row, error = next(iter(failed.items()))
                 raise type(error)(f"Environment {row} of {num_envs}: {error}") from error
         except BaseException:
-            self._ending.end()
+            self._end()
             raise
         self._unclosed = CloseGuard(
             self,
-            self._ending.end,
+            self._end,
             f"A vector of {num_envs} environments at a server was dropped without close(). Use it "
             "in a `with` block, or close it.",
         )
 
     @property
     def are_plain(self) -> bool:
-        """Whether no row waits for the answer to a tool call."""
+        """Whether no row has an unanswered tool call."""
         return not self._tool_rows
 
     def lost(self, rows: Iterable[int]) -> list[int]:
         """Return which of these rows have no session."""
-        return [row for row in rows if self._seats[row].loss is not None]
+        return [row for row in rows if self._rows[row].loss is not None]
 
     def at_lost_servers(self, rows: Iterable[int]) -> list[int]:
-        """Return which of these rows have a session that went with its server."""
-        is_buried = self.calls.connection.exchange.is_buried
-        return [row for row in rows if is_buried(self._seats[row].caller.session)]
+        """Return which of these rows had a session that was lost with its server."""
+        is_lost = self.calls.connection.exchange.is_lost
+        return [row for row in rows if is_lost(self._rows[row].caller.session)]
 
     def open(self, rows: Sequence[int]) -> dict[int, EnvWeaveError]:
-        """Open sessions for these rows; return why some could not be opened."""
+        """Open sessions for these rows; return the errors by row."""
         failed, again = self._open(rows)
-        if again:  # another server takes the place of the lost one
+        if again:  # the lost server is replaced
             failed = {row: error for row, error in failed.items() if row not in again}
             failed.update(self._open(again)[0])
         return failed
 
     def _open(self, rows: Sequence[int]) -> tuple[dict[int, EnvWeaveError], list[int]]:
-        """Open sessions; return why some could not be, and which of them by a lost server."""
+        """Open sessions; return the errors by row, and the rows whose server was lost."""
         if not rows:
             return {}, []
         callers = [Caller() for _ in rows]
-        wishes = [{**self._wishes, "position": self._seats[row].position} for row in rows]
+        options = [{**self._options, "position": self._rows[row].position} for row in rows]
         try:
-            replies = self.calls.ask(
-                caller.call("open", given(one)) for caller, one in zip(callers, wishes, strict=True)
+            replies = self.calls.call(
+                caller.call("open", drop_none(one))
+                for caller, one in zip(callers, options, strict=True)
             )
         except BaseException:
             for caller in callers:
@@ -425,73 +428,73 @@ class RemoteSessions:
             raise
         failed: dict[int, EnvWeaveError] = {}
         again: list[int] = []
-        is_buried = self.calls.connection.exchange.is_buried
+        is_lost = self.calls.connection.exchange.is_lost
         for row, caller, reply in zip(rows, callers, replies, strict=True):
             if reply.fault is None:
-                self._seats[row].caller, self._seats[row].loss = caller, None
+                self._rows[row].caller, self._rows[row].loss = caller, None
                 continue
             failed[row] = error_of(reply.fault)
-            if is_buried(caller.session):
+            if is_lost(caller.session):
                 again.append(row)
             self.calls.forget(caller.session)
         return failed, again
 
     def lose(self, row: int, error: Exception) -> None:
-        """Take note that a row's session cannot go on."""
-        seat = self._seats[row]
-        if seat.loss is not None:
+        """Record that a row has no session any more, and close it if it may still be there."""
+        remote = self._rows[row]
+        if remote.loss is not None:
             return
-        seat.loss = str(error)
+        remote.loss = str(error)
         if isinstance(error, EnvWeaveError) and (
             is_gone(error) or isinstance(error, ConnectionLostError)
         ):
-            self.calls.forget(seat.caller.session)
+            self.calls.forget(remote.caller.session)
         else:
-            self.calls.give_up(seat.caller.session)
+            self.calls.give_up(remote.caller.session)
 
-    def ask(self, rows: Sequence[int], method: str, wanted: ResetKwargs) -> list[Reply]:
-        """Make a call on each of these, and return what came of it."""
-        self.calls.settle({self._seats[row].caller.session for row in rows})
+    def call(self, rows: Sequence[int], method: str, wanted: ResetKwargs) -> list[Reply]:
+        """Make a call on each of these rows, and return the replies."""
+        self.calls.wait_for_interrupted({self._rows[row].caller.session for row in rows})
         nothing: Mapping[str, Any] = {}
-        return self.calls.ask(
-            self._seats[row].caller.call(method, given(wanted.get(row, nothing))) for row in rows
+        return self.calls.call(
+            self._rows[row].caller.call(method, drop_none(wanted.get(row, nothing))) for row in rows
         )
 
     def read(self, row: int, reply: Reply) -> StepResult[Any]:
-        """Return the result in a reply, and take note of it.
+        """Return the result in a reply, and record it.
 
         Raises:
-            EnvWeaveError: The fault that is there instead, or it cannot be read.
+            EnvWeaveError: The reply is a fault, or cannot be read.
         """
         if reply.fault is not None:
             raise error_of(reply.fault)
         sent = decode_result(reply.result)
         result = result_of(sent, self._served.rebuild)
-        seat = self._seats[row]
-        seat.follow(result, sent.agents)
-        (self._tool_rows.add if seat.has_tool_calls else self._tool_rows.discard)(row)
+        remote = self._rows[row]
+        remote.follow(result, sent.agents)
+        (self._tool_rows.add if remote.has_tool_calls else self._tool_rows.discard)(row)
         if sent.position is not None:
-            seat.position = sent.position
+            remote.position = sent.position
         return result
 
     def tool_calls(self, row: int) -> tuple[ToolCallRequest, ...]:
-        """Return the tool calls of a row that wait for an answer."""
-        return self._seats[row].tool_calls
+        """Return the unanswered tool calls of a row."""
+        return self._rows[row].tool_calls
 
     def position(self, row: int) -> Position | None:
-        """Return where a row's stream of episodes stands."""
-        return self._seats[row].position
+        """Return the position of a row in its stream of episodes."""
+        return self._rows[row].position
 
-    def go_back(self, row: int, position: Position | None) -> None:
-        """Let a row's next session go on from where its stream stood before."""
-        self._seats[row].position = position
+    def rewind(self, row: int, position: Position | None) -> None:
+        """Let a row's next session continue from an earlier position in its stream."""
+        self._rows[row].position = position
 
     def check_reset(self, wanted: ResetKwargs) -> None:
         """Refuse what a reset would refuse, naming the environment; nothing changes."""
-        rows = [row for row, wishes in wanted.items() if given(wishes)]
+        rows = [row for row, params in wanted.items() if drop_none(params)]
         self.open(self.lost(rows))
-        rows = [row for row in rows if self._seats[row].loss is None]
-        replies = self.ask(rows, "check_reset", wanted) if rows else []
+        rows = [row for row in rows if self._rows[row].loss is None]
+        replies = self.call(rows, "check_reset", wanted) if rows else []
         for row, reply in zip(rows, replies, strict=True):
             error = None if reply.fault is None else error_of(reply.fault)
             if isinstance(error, LOSSES):
@@ -500,64 +503,64 @@ class RemoteSessions:
                 raise type(error)(f"Environment {row}: {error}") from None
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as they travel, or refuse, as the sessions would; nothing changes."""
+        """Return the actions to send, or refuse, as the sessions would; nothing changes."""
         if self._read_all is not None and not self._tool_rows:
             try:
                 return self._read_all(actions)
             except Mismatch:
-                pass  # row by row it shows whose it is
+                pass  # checked row by row, to name the one that does not fit
         admitted: list[Any] = []
         for row, action in zip(ids, actions, strict=True):
             try:
-                admitted.append(self._seats[row].admit(action))
+                admitted.append(self._rows[row].admit(action))
             except ActionError as error:
-                words = str(error).removeprefix("action")
-                raise ActionError(f"actions[{len(admitted)}]{words}") from None
+                message = str(error).removeprefix("action")
+                raise ActionError(f"actions[{len(admitted)}]{message}") from None
             except ToolCallOpenError as error:
                 raise ToolCallOpenError(f"actions[{len(admitted)}]: {error}") from None
         return admitted
 
     def send(self, ids: Sequence[int], actions: Sequence[Any], *, together: bool) -> list[Key]:
-        """Let these take a step each, with actions that were admitted; return the calls."""
-        seats, calls = self._seats, self.calls
+        """Step these rows with admitted actions; return the keys of the calls."""
+        rows, calls = self._rows, self.calls
         calls.refuse_large(actions)
         try:
             made = [
-                seats[row].caller.call("step", spoken(action))
+                rows[row].caller.call("step", step_params(action))
                 for row, action in zip(ids, actions, strict=True)
             ]
             keys = calls.enter(made)
             calls.steps.update(zip(keys, ids, strict=True))
         except BaseException:
-            for row in ids:  # some have a number, and will never be made
+            for row in ids:  # some calls have a number, and will never be made
                 self.lose(row, ServerError("the last call was interrupted"))
             raise
         calls.post(made, together=together)
         return keys
 
-    def volley(self, actions: Sequence[Any]) -> BatchFrame | None:
-        """Return a step of all rows in one frame, numbered; `None` if it takes more than that."""
-        if self._tool_rows or not self.calls.are_settled:
+    def encode_batch(self, actions: Sequence[Any]) -> BatchFrame | None:
+        """Return a step of all rows as one frame; `None` if one frame is not enough."""
+        if self._tool_rows or not self.calls.is_idle:
             return None
-        callers = [seat.caller for seat in self._seats]
+        callers = [remote.caller for remote in self._rows]
         sessions = [caller.session for caller in callers]
         numbers = [caller.last + 1 for caller in callers]
         return self.calls.write(Steps(sessions=sessions, numbers=numbers, actions=list(actions)))
 
-    def fire(self, volley: BatchFrame) -> Stepped | None:
-        """Let all rows take a step; return what came of it if that came in one piece."""
+    def step_batch(self, batch: BatchFrame) -> Stepped | None:
+        """Step all rows; return the answer if it covers all of them."""
         try:
-            self._number(volley)
-            return self.calls.fire(volley)
-        except BaseException:  # how far it came nobody knows, so that it is made once more
-            self._number(volley)
-            self.calls.scatter(volley)
-            self.calls.steps.update(zip(volley.keys, range(len(self._seats)), strict=True))
+            self._number(batch)
+            return self.calls.step_batch(batch)
+        except BaseException:  # it may or may not have been sent: it is sent again
+            self._number(batch)
+            self.calls.split_batch(batch)
+            self.calls.steps.update(zip(batch.keys, range(len(self._rows)), strict=True))
             raise
 
-    def _number(self, volley: BatchFrame) -> None:
-        for seat, number in zip(self._seats, volley.steps.numbers, strict=True):
-            seat.caller.last = number
+    def _number(self, batch: BatchFrame) -> None:
+        for remote, number in zip(self._rows, batch.steps.numbers, strict=True):
+            remote.caller.last = number
 
     def state(self) -> list[State]:
         """Return the state of each environment.
@@ -565,11 +568,11 @@ class RemoteSessions:
         Raises:
             StateFailedError: One of them has none: its code failed, or it is lost.
         """
-        name, everyone = self._served.interface.name, range(len(self._seats))
+        name, everyone = self._served.interface.name, range(len(self._rows))
         for row in self.lost(everyone):
-            raise StateFailedError(f"{name}.state failed: {self._seats[row].loss}")
+            raise StateFailedError(f"{name}.state failed: {self._rows[row].loss}")
         states = []
-        for row, reply in zip(everyone, self.ask(everyone, "state", {}), strict=True):
+        for row, reply in zip(everyone, self.call(everyone, "state", {}), strict=True):
             if reply.fault is None:
                 states.append(self._served.rebuild_state(reply.result))
                 continue
@@ -581,7 +584,7 @@ class RemoteSessions:
         return states
 
     def close(self) -> None:
-        """Close every session and hang up, once. What is lost closes itself."""
+        """Close every session and disconnect, once."""
         if not self._unclosed.disarm():
             return
         calls = self.calls
@@ -589,21 +592,14 @@ class RemoteSessions:
             if calls.steps:  # a session can be closed when its last call is over
                 calls.wait(calls.steps, len(calls.steps), CLOSE_S)
         finally:
-            self._ending.end()
+            self._end()
 
 
-@final
-class _RowEnd:
-    """How the sessions of a vector end, also of one that nobody closed."""
-
-    def __init__(self, calls: PendingCalls, seats: Sequence[RemoteRow]) -> None:
-        self._connection = calls.connection
-        self._seats = seats
-
-    def end(self) -> None:
-        closing: list[Call] = []
-        for seat in self._seats:
-            if seat.loss is None:
-                seat.loss = "it was closed"
-                closing.append(seat.caller.call("close", {}))
-        self._connection.end(closing)
+def _end(connection: BlockingConnection | MultiServerConnection, rows: Sequence[RemoteRow]) -> None:
+    """Close the sessions that are open, and disconnect. May be called twice."""
+    closes: list[Call] = []
+    for remote in rows:
+        if remote.loss is None:
+            remote.loss = "it was closed"
+            closes.append(remote.caller.call("close", {}))
+    connection.end(closes)

@@ -37,7 +37,7 @@ logger = logging.getLogger("envweave.session")
 
 
 class _Step(NamedTuple):
-    """One step of some rows, for the books."""
+    """One step of some rows, as `RowState.batch` takes it."""
 
     successor: Columns
     rewards: list[float]
@@ -54,13 +54,14 @@ class RemoteTransport:
 
     Args:
         connection: To the server; `close` ends it.
-        served: What is there.
-        num_envs: How many there are.
-        autoreset: Whether an end begins the next episode.
-        timeout_s: How long each of an environment's own calls may take.
+        served: What the server serves.
+        num_envs: The number of environments.
+        autoreset: Whether the next episode begins when one ends.
+        timeout_s: Time limit for each of an environment's own calls.
+        wait_s: How long to wait for free sessions if the server is full.
 
     Raises:
-        EnvWeaveError: A session could not be opened; it is named.
+        EnvWeaveError: A session could not be opened; the message names its row.
     """
 
     def __init__(
@@ -78,32 +79,32 @@ class RemoteTransport:
         self._autoreset = autoreset
         several = served.interface.possible_agents is not None
         self._everyone = range(num_envs)
-        self._books = RowState(num_envs, several_agents=several)
-        self._trails = (
+        self._row_state = RowState(num_envs, several_agents=several)
+        self._trackers = (
             [EpisodeTracker(several_agents=True) for _ in range(num_envs)] if several else None
         )
-        self._asked: dict[int, list[NeedAction[Any]]] = {}  # with several agents, by row
-        self._gathering: ColumnGatherer | None = None
+        self._needs: dict[int, list[NeedAction[Any]]] = {}  # with several agents, by row
+        self._gatherer: ColumnGatherer | None = None
         connection.exchange.limit_bytes = served.max_message_bytes
         self._calls = PendingCalls(connection, served.interface.action_spec)
-        wishes = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
-        self._sessions = RemoteSessions(self._calls, served, num_envs, wishes)
+        options = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
+        self._sessions = RemoteSessions(self._calls, served, num_envs, options)
 
     @property
     def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
-        return self._books.columns
+        """The observations to act on next. Read-only."""
+        return self._row_state.columns
 
     @property
     def receivable(self) -> set[int]:
-        """The environments whose step nobody has received yet."""
+        """The environments whose step was not received yet."""
         return set(self._calls.steps.values())
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
-        """Fix the columns, at the first reset of all."""
-        self._books.fix(layout, observations)
-        if self._trails is None:
-            self._gathering = ColumnGatherer(layout, self.interface.observation_spec)
+        """Fix the layout of the columns, at the first reset."""
+        self._row_state.fix(layout, observations)
+        if self._trackers is None:
+            self._gatherer = ColumnGatherer(layout, self.interface.observation_spec)
         self._calls.expect(bytes_of(layout))
 
     # Resets
@@ -113,9 +114,9 @@ class RemoteTransport:
         self._sessions.check_reset(wanted)
 
     def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in its place."""
+        """Begin an episode in each of these; return the result or the error of each."""
         outcomes = self._begin(wanted)
-        self._books.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
+        self._row_state.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
         return outcomes
 
     def _begin(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
@@ -125,8 +126,8 @@ class RemoteTransport:
             row: self._lost_reset(error) for row, error in failed.items()
         }
         rows = [row for row in wanted if row not in failed]
-        replies = self._sessions.ask(rows, "reset", wanted)
-        # Sessions that were open before and went with their server begin at its replacement.
+        replies = self._sessions.call(rows, "reset", wanted)
+        # Sessions that were open before and were lost with their server begin at its replacement.
         again = [row for row in self._sessions.at_lost_servers(rows) if row not in fresh]
         for row, reply in zip(rows, replies, strict=True):
             outcomes[row] = self._began(row, reply)
@@ -142,13 +143,13 @@ class RemoteTransport:
         try:
             result = self._read(row, reply)
             assert isinstance(result, ResetResult)
-            if self._books.columns is not None:
-                self._books.layout.check(result.observation)
+            if self._row_state.columns is not None:
+                self._row_state.layout.check(result.observation)
         except BadReturnError as error:
             self._sessions.lose(row, error)
             return ResetFailedError(f"{self.interface.name}.reset() failed: {format_error(error)}")
         except EnvironmentFailure as error:
-            return error  # the server has another one for the next
+            return error  # the server replaces the environment itself
         except LOSSES as error:
             self._sessions.lose(row, error)
             return self._lost_reset(error)
@@ -161,103 +162,103 @@ class RemoteTransport:
 
     def _read(self, row: int, reply: Reply) -> StepResult[Any]:
         result = self._sessions.read(row, reply)
-        if self._trails is not None:
-            self._trails[row].follow(result)
-            self._asked[row] = result.needs
+        if self._trackers is not None:
+            self._trackers[row].follow(result)
+            self._needs[row] = result.needs
         return result
 
     def _refused(self, row: int, error: ActionError) -> StepResult[Any]:
         """Return the row of a batch whose action the environment refused."""
         waiting = self._sessions.tool_calls(row)
-        if self._trails is None:
-            return self._books.refused(row, error, waiting)
-        trail = self._trails[row]
-        asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._asked[row])
-        return refused_row(error, trail.last, asked, waiting, trail, several_agents=True)
+        if self._trackers is None:
+            return self._row_state.refused(row, error, waiting)
+        tracker = self._trackers[row]
+        asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._needs[row])
+        return refused_row(error, tracker.last, asked, waiting, tracker, several_agents=True)
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
-        """Return where these environments stand."""
-        return [self._books.row_status(row) for row in ids]
+        """Return the status of these environments."""
+        return [self._row_state.row_status(row) for row in ids]
 
     # Steps
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
-        """Return the actions as they travel, or refuse; nothing changes."""
+        """Return the actions to send, or refuse; nothing changes."""
         return self._sessions.admit(ids, actions)
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step each environment once."""
-        volley = self._sessions.volley(actions) if self._gathering is not None else None
-        if volley is None:
+        batch = self._sessions.encode_batch(actions) if self._gatherer is not None else None
+        if batch is None:
             keys = self._sessions.send(self._everyone, actions, together=True)
         else:
-            sent = self._sessions.fire(volley)
+            sent = self._sessions.step_batch(batch)
             if sent is not None:
-                step = self._columns(volley, sent)
+                step = self._columns(batch, sent)
                 if step is not None:
-                    return self._books.batch(self._everyone, *step)
-                self._calls.take_in(volley, sent)
-            keys = volley.keys
+                    return self._row_state.batch(self._everyone, *step)
+                self._calls.add_replies(batch, sent)
+            keys = batch.keys
             self._calls.steps.update(zip(keys, self._everyone, strict=True))
         self._calls.wait(keys, len(keys), None)
         return self._take(keys)
 
-    def _columns(self, volley: BatchFrame, sent: Stepped) -> _Step | None:
-        """Return a step whose columns came as such; `None` if some row must be looked at."""
-        assert self._gathering is not None
+    def _columns(self, batch: BatchFrame, sent: Stepped) -> _Step | None:
+        """Return the step in an answer to a whole batch; `None` if rows must be read one by one."""
+        assert self._gatherer is not None
         others: dict[int, Reply] = {}
-        places: list[int] | None = None
+        row_of: list[int] | None = None
         if sent.rest:
-            rows = {session: row for row, session in enumerate(volley.steps.sessions)}
+            rows = {session: row for row, session in enumerate(batch.steps.sessions)}
             others = {rows[reply.session]: reply for reply in sent.rest}
-            places = [rows[session] for session in sent.sessions]
-        told = self._gathering.columns(sent, places, others)
-        if told is None:
+            row_of = [rows[session] for session in sent.sessions]
+        gathered = self._gatherer.columns(sent, row_of, others)
+        if gathered is None:
             return None
         special = {row: self._checked(row, self._read(row, reply)) for row, reply in others.items()}
-        return _Step(told.columns, told.rewards, special, told.infos, {})
+        return _Step(gathered.columns, gathered.rewards, special, gathered.infos, {})
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:
-        """Let these environments take a step each."""
+        """Step these environments."""
         self._sessions.send(ids, actions, together=False)
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:
-        """Wait for the first `min_ready` steps; return all that are done, the oldest first."""
+        """Wait for `min_ready` steps; return all that are done, oldest first."""
         return self._take(self._calls.wait(self._calls.steps, min_ready, timeout_s))
 
     def _take(self, keys: Sequence[Key]) -> StepBatch:
-        """Make a batch of steps that are done, and strike them from the books."""
+        """Return the batch of steps that are done, and remove them from the pending calls."""
         calls = self._calls
         rows = [calls.steps[key] for key in keys]
         step = self._plain(rows, [calls.replies[key] for key in keys])
         step = step or self._each(keys, rows)
         try:
-            return self._books.batch(rows, *step)
-        finally:  # who is interrupted in here must reset these
+            return self._row_state.batch(rows, *step)
+        finally:  # an interrupt in here loses these steps: the caller must reset
             for key in keys:
                 calls.steps.pop(key, None)
                 calls.replies.pop(key, None)
 
     def _plain(self, rows: Sequence[int], replies: Sequence[Reply]) -> _Step | None:
-        """Return a step whose observations go into columns as they came; `None` if some can't."""
-        if self._gathering is None or not self._sessions.are_plain:
+        """Return a step whose plain observations go straight into columns; `None` if some can't."""
+        if self._gatherer is None or not self._sessions.are_plain:
             return None
         results = [reply.result for reply in replies if reply.fault is None]
         if len(results) < len(replies):
             return None
         others = [i for i, result in enumerate(results) if not is_ordinary(result)]
-        told = self._gathering.gather(results, frozenset(others))
-        if told is None:
+        gathered = self._gatherer.gather(results, frozenset(others))
+        if gathered is None:
             return None
         special = {rows[i]: self._checked(rows[i], self._read(rows[i], replies[i])) for i in others}
-        infos = {rows[i]: info for i, info in told.infos.items()}
-        return _Step(told.columns, told.rewards, special, infos, {})
+        infos = {rows[i]: info for i, info in gathered.infos.items()}
+        return _Step(gathered.columns, gathered.rewards, special, infos, {})
 
     def _each(self, keys: Sequence[Key], rows: Sequence[int]) -> _Step:
-        """Return a step whose rows are looked at one by one; those that are lost go on anew.
+        """Return a step whose rows are read one by one; with autoreset lost ones begin anew.
 
         Raises:
-            EnvWeaveError: A step could not be taken; the others stay, for whoever receives next.
+            EnvWeaveError: A step could not be taken; the others can still be received.
         """
         results: dict[int, StepResult[Any]] = {}
         ended: list[int] = []
@@ -271,9 +272,9 @@ class RemoteTransport:
             except BadReturnError as error:
                 end = EpisodeEnd("error", "environment", format_error(error))
                 results[row] = self._ended(row, end, error)
-                results[row]._events = logs  # noqa: SLF001 - what it said is still worth knowing
-                # The session may have gone on to an episode that nobody will see.
-                self._sessions.go_back(row, position)
+                results[row]._events = logs  # noqa: SLF001 - its logs are still worth knowing
+                # The session may have begun another episode, which is never shown.
+                self._sessions.rewind(row, position)
                 ended.append(row)
             except LOSSES as error:
                 end = EpisodeEnd("lost", "infrastructure", str(error))
@@ -292,24 +293,24 @@ class RemoteTransport:
                 if isinstance(fresh, Exception):
                     fresh = ResetFailedError(str(fresh).removeprefix(prefix))
                 results[row] = with_autoreset(results[row], fresh)
-        columns = self._books.layout.gather([result.observation for result in results.values()])
+        columns = self._row_state.layout.gather([result.observation for result in results.values()])
         return _Step(columns, [math.nan] * len(rows), results, {}, {})
 
     def _ended(self, row: int, end: EpisodeEnd, error: Exception) -> StepResult[Any]:
-        """Return the last result of an episode that its session does not end by itself."""
+        """Return the last result of an episode that its session did not end itself."""
         logger.warning("an episode of %s ended: %s", self.interface.name, end.cause)
         self._sessions.lose(row, error)
-        if self._trails is not None:
-            return self._trails[row].lost(end)
-        return self._books.lost(row, end)
+        if self._trackers is not None:
+            return self._trackers[row].lost(end)
+        return self._row_state.lost(row, end)
 
     def _checked(self, row: int, result: StepResult[Any]) -> StepResult[Any]:
-        """Return a result that fits the columns; a new episode that does not, does not begin.
+        """Return a result that fits the columns; without the next episode, if that does not fit.
 
         Raises:
-            BadReturnError: What it shows does not fit.
+            BadReturnError: The observation does not fit.
         """
-        layout = self._books.layout
+        layout = self._row_state.layout
         layout.check(result.observation)
         if result.ready is not None:
             try:
@@ -331,5 +332,5 @@ class RemoteTransport:
         return self._sessions.state()
 
     def close(self) -> None:
-        """Close every session and hang up. May be called twice."""
+        """Close every session and disconnect. May be called twice."""
         self._sessions.close()

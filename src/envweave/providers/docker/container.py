@@ -1,4 +1,4 @@
-"""One container: started, reached, looked at, and removed."""
+"""One container with a server: starting, watching and removing it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from envweave.providers.docker.engine import (
     NoSuchContainerError,
 )
 from envweave.providers.docker.options import DockerOptions, Image, shown, size_of
-from envweave.providers.health import LINES_READ, answers_health, error_in, told
+from envweave.providers.health import LINES_READ, answers_health, error_in, log_tail
 
 logger = logging.getLogger("envweave.providers")
 
 SOCKET_FOLDER = "/run/envweave"
-"""Where a container finds the folder for its unix socket."""
+"""The folder of the unix socket inside a container."""
 
 STOP_S = 5
 """How long a server may take to close its environments before it is killed."""
 
 _POLL_S = 0.01
 _LOOK_EVERY_S = 0.2
-_OUT_OF_MEMORY = 137  # killed by SIGKILL, as the kernel does it then
+_OUT_OF_MEMORY = 137  # killed by SIGKILL, as the OOM killer does
 
 
 @final
 class Container:
-    """A container with a server in it, which is removed by `remove`, and by nothing else.
+    """A container with a server in it. Only `stop` and `remove` remove it.
 
     Args:
-        engine: Who runs it.
-        image: From which image.
-        options: What it is given.
-        port: The port of loopback where callers will find it; `None` for one that is free.
+        engine: The engine that runs it.
+        image: The image to run.
+        options: The options of the container.
+        port: The local port to reach it at; `None` for a free one.
         env_vars: The server's environment variables.
 
     Attributes:
-        name: What the engine calls it.
-        base_url: Where its server will answer.
+        name: The name of the container.
+        base_url: The URL of its server.
 
     Raises:
-        StartupError: It could not be started. Nothing is left behind.
-        OptionError: An option cannot be honored here.
+        StartupError: It could not be started. Nothing is left running.
+        OptionError: An option is not supported here.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Container:
         self._was_reached = False
         self.name = f"envweave-{secrets.token_hex(6)}"
         about = Image(image, engine.image(image))
-        about.refuse_untold(options, env_vars)
+        about.check_supported(options, env_vars)
         about.warn_of_root(options.user)
         inside = options.container_port or about.port or 8000
         try:
@@ -113,7 +113,7 @@ class Container:
         }
 
     def _found(self, inside: int) -> str:
-        """Return where the server will answer, which only the engine knows."""
+        """Return the URL of the server; the engine chose its port."""
         if self._folder is not None:
             return f"unix://{self._folder / 'socket' / 'server.sock'}"
         ports = self._engine.inspect(self.name)["NetworkSettings"]["Ports"] or {}
@@ -123,25 +123,25 @@ class Container:
         return f"http://127.0.0.1:{bound[0]['HostPort']}"
 
     def _unstarted(self, error: StartupError, port: int | None) -> StartupError:
-        """Return in our own words why the engine would not start it."""
+        """Return the error for a container that the engine did not start."""
         why = str(error)
         if port is not None and ("already allocated" in why or "already in use" in why):
             return StartupError(
                 f"Port {port} of this machine is in use. Stop what listens there, or leave port "
-                "out to have one that is free."
+                "out to use a free one."
             )
         if "no such file or directory" in why and "init" in why and self._options.init:
             why += " (an engine without docker-init needs init=False)"
         return StartupError(f"The container of {self._image!r} could not be started: {why}.")
 
-    # Whether it is well
+    # Health
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until its server answers.
 
         Raises:
-            EnvWeaveError: What the server cannot be made for, as it would be raised here.
-            StartupError: It exited, or `timeout_s` seconds passed.
+            EnvWeaveError: The environment cannot be made.
+            StartupError: The container exited, or `timeout_s` seconds passed.
         """
         ends_s = time.monotonic() + timeout_s
         look_s = time.monotonic() + _LOOK_EVERY_S
@@ -155,12 +155,12 @@ class Container:
             if now_s >= ends_s:
                 raise StartupError(
                     f"The container {self.name} of {self._image!r} runs, but its server did not "
-                    f"answer within {timeout_s:g} s.{told(self._last_lines())}"
+                    f"answer within {timeout_s:g} s.{log_tail(self._last_lines())}"
                 )
             time.sleep(_POLL_S)
         self._was_reached = True
         if self._folder is not None:
-            # From now on whatever runs inside can put nothing more onto this machine's disk.
+            # From now on the container cannot write to this machine's disk any more.
             (self._folder / "socket").chmod(0o755)
 
     def why_gone(self) -> str | None:
@@ -173,16 +173,16 @@ class Container:
         try:
             state = self._engine.inspect(self.name)["State"]
         except NoSuchContainerError:
-            return StartupError(f"{which} was removed by somebody else.")
+            return StartupError(f"{which} was removed by another program.")
         except EngineError as error:
-            return StartupError(f"{which} is out of reach. {error}")
+            return StartupError(f"{which} cannot be reached. {error}")
         if state["Status"] not in ("exited", "dead"):
             return None
         lines = self._last_lines()
         fault = None if self._was_reached else error_in(lines, self._image)
-        return fault or StartupError(f"{which} {self._ending(state)}.{told(lines)}")
+        return fault or StartupError(f"{which} {self._exit_status(state)}.{log_tail(lines)}")
 
-    def _ending(self, state: Mapping[str, Any]) -> str:
+    def _exit_status(self, state: Mapping[str, Any]) -> str:
         code = state.get("ExitCode")
         if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
             limit = shown(size_of("memory", self._options.memory))
@@ -190,8 +190,8 @@ class Container:
                 f"ran out of memory: it needed more than {limit}, and was killed (exit code "
                 f"{code}). Give it more, with LocalDockerProvider(memory=…)"
             )
-        said = f": {state['Error']}" if state.get("Error") else ""
-        return f"exited with code {code}{said}"
+        error = f": {state['Error']}" if state.get("Error") else ""
+        return f"exited with code {code}{error}"
 
     def _last_lines(self) -> list[str]:
         try:
@@ -199,18 +199,18 @@ class Container:
         except StartupError:
             return []
 
-    # Its end
+    # Stopping
 
     def pause(self) -> None:
-        """Hold it up, wherever it stands."""
+        """Freeze its processes."""
         self._engine.pause(self.name)
 
     def unpause(self) -> None:
-        """Let it go on."""
+        """Let its processes continue."""
         self._engine.unpause(self.name)
 
     def stop(self) -> None:
-        """End it in order if it can be, and remove it. May be called twice."""
+        """Stop it gracefully if possible, and remove it. May be called twice."""
         if not self._owner.is_current:
             return
         try:
@@ -224,16 +224,16 @@ class Container:
             self.remove()
 
     def remove(self) -> None:
-        """Remove it, whatever it does. May be called twice.
+        """Remove it by force. May be called twice.
 
-        A forked copy of the process that started it leaves it alone.
+        Does nothing in a forked copy of the process that started it.
         """
         if not self._owner.is_current:
             return
         try:
             self._engine.remove(self.name)
         except StartupError as error:
-            # Whoever starts a container next removes it, when this process has ended.
+            # The next process that starts a container removes it, when this one has ended.
             logger.warning("%s could not be removed: %s", self.name, error)
         finally:
             folder, self._folder = self._folder, None
@@ -244,21 +244,21 @@ class Container:
 
 
 def _socket_folder(engine: Engine, port: int | None) -> Path:
-    """Make a folder that a container may put a socket into, and only this user can reach.
+    """Make a folder for a container's socket that only this user can reach.
 
     Raises:
         OptionError: A socket cannot be shared with containers here.
     """
     if port is not None:
         raise OptionError(
-            f"port={port} and network='none' exclude each other: without a network the server has "
-            "a unix socket. Leave one of them out."
+            f"port={port} and network='none' exclude each other: without a network the server "
+            "listens on a unix socket. Leave one of them out."
         )
     system = str(engine.info().get("OperatingSystem", ""))
     if os.uname().sysname != "Linux" or "Docker Desktop" in system:
         raise OptionError(
             "network='none' needs containers that share this machine's sockets, and here they run "
-            "in a virtual machine. Leave it out: the server then has a port of loopback."
+            "in a virtual machine. Leave it out: the server then listens on a local port."
         )
     from envweave.sandbox.host.cleanup import new_folder, sweep_folders
 
@@ -267,11 +267,11 @@ def _socket_folder(engine: Engine, port: int | None) -> Path:
         folder = new_folder("socket")
         inside = folder / "socket"
         inside.mkdir()
-        # Whoever the container's user is; the folder around it is closed to all others here.
+        # For any user of the container; the folder around it is closed to other users here.
         inside.chmod(0o777)
     except OSError as error:
         raise StartupError(
-            f"There is no folder for the socket of a container: {error}. Make room there, or set "
-            "$TMPDIR to a folder that can be written to."
+            f"No folder could be made for the socket of a container: {error}. Free some space, or "
+            "set $TMPDIR to a writable folder."
         ) from error
     return folder

@@ -1,4 +1,4 @@
-"""The Docker engine of this machine: containers are started and looked at, and images built."""
+"""The Docker engine of this machine: its containers and images."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from envweave.errors import MissingExtraError, OptionError, StartupError
 from envweave.providers.docker.options import missing_image_message
 
 CALL_S = 60.0
-"""How long the engine may take for one answer, before it counts as hung."""
+"""How long the engine may take for one call, before it counts as hung."""
 
 LOOK_S = 5.0
-"""The same where somebody only wants to know what became of a container."""
+"""The same for calls that only inspect a container."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 _HOW_TO_START = (
-    "Start it: `sudo systemctl start docker` on Linux, or Docker Desktop. `docker info` tells "
+    "Start it: `sudo systemctl start docker` on Linux, or Docker Desktop. `docker info` shows "
     "whether it runs."
 )
 
@@ -33,11 +33,11 @@ class EngineError(StartupError):
 
 
 class NoSuchContainerError(StartupError):
-    """The engine has no such container, or not any more."""
+    """The engine has no such container, image or other object."""
 
 
 class EngineRefusedError(StartupError):
-    """The engine answered, and will not do it."""
+    """The engine refused a call."""
 
 
 @final
@@ -45,11 +45,11 @@ class Engine:
     """A connection to the engine, which any thread may use.
 
     Args:
-        docker_host: Where it is; left out, `$DOCKER_HOST`, or where the current context of
-            `docker` says.
+        docker_host: Its URL; by default `$DOCKER_HOST`, or that of the current context of
+            `docker`.
 
     Raises:
-        MissingExtraError: The library for it is not installed.
+        MissingExtraError: The Docker SDK is not installed.
         OptionError: It is the engine of another machine.
         EngineError: It does not answer.
     """
@@ -58,33 +58,33 @@ class Engine:
         docker = _sdk()
         self._errors = docker.errors
         self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context(docker)
-        _refuse_far(self.url)
+        _check_local(self.url)
         settings = docker.utils.kwargs_from_env() if docker_host is None else {}
         settings["base_url"] = self.url
-        with self._told():
+        with self._translated():
             self._api = docker.APIClient(**settings, version="auto", timeout=CALL_S)
         version = self._api.api_version
-        self._impatient = docker.APIClient(**settings, version=version, timeout=LOOK_S)
+        self._quick_api = docker.APIClient(**settings, version=version, timeout=LOOK_S)
 
     def close(self) -> None:
-        """Hang up. May be called twice, and whoever calls later connects anew."""
+        """Disconnect. May be called twice; a later call connects again."""
         self._api.close()
-        self._impatient.close()
+        self._quick_api.close()
 
     # Images
 
     def image(self, name: str) -> dict[str, Any]:
-        """Return what the engine knows of an image.
+        """Return the engine's description of an image.
 
         Raises:
-            StartupError: There is none; the message says how to have it.
+            StartupError: There is no such image; the message says how to get it.
         """
         try:
-            with self._told():
+            with self._translated():
                 found: dict[str, Any] = self._api.inspect_image(name)
                 return found
         except NoSuchContainerError:
-            with self._told():
+            with self._translated():
                 present = self._api.images()
             tags = [tag for one in present for tag in one.get("RepoTags") or ()]
             raise StartupError(missing_image_message(name, tags)) from None
@@ -92,19 +92,19 @@ class Engine:
     def build(
         self, context: IO[bytes], image: str, arguments: Mapping[str, str], network: str | None
     ) -> Iterator[str]:
-        """Build an image, without BuildKit, and yield the lines of its log as they come.
+        """Build an image without BuildKit, and yield the lines of its log as they come.
 
         Args:
             context: A tar file with the `Dockerfile`.
-            image: What to call it.
+            image: The name of the image.
             arguments: The build's arguments.
-            network: What the build's commands can reach; the engine's own choice if `None`.
+            network: The network of the build's commands; the engine's default if `None`.
 
         Raises:
-            RefusedError: A step of it failed.
+            EngineRefusedError: A step of it failed.
         """
-        with self._told():
-            said = self._api.build(
+        with self._translated():
+            messages = self._api.build(
                 fileobj=context,
                 custom_context=True,
                 tag=image,
@@ -114,119 +114,119 @@ class Engine:
                 forcerm=True,
                 decode=True,
             )
-            for one in said:
-                if "error" in one:
-                    raise EngineRefusedError(" ".join(str(one["error"]).split()))
-                lines = _COLOUR.sub("", one.get("stream", "")).splitlines()
+            for message in messages:
+                if "error" in message:
+                    raise EngineRefusedError(" ".join(str(message["error"]).split()))
+                lines = _COLOR.sub("", message.get("stream", "")).splitlines()
                 yield from (line.rstrip() for line in lines if line.strip())
 
     def remove_images(self, label: str) -> None:
         """Remove the images that have this label, as `"name=value"`, and no name."""
-        with self._told():
+        with self._translated():
             unnamed = self._api.images(filters={"label": label, "dangling": True}, quiet=True)
         for image in unnamed:
-            # One that is used after all stays.
-            with contextlib.suppress(NoSuchContainerError, EngineRefusedError), self._told():
+            # One that is still used stays.
+            with contextlib.suppress(NoSuchContainerError, EngineRefusedError), self._translated():
                 self._api.remove_image(image)
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine says of itself."""
-        with self._told():
-            told: dict[str, Any] = self._api.info()
-            return told
+        """Return the engine's description of itself."""
+        with self._translated():
+            info: dict[str, Any] = self._api.info()
+            return info
 
     # Containers
 
     def create(self, name: str, config: Mapping[str, Any]) -> str:
-        """Make a container, which does not run yet, and return its id."""
-        with self._told():
+        """Create a container without starting it, and return its id."""
+        with self._translated():
             made = self._api.create_container_from_config(dict(config), name)
             identity: str = made["Id"]
             return identity
 
     def attach(self, container: str) -> socket.socket:
-        """Return the input and output of a container that has no terminal, before it runs.
+        """Return a socket to the input and output of a container without a terminal.
 
-        What is sent is its input. What comes is its output and its errors, in the engine's frames.
+        Attach before it starts. Its stdout and stderr arrive in the engine's frames.
 
         Raises:
             OptionError: The engine is reached by TLS.
         """
         if self._api.base_url.startswith("https:"):
             raise OptionError(
-                f"The Docker engine at {self.url} is reached by TLS, by which a container cannot "
-                "be spoken to here. Use its unix socket."
+                f"The Docker engine at {self.url} is reached by TLS, over which attaching to a "
+                "container is not supported here. Use its unix socket."
             )
-        wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        with self._told():
-            found = self._api.attach_socket(container, params=wanted)
+        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        with self._translated():
+            found = self._api.attach_socket(container, params=params)
             with found, found._response:  # noqa: SLF001 - else the library never closes its own end
                 return socket.socket(fileno=os.dup(found.fileno()))
 
     def start(self, container: str) -> None:
-        """Let it run."""
-        with self._told():
+        """Start a container."""
+        with self._translated():
             self._api.start(container)
 
     def wait(self, container: str) -> int:
-        """Block until it has ended, for `CALL_S` at most, and return its exit code."""
-        with self._told():
+        """Block until a container has ended, for `CALL_S` at most; return its exit code."""
+        with self._translated():
             code: int = self._api.wait(container)["StatusCode"]
             return code
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """Return what the engine knows of a container. It may take `LOOK_S` at most.
+        """Return the engine's description of a container, within `LOOK_S`.
 
         Raises:
             NoSuchContainerError: There is none.
             EngineError: The engine does not answer, or not in time.
         """
-        with self._told():
-            found: dict[str, Any] = self._impatient.inspect_container(container)
+        with self._translated():
+            found: dict[str, Any] = self._quick_api.inspect_container(container)
             return found
 
     def last_lines(self, container: str, count: int) -> list[str]:
-        """Return the last lines that a container printed. It may take `LOOK_S` at most."""
-        with self._told():
-            raw: bytes = self._impatient.logs(container, tail=count)
+        """Return the last lines that a container printed, within `LOOK_S`."""
+        with self._translated():
+            raw: bytes = self._quick_api.logs(container, tail=count)
         lines = raw.decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-count:]
 
     def stop(self, container: str, grace_s: int) -> None:
-        """End it in order, and after so long by force. One that is gone is no failure."""
-        with contextlib.suppress(NoSuchContainerError), self._told():
+        """Stop a container, by force after `grace_s`. One that is gone is not an error."""
+        with contextlib.suppress(NoSuchContainerError), self._translated():
             self._api.stop(container, timeout=grace_s)
 
     def pause(self, container: str) -> None:
-        """Hold it up, wherever it stands."""
-        with self._told():
+        """Freeze a container's processes."""
+        with self._translated():
             self._api.pause(container)
 
     def unpause(self, container: str) -> None:
-        """Let it go on."""
-        with self._told():
+        """Let a container's processes continue."""
+        with self._translated():
             self._api.unpause(container)
 
     def remove(self, container: str) -> None:
-        """Remove a container, whatever it does. One that is gone is no failure."""
-        with contextlib.suppress(NoSuchContainerError), self._told():
+        """Remove a container by force. One that is gone already is not an error."""
+        with contextlib.suppress(NoSuchContainerError), self._translated():
             try:
                 self._api.remove_container(container, force=True, v=True)
             except self._errors.APIError as error:
-                if error.status_code != 409:  # somebody else is removing it
+                if error.status_code != 409:  # another process is removing it
                     raise
 
     def labels(self, label: str) -> dict[str, Mapping[str, str]]:
-        """Return the labels of every container that has one of this name, by its id."""
-        with self._told():
+        """Return the labels of every container that has this label, by its id."""
+        with self._translated():
             found = self._api.containers(all=True, filters={"label": label})
         return {one["Id"]: one["Labels"] for one in found}
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Make one call, and tell in our own words why it failed."""
+    def _translated(self) -> Iterator[None]:
+        """Translate the SDK's errors of one call into ours."""
         try:
-            self._knock()
+            self._check_listening()
             yield
         except self._errors.NotFound as error:
             raise NoSuchContainerError(_explained(error)) from None
@@ -235,20 +235,20 @@ class Engine:
         except (self._errors.DockerException, OSError) as error:
             raise self._silent(error) from None
 
-    def _knock(self) -> None:
-        """Try whether anybody listens: where nobody does, the library loses a socket each time."""
+    def _check_listening(self) -> None:
+        """Check that the engine listens: if it does not, the SDK leaks a socket per call."""
         parts = urlsplit(self.url)
         if parts.scheme in ("unix", "http+unix"):
-            with socket.socket(socket.AF_UNIX) as knocking:
-                knocking.settimeout(LOOK_S)
-                knocking.connect(parts.path)
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(LOOK_S)
+                probe.connect(parts.path)
 
     def _silent(self, error: Exception) -> EngineError:
         why = " ".join(str(error).split())
         if "Permission denied" in why:
             return EngineError(
-                f"The Docker engine at {self.url} may not be used by this user. Ask for that: "
-                "`sudo usermod -aG docker $USER`, and log in again."
+                f"This user has no permission to use the Docker engine at {self.url}. Run `sudo "
+                "usermod -aG docker $USER`, and log in again."
             )
         for known in ("No such file or directory", "Connection refused", "timed out"):
             if known in why:
@@ -260,7 +260,7 @@ class Engine:
 
 def _sdk() -> Any:
     try:
-        # A folder called docker, where Python looks first, can be imported too; this cannot.
+        # A folder called docker on the path could be imported as `docker`, but not as this.
         importlib.import_module("docker.errors")
     except ImportError:
         raise MissingExtraError.for_extra(
@@ -270,16 +270,16 @@ def _sdk() -> Any:
 
 
 def _of_context(docker: Any) -> str:
-    """Return where `docker` itself looks for the engine."""
+    """Return the engine's URL in the current context of `docker`."""
     try:
         found = docker.ContextAPI.get_current_context()
         host = found.Host if found is not None else None
-    except Exception:  # noqa: BLE001 - whatever the library makes of a broken file
+    except Exception:  # noqa: BLE001 - any error of the SDK about a broken file
         host = None
     return str(host) if host else "unix:///var/run/docker.sock"
 
 
-def _refuse_far(url: str) -> None:
+def _check_local(url: str) -> None:
     """Refuse an engine whose containers cannot be reached from here."""
     parts = urlsplit(url)
     is_here = parts.scheme in ("unix", "npipe", "http+unix", "") or parts.hostname in (
@@ -296,4 +296,4 @@ def _refuse_far(url: str) -> None:
 
 
 def _explained(error: Any) -> str:
-    return " ".join(str(error.explanation or error).split()) or "it does not say why"
+    return " ".join(str(error.explanation or error).split()) or "no reason given"

@@ -1,4 +1,4 @@
-"""How much a container may have, and how little of the machine it sees."""
+"""The options of a container, and the images of this project."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from envweave.registry.plugins import ENVS, plugin_names
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)i?b?", re.IGNORECASE)
-_LEAST_MEMORY = 16 * 2**20  # less than a Python needs to say so
+_LEAST_MEMORY = 16 * 2**20  # too little for Python to start
 _VARIABLE = re.compile(r"[^=\0\s]+")
 _CPU_PERIOD_US = 100_000
 _LOG = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "1"}}
-"""What a container prints is kept on the engine's disk, and so it is bounded."""
+"""A container's log is kept on the engine's disk, so it is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerOptions:
-    """What a container is given.
+    """The options of a container.
 
     Attributes:
-        memory: How much memory, in bytes or as `"512m"`; there is no swap on top.
-        cpus: How many cores' worth of time.
-        pids: How many processes and threads.
-        tmp_size: How large its `/tmp` may be, which is in memory, and is counted there.
-        shm_size: How large its shared memory may be.
-        network: `"bridge"`, where the server has a port of loopback and can reach the network;
-            `"none"`, where it has a unix socket and no network at all; or a network's name.
-        read_only: Whether the file system of the image cannot be written to.
-        user: Who the server is: `"1000"`, `"1000:1000"`; left out, whom the image says.
-        capabilities: The rights of root that are not taken away, such as `"CHOWN"`.
-        volumes: Folders of this machine and where they are mounted, to be read only;
-            `"/data:rw"` may be written to.
-        env_vars: The server's environment variables; those given to `start_container` come on
-            top.
-        command: What to run instead of what the image says.
-        container_port: Where the server listens inside; left out, where the image says, or 8000.
-        init: Whether a small program collects the processes that others left.
-        docker_host: Where the engine is; left out, where `docker` itself looks.
+        memory: Memory limit, in bytes or as `"512m"`; no additional swap.
+        cpus: CPU limit, in cores.
+        pids: Limit on processes and threads.
+        tmp_size: Size of `/tmp`, which is in memory and counts towards `memory`.
+        shm_size: Size of shared memory.
+        network: `"bridge"`: the server listens on a local port and can reach the network;
+            `"none"`: it listens on a unix socket and has no network; or the name of a network.
+        read_only: Whether the file system of the image is read-only.
+        user: The user of the server: `"1000"`, `"1000:1000"`; by default, the image's.
+        capabilities: Linux capabilities that are not dropped, such as `"CHOWN"`.
+        volumes: Folders of this machine and their mount points, read-only; `"/data:rw"` is
+            writable.
+        env_vars: The server's environment variables; those passed to `start_container` take
+            precedence.
+        command: The command to run instead of the image's.
+        container_port: The port that the server listens on inside; by default, the image's, or
+            8000.
+        init: Whether an init process reaps orphaned processes.
+        docker_host: The URL of the engine; by default, that of the `docker` command.
     """
 
     memory: int | str = "2g"
@@ -66,56 +67,56 @@ class DockerOptions:
     docker_host: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no container can be given."""
-        _refuse_little("memory", size_of("memory", self.memory), _LEAST_MEMORY)
-        _refuse_little("tmp_size", size_of("tmp_size", self.tmp_size), 4096)
-        _refuse_little("shm_size", size_of("shm_size", self.shm_size), 4096)
+        """Refuse invalid values."""
+        _check_minimum("memory", size_of("memory", self.memory), _LEAST_MEMORY)
+        _check_minimum("tmp_size", size_of("tmp_size", self.tmp_size), 4096)
+        _check_minimum("shm_size", size_of("shm_size", self.shm_size), 4096)
         is_number = isinstance(self.cpus, int | float) and not isinstance(self.cpus, bool)
         if not is_number or not 0.01 <= self.cpus < math.inf:
-            raise OptionError(f"cpus={self.cpus!r} is no number of 0.01 or more, such as 1.5.")
-        _refuse_count("pids", self.pids, 1, 2**22)
+            raise OptionError(f"cpus must be a number >= 0.01, such as 1.5, got {self.cpus!r}.")
+        _check_int("pids", self.pids, 1, 2**22)
         if self.container_port is not None:
-            _refuse_count("container_port", self.container_port, 1, 65535)
+            _check_int("container_port", self.container_port, 1, 65535)
         for name in ("read_only", "init"):
             if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name}={getattr(self, name)!r} is neither True nor False.")
-        _refuse_text("network", self.network)
+                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        _check_string("network", self.network)
         if self.network == "host":
             raise OptionError(
                 "network='host' would give the container this machine's own network. Use 'bridge', "
-                "'none', or the name of a network that `docker network create` made."
+                "'none', or the name of a network from `docker network create`."
             )
         for name in ("user", "docker_host"):
             if getattr(self, name) is not None:
-                _refuse_text(name, getattr(self, name))
+                _check_string(name, getattr(self, name))
         for name in ("capabilities", "command"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value or ()):
-                raise OptionError(f"{name}={value!r} is no list of texts.")
+                raise OptionError(f"{name} must be a list of strings, got {value!r}.")
         variables(self.env_vars)
         for source, target in self.volumes.items():
             inside = str(target).removesuffix(":rw")
             if not os.path.isabs(source) or not os.path.isabs(inside) or ":" in source + inside:  # noqa: PTH117 - the target is no path of this machine
                 raise OptionError(
-                    f"volumes={{{source!r}: {target!r}}} are no two absolute paths. Use "
-                    "{'/on/this/machine': '/in/the/container'}, with ':rw' at its end to write."
+                    f"volumes must map absolute paths, got {{{source!r}: {target!r}}}. Use "
+                    "{'/on/this/machine': '/in/the/container'}, with ':rw' appended to write."
                 )
 
     def changed(self, changes: Mapping[str, Any]) -> DockerOptions:
         """Return the same with some options changed.
 
         Raises:
-            OptionError: There is no such option, or it cannot have this value.
+            OptionError: There is no such option, or its value is invalid.
         """
-        return dataclasses.replace(self, **known(changes))
+        return dataclasses.replace(self, **check_names(changes))
 
     @property
     def has_network(self) -> bool:
-        """Whether the server is reached by a port, and not by a unix socket."""
+        """Whether the server is reached at a port, rather than a unix socket."""
         return self.network != "none"
 
     def host_config(self) -> dict[str, Any]:
-        """Return what the engine is told of it."""
+        """Return the `HostConfig` of the engine's API."""
         memory = size_of("memory", self.memory)
         tmp = f"rw,noexec,nosuid,nodev,size={size_of('tmp_size', self.tmp_size)},mode=1777"
         return {
@@ -127,7 +128,7 @@ class DockerOptions:
             "Memory": memory,
             "MemorySwap": memory,
             "CpuPeriod": _CPU_PERIOD_US,
-            # A quota may be larger than the machine, whose number of cores nobody has to know.
+            # A quota may exceed the number of cores, so that need not be known.
             "CpuQuota": int(self.cpus * _CPU_PERIOD_US),
             "PidsLimit": self.pids,
             "Tmpfs": {"/tmp": tmp},  # noqa: S108 - the container's own
@@ -139,16 +140,16 @@ class DockerOptions:
         }
 
 
-def known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that there are.
+def check_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, if all their names exist.
 
     Raises:
-        OptionError: One that there is not; the nearest is named.
+        OptionError: One does not; the message has the nearest name.
     """
-    names = [one.name for one in dataclasses.fields(DockerOptions)]
+    names = [field.name for field in dataclasses.fields(DockerOptions)]
     for name in options:
         if name not in names:
-            hint = suggest(name, names) or f" There are: {', '.join(names)}."
+            hint = suggest(name, names) or f" Known: {', '.join(names)}."
             raise OptionError(f"A container has no option {name!r}.{hint}")
     return dict(options)
 
@@ -159,31 +160,45 @@ def size_of(name: str, value: Any) -> int:
         return value
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise OptionError(f"{name}={value!r} is no size. Use bytes, or a text such as '512m'.")
+        raise OptionError(
+            f"{name} must be a size in bytes, or a string such as '512m', got {value!r}."
+        )
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def shown(size: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes in a readable unit."""
     for unit in ("GiB", "MiB", "KiB"):
-        one = _UNITS[unit[0].lower()]
-        if size >= one:
-            return f"{size / one:.4g} {unit}"
+        factor = _UNITS[unit[0].lower()]
+        if size >= factor:
+            return f"{size / factor:.4g} {unit}"
     return f"{size} bytes"
+
+
+def check_image_name(image: Any) -> None:
+    """Refuse an empty name of an image, or one that is not a string.
+
+    Raises:
+        OptionError: It is not a name.
+    """
+    if not isinstance(image, str) or not image.strip():
+        raise OptionError(
+            f"{image!r} is not the name of an image. Use one such as 'echo-env:latest'."
+        )
 
 
 def variables(given: Mapping[str, str] | None) -> dict[str, str]:
     """Return environment variables, or refuse them.
 
     Raises:
-        OptionError: One has no name, or its value is no text.
+        OptionError: A name is invalid, or a value is not a string.
     """
     for name, value in (given or {}).items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise OptionError(f"env_vars: {name!r} is no name of an environment variable.")
+            raise OptionError(f"env_vars: {name!r} is not a valid name.")
         if not isinstance(value, str) or "\0" in value:
             raise OptionError(
-                f"env_vars: {name} has a {type(value).__name__}, and must be a text: "
+                f"env_vars: {name} must be a string without NUL, got {type(value).__name__}. Use "
                 f"{{{name!r}: str(…)}}."
             )
     return dict(given or {})
@@ -193,29 +208,29 @@ def _bind(source: str, target: str) -> str:
     return f"{source}:{target}" if target.endswith(":rw") else f"{source}:{target}:ro"
 
 
-def _refuse_little(name: str, size: int, least: int) -> None:
+def _check_minimum(name: str, size: int, least: int) -> None:
     if size < least:
-        raise OptionError(f"{name}={size} bytes is less than {shown(least)}, the least there is.")
+        raise OptionError(f"{name} must be at least {shown(least)}, got {size} bytes.")
 
 
-def _refuse_count(name: str, value: Any, least: int, most: int) -> None:
+def _check_int(name: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionError(f"{name}={value!r} is no whole number from {least} to {most}.")
+        raise OptionError(f"{name} must be an integer from {least} to {most}, got {value!r}.")
 
 
-def _refuse_text(name: str, value: Any) -> None:
+def _check_string(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise OptionError(f"{name}={value!r} is no text, or an empty one.")
+        raise OptionError(f"{name} must be a non-empty string, got {value!r}.")
 
 
 CONFIG = "ENVWEAVE_CONFIG"
-"""The variable by which a server in a container is told what to serve, and how."""
+"""The environment variable with the configuration of a server in a container."""
 
 SERVER_LABEL = "envweave.server"
-"""The label of images whose server is told so, and can listen on a unix socket."""
+"""The label of images whose server reads `CONFIG`, and can listen on a unix socket."""
 
 ENV_LABEL = "envweave.env"
-"""The label that says what they serve where nobody says anything else."""
+"""The label with the ID that an image serves by default."""
 
 DOCKERFILES = {
     "envweave-base:latest": "docker/base/Dockerfile",
@@ -225,7 +240,7 @@ DOCKERFILES = {
     "coding-env:latest": "docker/coding_env_server/Dockerfile",
     "echo-env:latest": "docker/echo_env_server/Dockerfile",
 }
-"""The images of this project, and the files in its checkout that they are built from."""
+"""The images of this project, and the Dockerfiles in its repository."""
 
 _IMAGES = {
     "codefix-v0": "envweave-codefix:latest",
@@ -249,7 +264,7 @@ def build_command(image: str) -> str | None:
 
 
 def missing_image_message(image: str, present: Iterable[str]) -> str:
-    """Return what to say of an image that is missing, and how to get it.
+    """Return the error message for a missing image, with the way to get it.
 
     Args:
         image: Its name.
@@ -279,9 +294,9 @@ class Image:
     """An image, as the engine describes it.
 
     Attributes:
-        port: Where its server listens, if it says so of exactly one port.
-        is_ours: Whether its server is told by variables what to do.
-        env_id: What its server serves, if the image says so.
+        port: The port of its server, if it exposes exactly one.
+        is_ours: Whether its server is configured by `CONFIG`.
+        env_id: The ID that its server serves, if it has the label.
     """
 
     def __init__(self, name: str, about: Mapping[str, Any]) -> None:
@@ -294,11 +309,11 @@ class Image:
         self.is_ours = SERVER_LABEL in labels
         self.env_id: str | None = labels.get(ENV_LABEL)
 
-    def refuse_untold(self, options: DockerOptions, env_vars: Mapping[str, str]) -> None:
-        """Refuse what the server of another kind of image would never know.
+    def check_supported(self, options: DockerOptions, env_vars: Mapping[str, str]) -> None:
+        """Refuse options that need a server configured by `CONFIG`, if the image has none.
 
         Raises:
-            OptionError: It is wanted without a network; or with keywords for its environment.
+            OptionError: `network="none"`, or keywords for its environment.
         """
         if self.is_ours:
             return
@@ -307,30 +322,30 @@ class Image:
                 f"network='none' needs a server that listens on a unix socket, and {self._name!r} "
                 "is not built on envweave-base. Leave it out, or build it with `envweave build`."
             )
-        for name, value in _wishes(env_vars.get(CONFIG, "")).items():
+        for name, value in _env_options(env_vars.get(CONFIG, "")).items():
             raise OptionError(
-                f"{name}={value!r} cannot be told to {self._name!r}, which is not built on "
+                f"{name}={value!r} cannot be passed to {self._name!r}, which is not built on "
                 "envweave-base and makes its environments itself. Leave it out, or build it with "
                 "`envweave build`."
             )
 
     def warn_of_root(self, user: str | None) -> None:
-        """Warn of a server that is root, where nobody said that it shall be."""
+        """Warn if the server runs as root, unless `user` says so."""
         if user is None and self._user.partition(":")[0] in ("", "0", "root"):
             warnings.warn(
                 f"The image {self._name!r} runs as root. Give it a USER, or pass user='1000:1000'; "
-                "user='root' says that it shall be so.",
+                "user='root' silences this warning.",
                 stacklevel=2,
             )
 
 
-def _wishes(config: str) -> dict[str, Any]:
-    """Return what the environment, or its episodes, shall be like."""
+def _env_options(config: str) -> dict[str, Any]:
+    """Return the options of the environment and its episodes."""
     try:
-        told = json.loads(config or "{}")
+        options = json.loads(config or "{}")
     except ValueError:
         return {}
-    told = told if isinstance(told, dict) else {}
-    more = {name: told.get(name) for name in ("max_episode_steps", "transform")}
-    given = {name: value for name, value in more.items() if value is not None}
-    return {**(told.get("kwargs") or {}), **given}
+    options = options if isinstance(options, dict) else {}
+    episode = {name: options.get(name) for name in ("max_episode_steps", "transform")}
+    given = {name: value for name, value in episode.items() if value is not None}
+    return {**(options.get("kwargs") or {}), **given}

@@ -1,4 +1,4 @@
-"""`WarmPool`: containers that are started, well and paused before anybody asks for one."""
+"""`WarmPool`: containers that are started, healthy and paused before they are needed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from envweave.providers.base import WatchedProvider
 from envweave.providers.cleanup import remove_leftovers
 from envweave.providers.docker.container import Container
 from envweave.providers.docker.engine import Engine, EngineRefusedError, NoSuchContainerError
-from envweave.providers.docker.options import CONFIG, DockerOptions, Image, known, variables
+from envweave.providers.docker.options import (
+    CONFIG,
+    DockerOptions,
+    Image,
+    check_image_name,
+    check_names,
+    variables,
+)
 from envweave.providers.docker.provider import (
     TOKEN,
     ContainerLease,
-    refuse_nameless,
-    told_variables,
+    server_variables,
 )
 
 logger = logging.getLogger("envweave.providers")
@@ -34,19 +40,19 @@ START_S = 120.0
 
 _JOIN_S = 30.0
 _REST_S = 0.25
-"""How long after one was handed out the next is started: who has it wants the cores now."""
+"""How long to wait before replacing a container: its user needs the CPU first."""
 
 
 @final
 class WarmContainers:
-    """Containers that are started, well and paused.
+    """Containers that are started, healthy and paused.
 
     Args:
-        engine: Who runs them; `close` hangs up.
-        image: What they are started from.
-        options: What each is given.
-        env_vars: What each server is told; each has another token.
-        size: How many there shall be.
+        engine: The engine that runs them; `close` disconnects.
+        image: The image to run.
+        options: The options of each container.
+        env_vars: The environment variables of each server, except the token.
+        size: How many to keep ready.
     """
 
     def __init__(
@@ -57,47 +63,47 @@ class WarmContainers:
         env_vars: Mapping[str, str],
         size: int,
     ) -> None:
-        self._shelf = _ImageStock(engine, image, options, env_vars, size)
-        # A daemon, so that a program which forgot the pool can end; it is stopped then as well.
+        self._stock = _ImageStock(engine, image, options, env_vars, size)
+        # A daemon, so that a program that did not close the pool can exit; it is stopped then too.
         self._thread = threading.Thread(
-            target=self._shelf.fill, name=f"envweave warm pool of {image}", daemon=True
+            target=self._stock.fill, name=f"envweave warm pool of {image}", daemon=True
         )
         self._thread.start()
         self._unclosed: weakref.finalize[Any, Any] = weakref.finalize(
-            self, _end, self._shelf, self._thread
+            self, _end, self._stock, self._thread
         )
 
     @property
     def ready(self) -> int:
-        """How many containers wait to be handed out."""
-        return len(self._shelf.waiting)
+        """How many containers are ready."""
+        return len(self._stock.waiting)
 
     def wait_until_full(self, timeout_s: float) -> None:
-        """Block until as many containers wait as shall.
+        """Block until all containers are ready.
 
         Raises:
-            EnvWeaveError: Why one could not be started.
+            EnvWeaveError: One could not be started.
             StartupError: `timeout_s` seconds passed.
         """
-        shelf = self._shelf
-        with shelf.changed:
-            shelf.refuse_closed()
-            if not shelf.changed.wait_for(lambda: shelf.is_settled, timeout_s):
+        stock = self._stock
+        with stock.changed:
+            stock.refuse_closed()
+            if not stock.changed.wait_for(lambda: stock.is_settled, timeout_s):
                 raise StartupError(
-                    f"Of {shelf.size} containers {len(shelf.waiting)} were ready after "
+                    f"{len(stock.waiting)} of {stock.size} containers were ready after "
                     f"{timeout_s:g} s."
                 )
-            shelf.raise_failure()
+            stock.raise_failure()
 
     def take(self) -> ContainerLease:
-        """Hand out a container that goes on, or start one if none waits.
+        """Return a running container: one that was ready, or else a new one.
 
         Raises:
             EnvWeaveError: None can be started.
-            ClosedError: The stock is closed.
+            ClosedError: The pool is closed.
         """
-        shelf = self._shelf
-        while (ready := shelf.pop()) is not None:
+        stock = self._stock
+        while (ready := stock.pop()) is not None:
             try:
                 ready.container.unpause()
             except (NoSuchContainerError, EngineRefusedError) as error:
@@ -107,19 +113,19 @@ class WarmContainers:
             except BaseException:
                 ready.container.remove()
                 raise
-            return ContainerLease(ready.container, ready.token, shelf.hang_up)
-        fresh = shelf.start()
-        return ContainerLease(fresh.container, fresh.token, shelf.hang_up)
+            return ContainerLease(ready.container, ready.token, stock.hang_up)
+        fresh = stock.start()
+        return ContainerLease(fresh.container, fresh.token, stock.hang_up)
 
     def close(self) -> None:
-        """Remove what waits, and start no more. May be called twice."""
+        """Remove the ready containers, and start no more. May be called twice."""
         if self._unclosed.detach() is not None:
-            _end(self._shelf, self._thread)
+            _end(self._stock, self._thread)
 
 
 @final
 class _Ready:
-    """A container that is well, and what to show its server."""
+    """A healthy container, and the access token of its server."""
 
     def __init__(self, container: Container, token: str) -> None:
         self.container = container
@@ -128,12 +134,12 @@ class _Ready:
 
 @final
 class _ImageStock:
-    """What the thread works on; it knows nothing of the stock, which may be dropped.
+    """The state of the thread; it does not refer to the pool, which may be garbage-collected.
 
     Attributes:
-        changed: Held while anything of the following is read or written; told of every change.
-        waiting: The containers that wait, the oldest first.
-        is_closed: Whether no more shall be started.
+        changed: Protects the following attributes; notified of every change.
+        waiting: The ready containers, oldest first.
+        is_closed: Whether to start no more.
     """
 
     def __init__(
@@ -150,7 +156,7 @@ class _ImageStock:
         self._env_vars = dict(env_vars)
         self._owner = OwnerProcess()
         self._failure: Exception | None = None
-        self._taken_s = -_REST_S  # when one was handed out last
+        self._taken_s = -_REST_S  # when one was taken last
         self.size = size
         self.changed = threading.Condition()
         self.waiting: deque[_Ready] = deque()
@@ -170,14 +176,14 @@ class _ImageStock:
             raise ClosedError(f"The warm pool of {self._image!r} is closed. Make a new one.")
 
     def raise_failure(self) -> None:
-        """Raise why the last container could not be started, once; then it is tried again."""
+        """Raise, once, why the last container could not be started; then it is tried again."""
         failure, self._failure = self._failure, None
         self.changed.notify_all()
         if failure is not None:
             raise failure
 
     def pop(self) -> _Ready | None:
-        """Return a container that waits; `None` if there is none."""
+        """Return a ready container; `None` if there is none."""
         self.refuse_closed()
         with self.changed:
             self.refuse_closed()
@@ -189,10 +195,10 @@ class _ImageStock:
             return self.waiting.popleft()
 
     def start(self) -> _Ready:
-        """Start a container, and wait until it is well."""
+        """Start a container, and wait until it is healthy."""
         token = secrets.token_urlsafe(24)
-        told = {**self._env_vars, TOKEN: token}
-        container = Container(self._engine, self._image, self._options, None, told)
+        env_vars = {**self._env_vars, TOKEN: token}
+        container = Container(self._engine, self._image, self._options, None, env_vars)
         try:
             container.wait_until_ready(START_S)
         except BaseException:
@@ -201,7 +207,7 @@ class _ImageStock:
         return _Ready(container, token)
 
     def fill(self) -> None:
-        """Start containers whenever there are too few, until it is closed."""
+        """Start containers whenever there are too few, until the pool is closed."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.is_closed or not self.is_settled)
@@ -212,7 +218,7 @@ class _ImageStock:
                     return
             try:
                 ready = self._start_paused()
-            except Exception as error:  # noqa: BLE001 - raised by whoever takes the next
+            except Exception as error:  # noqa: BLE001 - raised by the next `take`
                 self._fail(error)
                 continue
             if not self._put(ready):
@@ -243,23 +249,23 @@ class _ImageStock:
             self.changed.notify_all()
 
     def hang_up(self) -> None:
-        """Close what nobody needs any more; a container that is still out connects anew."""
+        """Disconnect if the pool is closed; containers in use connect again when needed."""
         if self.is_closed:
             self._engine.close()
 
     def clear(self) -> None:
-        """Remove what waits."""
+        """Remove the ready containers."""
         while self.waiting:
             self.waiting.popleft().container.remove()
         self._engine.close()
 
 
-def _end(shelf: _ImageStock, thread: threading.Thread) -> None:
-    with shelf.changed:
-        shelf.is_closed = True
-        shelf.changed.notify_all()
+def _end(stock: _ImageStock, thread: threading.Thread) -> None:
+    with stock.changed:
+        stock.is_closed = True
+        stock.changed.notify_all()
     thread.join(_JOIN_S)
-    shelf.clear()
+    stock.clear()
 
 
 _MOST = 256
@@ -267,25 +273,24 @@ _MOST = 256
 
 @final
 class WarmPool:
-    """Keeps containers of one image ready, and hands them out in milliseconds.
+    """Keeps containers of one image ready, so that one starts in milliseconds.
 
-    `make("echo-v0", provider=pool)` takes one, and so does every other place that takes a
-    provider for containers. Close it, or use it in a `with` block.
+    Pass it wherever a provider for containers is accepted, as in `make("echo-v0", provider=pool)`.
+    Close it, or use it in a `with` block.
 
-    Each container is used once: whoever had it removes it, and another is started in the
-    background. With none ready, one is started while its caller waits. A paused container needs
-    its memory, and no time of any core.
+    Each container is used once and then removed; another is started in the background. If none is
+    ready, one is started while the caller waits. A paused container uses memory, but no CPU time.
 
     Args:
-        image: What to start them from.
-        size: How many are kept ready.
-        kwargs: Keywords for the environment's constructor; its callers cannot pass any.
+        image: The image to run.
+        size: How many to keep ready.
+        kwargs: Keywords for the environment's constructor; `make` cannot pass others.
         env_vars: The servers' environment variables.
         **options: The fields of `DockerOptions`.
 
     Raises:
         StartupError: The engine does not answer, or there is no such image.
-        OptionError: There is no such option, or it cannot have this value.
+        OptionError: There is no such option, or its value is invalid.
     """
 
     def __init__(
@@ -297,42 +302,44 @@ class WarmPool:
         env_vars: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        refuse_nameless(image)
+        check_image_name(image)
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _MOST:
-            raise OptionError(f"size={size!r} is no whole number from 1 to {_MOST}.")
-        read = DockerOptions(**known(options))
-        told = told_variables(read, env_vars)
-        if TOKEN in {**read.env_vars, **(env_vars or {})}:
-            raise OptionError(f"{TOKEN} is another one for each container. Leave it out.")
-        engine = Engine(read.docker_host)
+            raise OptionError(f"size must be an integer from 1 to {_MOST}, got {size!r}.")
+        checked = DockerOptions(**check_names(options))
+        server_env = server_variables(checked, env_vars)
+        if TOKEN in {**checked.env_vars, **(env_vars or {})}:
+            raise OptionError(f"{TOKEN} differs for each container. Leave it out.")
+        engine = Engine(checked.docker_host)
         try:
             about = Image(image, engine.image(image))
-            config = {**_read(told[CONFIG]), **({"kwargs": dict(kwargs)} if kwargs else {})}
-            told[CONFIG] = _written(config)
-            about.refuse_untold(read, told)
-            about.warn_of_root(read.user)
+            config = {**_parse(server_env[CONFIG]), **({"kwargs": dict(kwargs)} if kwargs else {})}
+            server_env[CONFIG] = _dump(config)
+            about.check_supported(checked, server_env)
+            about.warn_of_root(checked.user)
             remove_leftovers(engine)
         except BaseException:
             engine.close()
             raise
         self.image = image
         self.size = size
-        self._serves = _wishes({"id": about.env_id, **config})
-        self._variables = {name: told[name] for name in told if name not in (CONFIG, TOKEN)}
-        self._stock = WarmContainers(engine, image, read, told, size)
+        self._serves = _episode_options({"id": about.env_id, **config})
+        self._variables = {
+            name: value for name, value in server_env.items() if name not in (CONFIG, TOKEN)
+        }
+        self._containers = WarmContainers(engine, image, checked, server_env, size)
 
     @property
     def ready(self) -> int:
-        """How many containers wait to be handed out."""
-        return self._stock.ready
+        """How many containers are ready."""
+        return self._containers.ready
 
     def wait_until_warm(self, timeout_s: float = 120.0) -> None:
-        """Block until as many containers wait as shall.
+        """Block until all containers are ready.
 
         Raises:
             StartupError: One could not be started, or `timeout_s` seconds passed.
         """
-        self._stock.wait_until_full(timeout_s)
+        self._containers.wait_until_full(timeout_s)
 
     def provider(self) -> WatchedProvider:
         """Return a provider that takes its container from the pool."""
@@ -341,21 +348,21 @@ class WarmPool:
     def take(
         self, image: str, port: int | None, env_vars: Mapping[str, str], options: Mapping[str, Any]
     ) -> ContainerLease:
-        """Hand out a container, for whoever wants what the pool's containers are.
+        """Return a container, if the options are those of the pool's containers.
 
         Raises:
-            OptionError: Something else is wanted.
-            StartupError: There is none, and none can be started.
+            OptionError: The options differ.
+            StartupError: None is ready, and none can be started.
             ClosedError: The pool is closed.
         """
-        self._refuse_others(image, port, env_vars, options)
-        return self._stock.take()
+        self._check_options(image, port, env_vars, options)
+        return self._containers.take()
 
-    def _refuse_others(
+    def _check_options(
         self, image: str, port: int | None, env_vars: Mapping[str, str], options: Mapping[str, Any]
     ) -> None:
         if image != self.image:
-            raise OptionError(f"The pool has containers of {self.image!r}, and none of {image!r}.")
+            raise OptionError(f"The pool has containers of {self.image!r}, not of {image!r}.")
         late: dict[str, Any] = {**options, **({} if port is None else {"port": port})}
         given = dict(variables(env_vars))
         config = given.pop(CONFIG, None)
@@ -369,20 +376,20 @@ class WarmPool:
             )
         if config is None:
             return
-        wanted = _wishes({"id": self._serves["id"], **_read(config)})
-        for name, value in wanted.items():
+        requested = _episode_options({"id": self._serves["id"], **_parse(config)})
+        for name, value in requested.items():
             if value != self._serves[name]:
                 raise OptionError(
-                    f"The pool's containers serve {name}={self._serves[name]!r}, and not "
-                    f"{value!r}. Make a pool for that, or use a LocalDockerProvider."
+                    f"The pool's containers serve {name}={self._serves[name]!r}, not {value!r}. "
+                    "Make a pool for that, or use a LocalDockerProvider."
                 )
 
     def close(self) -> None:
-        """Remove the containers that wait, and start no more. May be called twice.
+        """Remove the ready containers, and start no more. May be called twice.
 
-        Those that were handed out are left to those who have them.
+        Containers in use are not affected.
         """
-        self._stock.close()
+        self._containers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -405,11 +412,11 @@ class _WarmProvider(WatchedProvider):
 
     def __init__(self, pool: WarmPool) -> None:
         self._pool = pool
-        self._held: ContainerLease | None = None
+        self._lease: ContainerLease | None = None
 
     @property
     def token(self) -> str | None:
-        return None if self._held is None else self._held.token
+        return None if self._lease is None else self._lease.token
 
     def start_container(
         self,
@@ -418,53 +425,53 @@ class _WarmProvider(WatchedProvider):
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> str:
-        if self._held is not None:
+        if self._lease is not None:
             raise CallOrderError(
-                "The provider has a container already. Stop it first, or use a provider of its "
-                "own for each."
+                "The provider has a container already. Stop it first, or use a separate provider "
+                "for each."
             )
-        self._held = self._pool.take(image, port, env_vars or {}, kwargs)
-        return self._held.container.base_url
+        self._lease = self._pool.take(image, port, env_vars or {}, kwargs)
+        return self._lease.container.base_url
 
     def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
-        if self._held is None:
+        if self._lease is None:
             raise CallOrderError(f"No container was started for {base_url!r}.")
-        self._held.container.wait_until_ready(timeout_s)
+        self._lease.container.wait_until_ready(timeout_s)
 
     def why_gone(self) -> str | None:
-        return None if self._held is None else self._held.container.why_gone()
+        return None if self._lease is None else self._lease.container.why_gone()
 
     def another(self) -> WatchedProvider:
         return _WarmProvider(self._pool)
 
     def stop_container(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            held.stop()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.stop()
 
 
-def _read(config: str) -> dict[str, Any]:
+def _parse(config: str) -> dict[str, Any]:
     try:
-        told = json.loads(config)
+        parsed = json.loads(config)
     except ValueError as error:
-        raise OptionError(f"{CONFIG} is no JSON: {error}.") from None
-    if not isinstance(told, dict):
-        raise OptionError(f"{CONFIG} is {told!r}, and must be a JSON object.")
-    return told
+        raise OptionError(f"{CONFIG} is not valid JSON: {error}.") from None
+    if not isinstance(parsed, dict):
+        raise OptionError(f"{CONFIG} must be a JSON object, got {parsed!r}.")
+    return parsed
 
 
-def _written(config: Mapping[str, Any]) -> str:
+def _dump(config: Mapping[str, Any]) -> str:
     try:
         return json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise OptionError(
-            f"kwargs={config.get('kwargs')!r} cannot travel to a container: {error}. Pass texts, "
-            "numbers, lists and dicts."
+            f"kwargs={config.get('kwargs')!r} cannot be sent to a container: {error}. Pass "
+            "strings, numbers, lists and dicts."
         ) from None
 
 
-def _wishes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a configuration makes a difference to an episode."""
+def _episode_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a configuration that affect episodes."""
     return {
         "id": config.get("id"),
         "kwargs": config.get("kwargs") or {},

@@ -1,9 +1,8 @@
-"""What pods of others are left in a cluster, and the end of them.
+"""Deletes pods that were left in a cluster.
 
-Every pod says which process started it, and until when it may live. Whoever starts the next one
-deletes those of processes of this machine that are gone, and those whose time ran out, whosever
-they are. A process on another machine, or before this machine was last started, is never taken for
-gone: its pods end when their time runs out.
+Every pod has annotations with its owner and its expiry. A process that starts a pod first deletes
+the pods of processes of this machine that are gone, and all expired ones. A process on another
+machine, or of an earlier boot of this machine, is never assumed to be gone: its pods expire.
 """
 
 from __future__ import annotations
@@ -24,53 +23,53 @@ logger = logging.getLogger("envweave.providers")
 
 KINDS = ("services", "pods", "secrets")
 
-_SLACK = timedelta(minutes=10)  # by which clocks may differ
+_SLACK = timedelta(minutes=10)  # clocks may differ
 _undeleted: dict[tuple[str, str, str, str], Cluster] = {}
 _lock = threading.Lock()  # over `_undeleted`
 
 
 def delete_later(cluster: Cluster, kind: str, name: str) -> None:
-    """Have something of this process's deleted when the cluster can be reached again.
+    """Delete an object of this process when the cluster can be reached again.
 
-    That is tried when the next one is started there, and at the latest when the process ends.
+    That is tried when the next pod is started there, and when the process ends.
     """
     with _lock:
         if not _undeleted:
-            atexit.unregister(_delete_at_last)
-            atexit.register(_delete_at_last)
+            atexit.unregister(_delete_at_exit)
+            atexit.register(_delete_at_exit)
         _undeleted[cluster.url, cluster.namespace, kind, name] = cluster
 
 
-def _delete_at_last() -> None:
+def _delete_at_exit() -> None:
     with _lock:
-        left = dict(_undeleted)
+        undeleted = dict(_undeleted)
         _undeleted.clear()
-    silent = set()
-    for (url, _, kind, name), cluster in left.items():
-        if url in silent:
+    unreachable = set()
+    for (url, _, kind, name), cluster in undeleted.items():
+        if url in unreachable:
             continue
         try:
             cluster.delete(kind, name, timeout_s=LOOK_S)
         except StartupError as error:
             logger.debug("%s is left: %s", name, error)
-            silent.add(url)
+            unreachable.add(url)
         finally:
             cluster.close()
 
 
 def sweep(cluster: Cluster) -> int:
-    """Delete what nobody needs any more; return how many things that were.
+    """Delete what is no longer needed; return the number of objects.
 
     Raises:
         ClusterError: The API server does not answer.
     """
     count = 0
     with _lock:
-        mine = [one for one in _undeleted if one[:2] == (cluster.url, cluster.namespace)]
-    for one in mine:
-        cluster.delete(one[2], one[3])
+        keys = [key for key in _undeleted if key[:2] == (cluster.url, cluster.namespace)]
+    for key in keys:
+        cluster.delete(key[2], key[3])
         with _lock:
-            _undeleted.pop(one, None)
+            _undeleted.pop(key, None)
         count += 1
     for kind in KINDS:
         try:
@@ -78,21 +77,21 @@ def sweep(cluster: Cluster) -> int:
         except ClusterError:
             raise
         except StartupError as error:
-            # Not everybody may look at secrets, for one; they go with their pods.
-            logger.debug("nobody looked for %s that are left: %s", kind, error)
+            # For instance no permission to list secrets; they are deleted with their pods.
+            logger.debug("could not look for %s to clean up: %s", kind, error)
     return count
 
 
 @final
 class _OwnedObjects:
-    """The pods of a namespace, or another kind of thing, as far as they are listed and deleted."""
+    """The objects of one kind in a namespace, such as pods: listing and deleting them."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster
         self._kind = kind
 
     def labels(self, label: str) -> dict[str, Mapping[str, str]]:
-        """Return what is said of all that have such a label; what has expired is gone already."""
+        """Return the annotations of all objects with this label; delete expired ones."""
         found: dict[str, Mapping[str, str]] = {}
         for name, about in self._cluster.described(self._kind, label).items():
             if _has_expired(about):
@@ -102,13 +101,13 @@ class _OwnedObjects:
         return found
 
     def remove(self, container: str) -> None:
-        """Delete one."""
+        """Delete an object."""
         self._cluster.delete(self._kind, container)
 
 
 def _has_expired(about: Mapping[str, Any]) -> bool:
-    told = str((about.get("annotations") or {}).get(EXPIRES) or "")
+    expires = str((about.get("annotations") or {}).get(EXPIRES) or "")
     try:
-        return datetime.fromisoformat(told) + _SLACK < datetime.now(UTC)
+        return datetime.fromisoformat(expires) + _SLACK < datetime.now(UTC)
     except (ValueError, TypeError, OverflowError):
         return False

@@ -1,7 +1,7 @@
-"""A Kubernetes cluster, as far as pods are started and looked at.
+"""A Kubernetes cluster: creating, watching and deleting objects.
 
-The official client reads the kubeconfig, logs in, and makes connections. What is said over them is
-plain data, as in a manifest, so that it is the same with every release of the client and cluster.
+The official client reads the kubeconfig, logs in, and makes connections. Objects are plain data, as
+in a manifest, which works with every release of the client and the cluster.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from urllib.parse import quote, urlencode
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
 from envweave.providers.kubernetes.manifests import CONTAINER
-from envweave.providers.kubernetes.port_forward import open_line
+from envweave.providers.kubernetes.port_forward import open_websocket
 
 CALL_S = 30.0
-"""How long the API server may take for one answer, before it counts as hung."""
+"""How long the API server may take for one call, before it counts as hung."""
 
 LOOK_S = 5.0
-"""The same where somebody only wants to know what became of a pod."""
+"""The same for calls that only inspect a pod."""
 
 _CONNECT_S = 5.0
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _MERGE = "application/strategic-merge-patch+json"
 _GROUPS = {"deployments": "/apis/apps/v1"}
-_HOW_TO_SAY = (
-    "Set KUBECONFIG to the file that tells of your cluster, or pass kubeconfig=…. "
-    "`kubectl cluster-info` tells whether it works."
+_HOW_TO_CONFIGURE = (
+    "Set KUBECONFIG to the kubeconfig file of your cluster, or pass kubeconfig=…. "
+    "`kubectl cluster-info` shows whether it works."
 )
 
 
@@ -42,15 +42,15 @@ class ClusterError(StartupError):
 
 
 class NoSuchObjectError(StartupError):
-    """The cluster has no such thing, or not any more."""
+    """The cluster has no such object."""
 
 
 class ClusterRefusedError(StartupError):
-    """The API server answered, and will not do it."""
+    """The API server refused a call."""
 
 
 class TakenError(ClusterRefusedError):
-    """There is one of this name already."""
+    """There is an object of this name already."""
 
 
 @final
@@ -58,18 +58,18 @@ class Cluster:
     """A connection to an API server, which any thread may use.
 
     Args:
-        kubeconfig: The file that tells of it; left out, `$KUBECONFIG`, `~/.kube/config`, or the
+        kubeconfig: The kubeconfig file; by default `$KUBECONFIG`, `~/.kube/config`, or the
             cluster that this process runs in.
-        context: Which of the file's contexts; left out, the current one.
-        namespace: Where things are; left out, where the context says, or `"default"`.
+        context: The context in it; by default the current one.
+        namespace: The namespace; by default the context's, or `"default"`.
 
     Attributes:
-        url: Where the API server is.
-        namespace: Where things are.
+        url: The URL of the API server.
+        namespace: The namespace.
 
     Raises:
-        MissingExtraError: The library for it is not installed.
-        StartupError: Nothing tells of a cluster.
+        MissingExtraError: The Kubernetes client is not installed.
+        StartupError: No cluster is configured.
         OptionError: The file cannot be read, or there is no such context.
     """
 
@@ -90,26 +90,26 @@ class Cluster:
         self._library = library
 
     def close(self) -> None:
-        """Hang up. May be called twice."""
+        """Disconnect. May be called twice."""
         self._pool.clear()
 
-    # Things of the namespace
+    # Objects of the namespace
 
     def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Make something, such as one of the `"pods"`, and return it as the cluster has it.
+        """Create an object of a kind, such as `"pods"`, and return it.
 
         Raises:
-            TakenError: There is one of this name already.
-            RefusedError: The cluster will not have it; the message says why.
+            TakenError: There is an object of this name already.
+            ClusterRefusedError: The cluster refuses it; the message says why.
         """
         return self._json("POST", self._path(kind), manifest)
 
     def change(self, kind: str, name: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        """Change something, and return it as the cluster has it."""
+        """Patch an object, and return it."""
         return self._json("PATCH", self._path(kind, name), change, sent_as=_MERGE)
 
     def get(self, kind: str, name: str, timeout_s: float = CALL_S) -> dict[str, Any]:
-        """Return something as the cluster has it.
+        """Return an object.
 
         Raises:
             NoSuchObjectError: There is none.
@@ -118,24 +118,24 @@ class Cluster:
         return self._json("GET", self._path(kind, name), timeout_s=timeout_s)
 
     def delete(self, kind: str, name: str, grace_s: int = 0, timeout_s: float = CALL_S) -> None:
-        """Delete something, which may take so long to end. What is gone is no failure."""
+        """Delete an object; a pod may take `grace_s` to end. One that is gone is not an error."""
         body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background"}
         with contextlib.suppress(NoSuchObjectError):
             self._json("DELETE", self._path(kind, name), body, timeout_s=timeout_s)
 
     def described(self, kind: str, label: str) -> dict[str, dict[str, Any]]:
-        """Return the metadata of all that have a label of this name, by their own names."""
+        """Return the metadata of all objects with this label, by name."""
         found = self._json(
             "GET", self._path(kind), query={"labelSelector": label}, accepted=_METADATA
         )
-        return {one["metadata"]["name"]: one["metadata"] for one in found.get("items") or []}
+        return {item["metadata"]["name"]: item["metadata"] for item in found.get("items") or []}
 
     def changes(
         self, kind: str, name: str, version: str, timeout_s: float
     ) -> Iterator[dict[str, Any] | None]:
-        """Give something each time it changes after a version; `None` once it is gone.
+        """Yield an object each time it changes after a version; `None` once it is deleted.
 
-        It ends after `timeout_s` seconds, or when the API server has had enough.
+        It ends after `timeout_s` seconds, or when the API server closes the stream.
 
         Raises:
             ClusterError: The API server does not answer.
@@ -146,13 +146,13 @@ class Cluster:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
-        with self._told():
+        with self._translated():
             response = self._request(
                 "GET", self._path(kind), None, query, timeout_s=timeout_s + LOOK_S, is_stream=True
             )
             try:
                 if response.status >= 400:
-                    return  # the version is too old; who asks looks again
+                    return  # the version is too old; the caller gets the object again
                 for line in _lines(response.stream(2**16)):
                     event = json.loads(line)
                     if event["type"] == "DELETED":
@@ -174,33 +174,33 @@ class Cluster:
         return [line.rstrip() for line in lines if line.strip()][-count:]
 
     def connect(self, pod: str, port: int) -> Any:
-        """Return a socket that leads to a port of a pod, in frames of a WebSocket.
+        """Return a socket to a port of a pod, which carries WebSocket frames.
 
         Raises:
             ClusterError: The API server does not answer.
-            RefusedError: The pod cannot be reached now, or never will be.
+            ClusterRefusedError: The pod cannot be reached now, or never will be.
         """
         websocket = importlib.import_module("websocket")
         url = f"{self.url}{self._path('pods', pod)}/portforward?ports={port}"
-        with self._told():
+        with self._translated():
             try:
-                return open_line(self._configuration, url, self._authority(), _CONNECT_S)
+                return open_websocket(self._configuration, url, self._auth_headers(), _CONNECT_S)
             except websocket.WebSocketBadStatusException as error:
                 raise ClusterRefusedError(" ".join(str(error).split())) from None
             except websocket.WebSocketException as error:
                 raise OSError(str(error)) from None
 
-    # How calls are made
+    # Making calls
 
     def _path(self, kind: str, name: str | None = None) -> str:
         group = _GROUPS.get(kind, "/api/v1")
         path = f"{group}/namespaces/{quote(self.namespace)}/{kind}"
         return path if name is None else f"{path}/{quote(name)}"
 
-    def _authority(self) -> dict[str, str]:
+    def _auth_headers(self) -> dict[str, str]:
         settings: Mapping[str, Any] = self._configuration.auth_settings()
-        found = (one for one in settings.values() if one.get("in") == "header" and one["value"])
-        return {str(one["key"]): str(one["value"]) for one in found}
+        headers = (one for one in settings.values() if one.get("in") == "header" and one["value"])
+        return {str(one["key"]): str(one["value"]) for one in headers}
 
     def _json(
         self,
@@ -218,7 +218,7 @@ class Cluster:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise ClusterError(f"What answers at {self.url} is no API server of Kubernetes.")
+            raise ClusterError(f"The server at {self.url} is not a Kubernetes API server.")
         return found
 
     def _call(
@@ -231,7 +231,7 @@ class Cluster:
         accepted: str = "application/json, */*",
         sent_as: str = "application/json",
     ) -> bytes:
-        with self._told():
+        with self._translated():
             response = self._request(method, path, body, query, timeout_s, accepted, sent_as)
             raw: bytes = response.data
             if response.status >= 400:
@@ -250,7 +250,7 @@ class Cluster:
         *,
         is_stream: bool = False,
     ) -> Any:
-        headers = {"Accept": accepted, **self._authority()}
+        headers = {"Accept": accepted, **self._auth_headers()}
         data = None
         if body is not None:
             headers["Content-Type"] = sent_as
@@ -267,8 +267,8 @@ class Cluster:
         )
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Make one call, and tell in our own words why it failed."""
+    def _translated(self) -> Iterator[None]:
+        """Translate the errors of one call into ours."""
         try:
             yield
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
@@ -282,12 +282,14 @@ class Cluster:
         why = _joined(error)
         if isinstance(error, ssl.SSLError) or "SSL" in why:
             return ClusterError(
-                f"The API server at {self.url} cannot be trusted ({why}). {_HOW_TO_SAY}"
+                f"The API server at {self.url} cannot be trusted ({why}). {_HOW_TO_CONFIGURE}"
             )
         for known in ("Connection refused", "timed out", "Name or service not known"):
             if known in why:
                 why = known.lower()
-        return ClusterError(f"The API server at {self.url} does not answer ({why}). {_HOW_TO_SAY}")
+        return ClusterError(
+            f"The API server at {self.url} does not answer ({why}). {_HOW_TO_CONFIGURE}"
+        )
 
     def _refusal(self, status: int, raw: bytes) -> StartupError:
         why = _joined(raw.decode(errors="replace"))
@@ -301,18 +303,18 @@ class Cluster:
             )
         if status == 403:
             return ClusterRefusedError(
-                f"{why}. Ask for that right; the guide on Kubernetes lists them"
+                f"{why}. Ask for this permission; the guide on Kubernetes lists all of them"
             )
         if status == 409:
             return TakenError(why)
-        if status >= 500 or status == 429:  # too many calls, of which none was at fault
+        if status >= 500 or status == 429:  # a rate limit is no fault of the call
             return ClusterError(f"The API server at {self.url} failed with status {status}: {why}")
         return ClusterRefusedError(why)
 
 
 def _client() -> Any:
     try:
-        # A folder called kubernetes, where Python looks first, can be imported too; these cannot.
+        # A folder called kubernetes on the path could be imported, but not with these modules.
         for name in ("client", "config", "stream"):
             importlib.import_module(f"kubernetes.{name}")
     except ImportError:
@@ -323,18 +325,18 @@ def _client() -> Any:
 
 
 def _configure(config: Any, configuration: Any, kubeconfig: str | None, context: str | None) -> str:
-    """Fill in where the cluster is and who we are; return the namespace that is usual there."""
+    """Configure the address and credentials of the cluster; return its default namespace."""
     named = kubeconfig or os.environ.get("KUBECONFIG") or None
     path = named or str(Path("~/.kube/config").expanduser())
     if named is None and not Path(path).exists():
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
-            raise StartupError(f"No cluster is known here. {_HOW_TO_SAY}") from None
+            raise StartupError(f"No cluster is configured. {_HOW_TO_CONFIGURE}") from None
         return _NAMESPACE.read_text().strip() if _NAMESPACE.exists() else "default"
     missing = [one for one in path.split(os.pathsep) if one and not Path(one).expanduser().exists()]
     if missing and len(missing) == len([one for one in path.split(os.pathsep) if one]):
-        raise OptionError(f"There is no file {missing[0]!r} to tell of a cluster. {_HOW_TO_SAY}")
+        raise OptionError(f"There is no kubeconfig file {missing[0]!r}. {_HOW_TO_CONFIGURE}")
     try:
         contexts, current = config.list_kube_config_contexts(path)
         names = [one["name"] for one in contexts]
@@ -344,15 +346,15 @@ def _configure(config: Any, configuration: Any, kubeconfig: str | None, context:
     except OptionError:
         raise
     except config.ConfigException as error:
-        raise OptionError(f"{path!r} tells of no cluster: {_joined(error)}.") from None
-    except Exception as error:  # noqa: BLE001 - the client reads what it is given without a look
+        raise OptionError(f"{path!r} configures no cluster: {_joined(error)}.") from None
+    except Exception as error:  # noqa: BLE001 - the client does not check the file
         raise OptionError(
-            f"{path!r} is no file that tells of a cluster: {_joined(error)}. {_HOW_TO_SAY}"
+            f"{path!r} is not a kubeconfig file: {_joined(error)}. {_HOW_TO_CONFIGURE}"
         ) from None
     if not configuration.host:
-        raise OptionError(f"{path!r} does not say where the cluster's API server is.")
-    chosen = current if context is None else contexts[names.index(context)]
-    return str(chosen["context"].get("namespace") or "default")
+        raise OptionError(f"{path!r} has no address of the cluster's API server.")
+    selected = current if context is None else contexts[names.index(context)]
+    return str(selected["context"].get("namespace") or "default")
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -362,5 +364,5 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield from (line for line in lines if line.strip())
 
 
-def _joined(said: object) -> str:
-    return " ".join(str(said).split()).rstrip(".") or type(said).__name__
+def _joined(message: object) -> str:
+    return " ".join(str(message).split()).rstrip(".") or type(message).__name__

@@ -1,4 +1,4 @@
-"""A server that stays in a cluster, as manifests: a secret, a deployment and a service."""
+"""The manifests of a permanent server: a secret, a deployment and a service."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from envweave.providers.kubernetes.manifests import APP, secret, service, spec
 from envweave.providers.kubernetes.options import KubernetesOptions
 
 TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
-TOLD = "envweave.told"
-"""The annotation that changes with what a server is told, so that a change starts it anew: a pod
+CONFIG_DIGEST = "envweave.told"
+"""The annotation that changes with a server's configuration, so that a change restarts it: a pod
 reads its secret only once."""
 
 KINDS = {"Secret": "secrets", "Deployment": "deployments", "Service": "services"}
@@ -34,18 +34,18 @@ def objects(
     token: str,
     namespace: str = "default",
 ) -> list[dict[str, Any]]:
-    """Return what a server needs that stays, and is started again when it ends.
+    """Return the manifests of a server that is restarted when it ends.
 
-    There is one of it: an episode lives in one server's memory. When that ends, its callers are
-    told that their sessions are gone.
+    There is one replica: an episode lives in one server's memory. When that ends, its clients get
+    the error that their sessions are gone.
 
     Args:
-        name: What all of it is called.
-        image: What to run.
-        options: What it is given.
-        config: What the server is told, with the keys of `envweave.cli.server_main`.
-        token: What callers must show.
-        namespace: Where it is, as far as its callers' names for it depend on that.
+        name: The name of all objects.
+        image: The image to run.
+        options: The options of its pod.
+        config: The server's configuration, with the keys of `envweave.cli.server_main`.
+        token: The access token for clients.
+        namespace: The namespace, which is part of its host names.
     """
     labels = {**options.labels, **APP, "app.kubernetes.io/name": name}
     about: dict[str, Any] = {"labels": labels}
@@ -53,9 +53,9 @@ def objects(
         about["namespace"] = namespace = options.namespace
     names = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc"]
     own = {"allowed_hosts": [*names, f"{names[-1]}.cluster.local"], **(config.get("options") or {})}
-    told = {CONFIG: json.dumps({**config, "options": own}), TOKEN: token}
-    variables = {**options.env_vars, **told}
-    chosen = {"app.kubernetes.io/name": name}
+    server_env = {CONFIG: json.dumps({**config, "options": own}), TOKEN: token}
+    variables = {**options.env_vars, **server_env}
+    selector = {"app.kubernetes.io/name": name}
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -63,9 +63,12 @@ def objects(
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": chosen},
+            "selector": {"matchLabels": selector},
             "template": {
-                "metadata": {"labels": labels, "annotations": {TOLD: _digest(name, variables)}},
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {CONFIG_DIGEST: _digest(name, variables)},
+                },
                 "spec": spec(name, image, options, variables),
             },
         },
@@ -73,30 +76,30 @@ def objects(
     return [
         secret(name, variables, about),
         deployment,
-        service(name, chosen, options.port, about),
+        service(name, selector, options.port, about),
     ]
 
 
 def _digest(name: str, variables: Mapping[str, str]) -> str:
-    """Return what tells apart what servers are told, and is slow to guess a token from."""
-    told = json.dumps(sorted(variables.items())).encode()
-    return hashlib.scrypt(told, salt=name.encode(), n=2**14, r=8, p=1, dklen=16).hex()
+    """Return a digest of the configuration from which a token is slow to guess."""
+    data = json.dumps(sorted(variables.items())).encode()
+    return hashlib.scrypt(data, salt=name.encode(), n=2**14, r=8, p=1, dklen=16).hex()
 
 
 def token_of(cluster: Cluster, name: str) -> str | None:
-    """Return the token of what is deployed already; `None` if there is none that we may read."""
+    """Return the token of an existing deployment; `None` if there is none, or no permission."""
     try:
-        kept = cluster.get("secrets", name).get("data") or {}
+        data = cluster.get("secrets", name).get("data") or {}
     except (NoSuchObjectError, ClusterRefusedError):
         return None
-    return base64.b64decode(kept.get(TOKEN, "")).decode(errors="replace") or None
+    return base64.b64decode(data.get(TOKEN, "")).decode(errors="replace") or None
 
 
 def apply(cluster: Cluster, manifests: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Make what is not there, change what is, and return a line on each.
+    """Create or change each object, and return a line about each.
 
     Raises:
-        StartupError: The cluster does not answer, or will not have it.
+        StartupError: The cluster does not answer, or refuses an object.
     """
     lines = []
     for one in manifests:
@@ -116,7 +119,7 @@ def as_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _lines(value: Any) -> list[str]:
-    """Return plain data as lines of YAML; texts are written as in JSON, which is YAML too."""
+    """Return plain data as lines of YAML; strings are written as in JSON, which is YAML too."""
     if isinstance(value, Mapping) and value:
         return [line for key, one in value.items() for line in _under(f"{_text(key)}:", one)]
     if isinstance(value, list) and value:

@@ -1,4 +1,4 @@
-"""What Kubernetes is told of a pod, its secret and its service: plain data, as in a manifest."""
+"""The manifests of a pod, its secret and its service, as plain data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from envweave.providers.docker.options import size_of
 from envweave.providers.kubernetes.options import KubernetesOptions
 
 CONTAINER = "server"
-"""What the one container of a pod is called."""
+"""The name of a pod's container."""
 
 EXPIRES = "envweave.expires"
-"""The annotation that says until when a pod may live."""
+"""The annotation with the time when a pod expires."""
 
 APP = {"app.kubernetes.io/managed-by": "envweave"}
 
@@ -31,13 +31,13 @@ def secret(name: str, values: Mapping[str, str], about: Mapping[str, Any]) -> di
     """Return the secret with a server's environment variables.
 
     Raises:
-        OptionError: One has a name that no variable in a pod can have.
+        OptionError: One has a name that is invalid in a pod.
     """
     for variable in values:
         if not _VARIABLE.fullmatch(variable):
             raise OptionError(
-                f"env_vars: {variable!r} is no name of a variable in a pod. Use letters, digits, "
-                "'_', '-' and '.'."
+                f"env_vars: {variable!r} is not a valid name in a pod. Use letters, digits, '_', "
+                "'-' and '.'."
             )
     return {
         "apiVersion": "v1",
@@ -62,7 +62,7 @@ def pod(
         "kind": "Pod",
         "metadata": {"name": name, **about, "labels": labels},
         "spec": {
-            "restartPolicy": "Never",  # what restarts has forgotten its episodes
+            "restartPolicy": "Never",  # its episodes would be lost
             "activeDeadlineSeconds": min(_MOST_SECONDS, math.ceil(options.ttl_s)),
             **spec(name, image, options, variables),
         },
@@ -72,13 +72,13 @@ def pod(
 def spec(
     secret_name: str, image: str, options: KubernetesOptions, variables: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what runs in a pod, with as few rights as it can do with."""
+    """Return the spec of a pod with few privileges."""
     user, group = options.user_and_group
-    who: dict[str, Any] = {"runAsNonRoot": user != 0}
+    identity: dict[str, Any] = {"runAsNonRoot": user != 0}
     if user is not None:
-        who["runAsUser"] = user
+        identity["runAsUser"] = user
     if group is not None:
-        who["runAsGroup"] = group
+        identity["runAsGroup"] = group
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,
@@ -103,11 +103,11 @@ def spec(
     if options.command is not None:
         container["command"] = list(options.command)
     tmp = {"medium": "Memory", "sizeLimit": str(size_of("tmp_size", options.tmp_size))}
-    told: dict[str, Any] = {
+    pod_spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": round(options.stop_timeout_s),
-        "securityContext": {**who, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {**identity, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": tmp}],
         "nodeSelector": dict(options.node_selector),
@@ -116,10 +116,10 @@ def spec(
         **options.pod_spec,
     }
     if options.runtime_class is not None:
-        told["runtimeClassName"] = options.runtime_class
+        pod_spec["runtimeClassName"] = options.runtime_class
     if options.service_account is not None:
-        told["serviceAccountName"] = options.service_account
-    return {key: value for key, value in told.items() if value != [] and value != {}}
+        pod_spec["serviceAccountName"] = options.service_account
+    return {key: value for key, value in pod_spec.items() if value != [] and value != {}}
 
 
 def service(
@@ -138,13 +138,13 @@ def service(
 
 
 def owned(options: KubernetesOptions) -> dict[str, Any]:
-    """Return labels and annotations that say who started something, and until when it may live."""
+    """Return labels and annotations with the owner and the expiry of an object."""
     owner = Owner.here()
     now = datetime.now(UTC)
-    # A length beyond all calendars is as good as a century.
+    # A longer time could overflow the calendar.
     ends = now + timedelta(seconds=min(options.ttl_s, 100 * 365 * 86400.0))
-    # A label holds little, and must be found by its name alone; what is compared is annotated. Of
-    # machines nothing is said: many that share a cluster may share a name and a machine's id too.
+    # Values of labels are too short: the label only marks the object, and the owner is annotated.
+    # Not its machine: machines that share a cluster may share a name and a machine id too.
     annotations = {
         **{key: value for key, value in owner.labels().items() if "machine" not in key},
         "envweave.created": now.isoformat(timespec="seconds"),
@@ -156,7 +156,7 @@ def owned(options: KubernetesOptions) -> dict[str, Any]:
 
 
 def owned_by(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the change by which a thing goes when the pod that it belongs to does."""
+    """Return the patch by which an object is deleted together with a pod."""
     reference = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -1,4 +1,4 @@
-"""One pod: started, reached, looked at, and deleted."""
+"""One pod with a server: starting, watching, judging and deleting it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, final
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.lifetime import OwnerProcess
 from envweave.providers.docker.options import shown, size_of
-from envweave.providers.health import LINES_READ, answers_health, error_in, told
+from envweave.providers.health import LINES_READ, answers_health, error_in, log_tail
 from envweave.providers.kubernetes.cleanup import delete_later
 from envweave.providers.kubernetes.cluster import (
     CALL_S,
@@ -43,7 +43,7 @@ _HOPELESS = (
 
 
 class Outlook(Enum):
-    """What is to be expected of a pod."""
+    """What to expect of a pod."""
 
     WAITING = "waiting"
     WITHOUT_NODE = "without node"
@@ -54,22 +54,21 @@ class Outlook(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """What is to be expected of a pod, and why.
+    """What to expect of a pod, and why.
 
     Attributes:
-        outlook: In short. A pod that is `HOPELESS` never ran; one that is `OVER` did, or its end
-            is decided.
-        why: How a sentence goes on that begins with the pod's name; empty if all is well.
-        is_told: Whether its own last lines may say more.
+        outlook: A pod that is `HOPELESS` never ran; one that is `OVER` has ended, or is about to.
+        why: The predicate of a sentence about the pod; empty if all is well.
+        has_log: Whether its last log lines may say more.
     """
 
     outlook: Outlook
     why: str = ""
-    is_told: bool = False
+    has_log: bool = False
 
 
 def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
-    """Return what is to be expected of a pod, as the cluster has it."""
+    """Return what to expect of a pod, from its status."""
     status = pod.get("status") or {}
     phase = status.get("phase")
     state = state_of(pod)
@@ -78,7 +77,7 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         because = _condition(status, "DisruptionTarget")
         why = f" ({because['message']})" if because.get("message") else ""
-        return PodVerdict(Outlook.OVER, f"was deleted by somebody else{why}", is_told=True)
+        return PodVerdict(Outlook.OVER, f"was deleted by another client{why}", has_log=True)
     if "running" in state:
         return PodVerdict(Outlook.RUNNING)
     waiting = state.get("waiting") or {}
@@ -86,18 +85,18 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
         return PodVerdict(Outlook.HOPELESS, _hopeless(waiting, options))
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        told = _joined(scheduled.get("message")) or "the scheduler does not say why"
+        message = _joined(scheduled.get("message")) or "the scheduler gives no reason"
         return PodVerdict(
             Outlook.WITHOUT_NODE,
-            f"finds no node to run on (Unschedulable): {told}. Ask for less, with "
-            "KubernetesProvider(memory_request=…, cpu_request=…), or give node_selector and "
-            "tolerations that fit",
+            f"finds no node to run on (Unschedulable): {message}. Request less, with "
+            "KubernetesProvider(memory_request=…, cpu_request=…), or pass a matching node_selector "
+            "and tolerations",
         )
     return PodVerdict(Outlook.WAITING, _waiting(waiting))
 
 
 def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the server in a pod does, whatever else a cluster has put there beside it."""
+    """Return the state of the server's container; a cluster may add other containers."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     found = (one.get("state") for one in statuses if one.get("name") == CONTAINER)
     return next(found, None) or {}
@@ -111,7 +110,7 @@ def _over(
     if reason == "DeadlineExceeded":
         return PodVerdict(
             Outlook.OVER,
-            f"was ended by the cluster: it was there for more than ttl_s={options.ttl_s:g} seconds "
+            f"was ended by the cluster: it existed for more than ttl_s={options.ttl_s:g} seconds "
             "(DeadlineExceeded). Give it more, with KubernetesProvider(ttl_s=…)",
         )
     if ended.get("reason") == _OUT_OF_MEMORY:
@@ -120,43 +119,45 @@ def _over(
             f"ran out of memory: it needed more than {limit}, and was killed (OOMKilled, exit code "
             f"{code}). Give it more, with KubernetesProvider(memory=…)"
         )
-        return PodVerdict(Outlook.OVER, why, is_told=True)
+        return PodVerdict(Outlook.OVER, why, has_log=True)
     if reason and reason != "Completed":  # Evicted, NodeLost, Shutdown, Preempting, …
-        told = f": {message}" if message else ""
-        return PodVerdict(Outlook.OVER, f"was ended by the cluster ({reason}){told}", is_told=True)
+        suffix = f": {message}" if message else ""
+        return PodVerdict(
+            Outlook.OVER, f"was ended by the cluster ({reason}){suffix}", has_log=True
+        )
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         why = f"could not be started: {_joined(ended.get('message'))}"
         return PodVerdict(Outlook.HOPELESS, why)
     if code is None:
         phase = status.get("phase")
         return PodVerdict(Outlook.OVER, f"has ended ({phase}){f': {message}' if message else ''}")
-    said = f" ({ended['signal']})" if ended.get("signal") else ""
-    return PodVerdict(Outlook.OVER, f"exited with code {code}{said}", is_told=True)
+    signal = f" ({ended['signal']})" if ended.get("signal") else ""
+    return PodVerdict(Outlook.OVER, f"exited with code {code}{signal}", has_log=True)
 
 
 def _hopeless(waiting: Mapping[str, Any], options: KubernetesOptions) -> str:
     reason, message = waiting["reason"], _joined(waiting.get("message"))
-    told = f"cannot be started ({reason}): {message or 'the cluster does not say why'}"
+    why = f"cannot be started ({reason}): {message or 'the cluster gives no reason'}"
     if reason == "ErrImageNeverPull":
         return (
-            f"{told}. The image is not on the node, and image_pull_policy='Never' forbids to fetch "
+            f"{why}. The image is not on the node, and image_pull_policy='Never' forbids pulling "
             "it. Put it there, or use 'IfNotPresent'"
         )
     if reason in _PULLS:
         return (
-            f"{told}. Push the image to a registry that the cluster can read; one that asks for a "
-            "password needs pull_secrets=[…]"
+            f"{why}. Push the image to a registry that the cluster can read; one with a password "
+            "needs pull_secrets=[…]"
         )
     if reason == "InvalidImageName":
-        return f"{told}. Use a name such as 'registry.example/echo-env:1.0'"
+        return f"{why}. Use a name such as 'registry.example/echo-env:1.0'"
     if reason == "CreateContainerConfigError" and "runAsNonRoot" in message:
         return (
-            f"{told}. Give the image a USER in numbers, or pass user='1000:1000'; user='0' says "
-            "that it shall be root"
+            f"{why}. Give the image a numeric USER, or pass user='1000:1000'; user='0' runs it as "
+            "root"
         )
     if options.runtime_class is not None:
-        return f"{told}. It was to be run by runtime_class={options.runtime_class!r}"
-    return told
+        return f"{why}. Its runtime_class is {options.runtime_class!r}"
+    return why
 
 
 def _waiting(waiting: Mapping[str, Any]) -> str:
@@ -171,20 +172,20 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return found[0] if found else {}
 
 
-def _joined(said: Any) -> str:
-    return " ".join(str(said or "").split()).rstrip(".")
+def _joined(message: Any) -> str:
+    return " ".join(str(message or "").split()).rstrip(".")
 
 
 logger = logging.getLogger("envweave.providers")
 
 SILENCE_S = 6.0
-"""How long the API server may be out of reach before what is behind it counts as lost."""
+"""How long the API server may be unreachable before a pod counts as lost."""
 
 SAME_SILENCE_S = 30.0
-"""How far apart two looks may be that find it out of reach, to be of one silence."""
+"""How far apart two failed calls may be, to count as one outage."""
 
 ADDRESS_S = 60.0
-"""How long a pod may take until it has an address of its own."""
+"""How long a pod may take until it has an address."""
 
 _POLL_S = 0.02
 _LOOK_EVERY_S = 0.5
@@ -193,21 +194,21 @@ _WATCH_S = 30.0
 
 @final
 class Pod:
-    """A pod with a server in it, which is deleted by `remove`, and by nothing else before its time.
+    """A pod with a server in it. Before it expires, only `stop` and `remove` delete it.
 
     Args:
-        cluster: Where it runs.
-        image: From which image.
-        options: What it is given.
-        port: The port of loopback where callers will find it; `None` for one that is free.
-        env_vars: The server's environment variables, which travel in a secret.
+        cluster: The cluster that runs it.
+        image: The image to run.
+        options: The options of the pod.
+        port: The local port to forward to it; `None` for a free one.
+        env_vars: The server's environment variables, stored in a secret.
 
     Attributes:
-        name: What the cluster calls it.
-        base_url: Where its server will answer.
+        name: The name of the pod.
+        base_url: The URL of its server.
 
     Raises:
-        StartupError: It could not be started. Nothing is left behind.
+        StartupError: It could not be started. Nothing is left running.
     """
 
     def __init__(
@@ -227,9 +228,9 @@ class Pod:
         self._silence = Silence()
         self.name = f"envweave-{secrets.token_hex(6)}"
         about = owned(options)
-        kept = secret(self.name, env_vars, about)
+        variables = secret(self.name, env_vars, about)
         try:
-            cluster.create("secrets", kept)
+            cluster.create("secrets", variables)
             made = cluster.create("pods", pod(self.name, image, options, env_vars, about))
             self._made = made
             cluster.change("secrets", self.name, owned_by(made))
@@ -244,15 +245,16 @@ class Pod:
             raise
 
     def _opened(self, made: Mapping[str, Any], about: Mapping[str, Any], port: int | None) -> str:
-        """Return where the server will answer."""
+        """Return the URL of the server."""
         inside, address = self._options.port, None
         if self._options.service:
-            chosen = {"envweave.pod": self.name}
-            wanted = service(self.name, chosen, inside, {**about, **owned_by(made)["metadata"]})
-            address = self._cluster.create("services", wanted)["spec"]["clusterIP"]
+            selector = {"envweave.pod": self.name}
+            metadata = {**about, **owned_by(made)["metadata"]}
+            manifest = service(self.name, selector, inside, metadata)
+            address = self._cluster.create("services", manifest)["spec"]["clusterIP"]
         if self._options.access == "forward":
             self._forward = PortForward(
-                self._line, port, is_lost=lambda: self.why_gone() is not None
+                self._connect, port, is_lost=lambda: self.why_gone() is not None
             )
             return f"http://127.0.0.1:{self._forward.port}"
         if address is None:
@@ -267,20 +269,20 @@ class Pod:
             f"http://[{address}]:{inside}" if ":" in str(address) else f"http://{address}:{inside}"
         )
 
-    def _line(self) -> Any:
-        """Return a socket that leads to the server."""
+    def _connect(self) -> Any:
+        """Return a socket to the server."""
         found = self._cluster.connect(self.name, self._options.port)
         self._silence.end()
         return found
 
-    # Whether it is well
+    # Health
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until its server answers.
 
         Raises:
-            EnvWeaveError: What the server cannot be made for, as it would be raised here.
-            StartupError: It cannot start, it exited, or `timeout_s` seconds passed.
+            EnvWeaveError: The environment cannot be made.
+            StartupError: The pod cannot start or exited, or `timeout_s` seconds passed.
         """
         ends_s = time.monotonic() + timeout_s
         if self._await(_runs, ends_s) is None:
@@ -297,7 +299,7 @@ class Pod:
             if now_s >= ends_s:
                 raise StartupError(
                     f"{self._which()} runs, but its server did not answer within {timeout_s:g} s."
-                    f"{told(self._last_lines())}"
+                    f"{log_tail(self._last_lines())}"
                 )
             time.sleep(_POLL_S)
         self._was_reached = True
@@ -305,7 +307,7 @@ class Pod:
     def _await(
         self, is_enough: Callable[[Mapping[str, Any]], object], ends_s: float
     ) -> dict[str, Any] | None:
-        """Watch it until it is as it should be, and return it; `None` if that took too long.
+        """Watch the pod until it is as it should be, and return it; `None` after the time limit.
 
         Raises:
             EnvWeaveError: It never will be.
@@ -341,7 +343,7 @@ class Pod:
             return None
 
     def _look(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return it as it is; as it was known to be while the API server is briefly away."""
+        """Return the pod; its last known state during a short outage of the API server."""
         try:
             found = self._seen(LOOK_S)
         except ClusterError:
@@ -352,32 +354,32 @@ class Pod:
         return found
 
     def _next(self, found: dict[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
-        """Return it as it is after its next change, or when the time has come."""
-        if found is None or timeout_s < 1.0:  # of which a watch knows nothing
+        """Return the pod after its next change, or after `timeout_s`."""
+        if found is None or timeout_s < 1.0:  # a watch takes whole seconds
             time.sleep(min(timeout_s, _POLL_S * 5))
             return self._look(found)
         version = str(found["metadata"]["resourceVersion"])
         changes = self._cluster.changes("pods", self.name, version, timeout_s)
         try:
             with contextlib.closing(changes):  # type: ignore[type-var] # it is a generator
-                for one in changes:
-                    return one
+                for changed in changes:
+                    return changed
         except ClusterError as error:
             logger.debug("watching %s ended: %s", self.name, error)
-        time.sleep(_POLL_S * 5)  # nobody may watch here, or not for long
+        time.sleep(_POLL_S * 5)  # watching is not permitted, or ended early
         return self._look(found)
 
     def why_gone(self) -> str | None:
-        """Return why its server will never answer again; `None` if it may."""
+        """Return why its server is gone for good; `None` if it may still answer."""
         try:
             verdict = self._verdict(LOOK_S)
         except ClusterError as error:
-            # The pod lives on without the API server, which may be back in a moment.
+            # The pod runs on without the API server, which may be back in a moment.
             if not self._silence.has_lasted(time.monotonic()):
                 return None
-            return f"{self._which()} is out of reach. {error}"
+            return f"{self._which()} cannot be reached. {error}"
         except StartupError as error:
-            return f"{self._which()} is out of reach: {error}."
+            return f"{self._which()} cannot be reached: {error}."
         self._silence.end()
         if verdict.outlook not in (Outlook.OVER, Outlook.HOPELESS):
             return None
@@ -388,7 +390,7 @@ class Pod:
 
     def _judged(self, found: Mapping[str, Any] | None) -> PodVerdict:
         if found is None:
-            return PodVerdict(Outlook.OVER, "was deleted by somebody else")
+            return PodVerdict(Outlook.OVER, "was deleted by another client")
         return judge(found, self._options)
 
     def _refuse_gone(self, verdict: PodVerdict) -> None:
@@ -396,11 +398,11 @@ class Pod:
             raise self._gone(verdict)
 
     def _gone(self, verdict: PodVerdict) -> EnvWeaveError:
-        lines = self._last_lines() if verdict.is_told else []
-        told_inside = None if self._was_reached else error_in(lines, self._image)
-        if told_inside is not None:
-            return told_inside
-        end = told(lines) if verdict.is_told else ""
+        lines = self._last_lines() if verdict.has_log else []
+        reported = None if self._was_reached else error_in(lines, self._image)
+        if reported is not None:
+            return reported
+        end = log_tail(lines) if verdict.has_log else ""
         return StartupError(f"{self._which()} {verdict.why}.{end}")
 
     def _which(self) -> str:
@@ -412,10 +414,10 @@ class Pod:
         except StartupError:
             return []
 
-    # Its end
+    # Stopping
 
     def stop(self) -> None:
-        """End it in order if it can be, and delete it. May be called twice."""
+        """Stop it gracefully if possible, and delete it. May be called twice."""
         if not self._owner.is_current:
             return
         try:
@@ -429,15 +431,15 @@ class Pod:
             self.remove()
 
     def _await_end(self, ends_s: float) -> None:
-        """Wait until its server has ended, which is long before the cluster forgets the pod."""
+        """Wait until its server has ended, which is long before the pod is gone."""
         found = self._seen()
         while found is not None and not _has_ended(found) and time.monotonic() < ends_s:
             found = self._next(found, max(1.0, ends_s - time.monotonic()))
 
     def remove(self) -> None:
-        """Delete it, whatever it does. May be called twice.
+        """Delete it at once. May be called twice.
 
-        A forked copy of the process that started it leaves it alone.
+        Does nothing in a forked copy of the process that started it.
         """
         if not self._owner.is_current:
             return
@@ -449,30 +451,30 @@ class Pod:
             try:
                 self._cluster.delete(kind, self.name)
             except StartupError as error:
-                # Whoever starts a pod next deletes it; if nobody does, its time runs out.
+                # The next process that starts a pod deletes it; otherwise it expires.
                 delete_later(self._cluster, kind, self.name)
                 logger.warning("%s could not be deleted: %s", self.name, error)
 
 
 @final
 class Silence:
-    """How long an API server has been out of reach, by when somebody found it so.
+    """How long an API server has been unreachable, from the times of failed calls.
 
-    Nobody looks while all goes well, so what was found long ago is not the same silence.
+    There are no calls while all goes well, so a failure long ago is not the same outage.
     """
 
     def __init__(self) -> None:
         self._began_s = self._last_s = -math.inf
 
     def has_lasted(self, now_s: float) -> bool:
-        """Take note that it is out of reach; whether it has been for long."""
+        """Record a failed call; return whether the outage has lasted `SILENCE_S`."""
         if now_s - self._last_s > SAME_SILENCE_S:
             self._began_s = now_s
         self._last_s = now_s
         return now_s - self._began_s >= SILENCE_S
 
     def end(self) -> None:
-        """Take note that it answered."""
+        """Record that the API server answered."""
         self._last_s = -math.inf
 
 

@@ -1,7 +1,11 @@
-"""A port of this machine that leads to a port of a pod, through the API server.
+"""Forwards a local port to a port of a pod, through the API server.
 
-Each caller's connection has a WebSocket of its own, in which every message begins with the number
-of a channel: 0 is what the two ends say to each other, 1 what the cluster says of failures.
+Each client's connection has a separate WebSocket, in which every message begins with the number of
+a channel: 0 carries the data, 1 the cluster's errors.
+
+The official client's `kubernetes.stream.portforward` is not used: it has no listening port, no
+time limit for connecting, and no bound on buffered data, it waits with `select`, which fails beyond
+1024 file descriptors, and a call replaces a method of the shared client while it runs.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from envweave.wire.websocket import ClientStream
 logger = logging.getLogger("envweave.providers")
 
 MOST_CONNECTIONS = 512
-"""How many callers there may be at once."""
+"""How many clients may be connected at once."""
 
-_DATA, _FAILURES = 0, 1
+_DATA, _ERRORS = 0, 1
 _CHUNK = 2**16
-_FULL = 2**20  # more is not read while so much waits to be written
+_FULL = 2**20  # nothing is read while this much waits to be written
 _LAST_WORDS_S = 1.0
 _JOIN_S = 5.0
 _DOUBT_S = 10.0
@@ -36,17 +40,17 @@ _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWr
 
 @final
 class PortForward:
-    """A port of loopback, open until `close`.
+    """A local port that is forwarded until `close`.
 
     Args:
-        connect: Makes a connection to the pod: a socket with the frames of a WebSocket.
-        port: Which port; `None` for one that is free.
-        is_lost: Asked when a caller has waited for an answer for `doubt_s` seconds, and again
-            after as many: whether none will ever come, so that its connection shall end.
-        doubt_s: How long an answer may take without a question.
+        connect: Connects to the pod: returns a socket that carries WebSocket frames.
+        port: The port; `None` for a free one.
+        is_lost: Called each time a client has waited `doubt_s` for data from the pod; if it
+            returns true, the client's connection is closed.
+        doubt_s: How long a client may wait before `is_lost` is called.
 
     Attributes:
-        port: Which one it is.
+        port: The port.
 
     Raises:
         StartupError: The port is in use.
@@ -68,11 +72,11 @@ class PortForward:
         except OSError as error:
             raise StartupError(
                 f"Port {port} of this machine is in use ({error.strerror}). Stop what listens "
-                "there, or leave port out to have one that is free."
+                "there, or leave port out to use a free one."
             ) from None
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()  # over the next three
-        self._lines: set[_Tunnel] = set()
+        self._tunnels: set[_Tunnel] = set()
         self._threads: set[threading.Thread] = set()
         self._is_closed = False
         self._accepting = threading.Thread(
@@ -84,14 +88,14 @@ class PortForward:
         """Close the port and all connections, and wait for their threads. May be called twice."""
         with self._lock:
             self._is_closed = True
-            lines = list(self._lines)
+            tunnels = list(self._tunnels)
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
-        for line in lines:
-            line.hang_up()
+        for tunnel in tunnels:
+            tunnel.shut_down()
         ends_s = time.monotonic() + _JOIN_S
-        self._accepting.join(_JOIN_S)  # first: it may have a thread that is not started yet
+        self._accepting.join(_JOIN_S)  # first: it may be about to start another thread
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
@@ -100,158 +104,158 @@ class PortForward:
     def _accept(self) -> None:
         while True:
             try:
-                caller, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError as error:
                 if self._listener.fileno() < 0 or self._is_closed:
                     return
-                logger.warning("a connection to a pod was not taken: %s", error)
-                time.sleep(0.1)  # no descriptors left, perhaps, and others may give some back
+                logger.warning("a connection to a pod was not accepted: %s", error)
+                time.sleep(0.1)  # perhaps out of file descriptors; others may be closed
                 continue
-            line = _Tunnel(caller, self._is_lost, self._doubt_s)
+            tunnel = _Tunnel(client, self._is_lost, self._doubt_s)
             thread = threading.Thread(
-                target=self._serve, args=(line,), name=f"envweave-line-{self.port}", daemon=True
+                target=self._serve, args=(tunnel,), name=f"envweave-tunnel-{self.port}", daemon=True
             )
             with self._lock:
-                is_welcome = not self._is_closed and len(self._lines) < MOST_CONNECTIONS
-                if is_welcome:
-                    self._lines.add(line)
-            if is_welcome:
-                is_welcome = self._begin(thread)
-            if not is_welcome:
-                self._forget(line)
+                is_accepted = not self._is_closed and len(self._tunnels) < MOST_CONNECTIONS
+                if is_accepted:
+                    self._tunnels.add(tunnel)
+            if is_accepted:
+                is_accepted = self._begin(thread)
+            if not is_accepted:
+                self._forget(tunnel)
 
     def _begin(self, thread: threading.Thread) -> bool:
-        """Start a thread; `False` if the system has none left."""
+        """Start a thread; return `False` if the system has none left."""
         try:
             thread.start()
         except RuntimeError as error:
-            logger.warning("a connection to a pod was not taken: %s", error)
+            logger.warning("a connection to a pod was not accepted: %s", error)
             return False
         with self._lock:
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
         return True
 
-    def _forget(self, line: _Tunnel) -> None:
-        line.end()
+    def _forget(self, tunnel: _Tunnel) -> None:
+        tunnel.close()
         with self._lock:
-            self._lines.discard(line)
+            self._tunnels.discard(tunnel)
 
-    def _serve(self, line: _Tunnel) -> None:
+    def _serve(self, tunnel: _Tunnel) -> None:
         try:
-            line.run(self._connect)
+            tunnel.run(self._connect)
         except StartupError as error:
-            # The caller finds the line dead, and asks what became of the pod.
+            # The client sees a closed connection, and checks the pod.
             logger.debug("no connection to the pod: %s", error)
         except OSError as error:
             logger.debug("a connection to the pod broke: %s", error)
         finally:
-            self._forget(line)
+            self._forget(tunnel)
 
 
 @final
 class _Tunnel:
-    """A caller's connection, and the one to the pod that belongs to it."""
+    """A client's connection, and its connection to the pod."""
 
-    def __init__(self, caller: socket.socket, is_lost: Callable[[], bool], doubt_s: float) -> None:
-        self._caller = caller
+    def __init__(self, client: socket.socket, is_lost: Callable[[], bool], doubt_s: float) -> None:
+        self._client = client
         self._is_lost = is_lost
         self._doubt_s = doubt_s
-        self._asked_s: float | None = None  # since when the caller waits for an answer
+        self._waiting_since_s: float | None = None  # the client's wait for data from the pod
         self._pod: Any = None
-        self._is_hung_up = False
+        self._is_shut_down = False
         self._stream = ClientStream()
         self._to_pod = bytearray()
-        self._to_caller = bytearray()
-        self._greeted: set[int] = set()
-        self._is_over = False  # the pod's end
+        self._to_client = bytearray()
+        self._opened_channels: set[int] = set()
+        self._pod_has_ended = False
 
-    def hang_up(self) -> None:
-        """Have whoever runs it stop, from another thread."""
-        self._is_hung_up = True
-        for one in (self._caller, self._pod):
+    def shut_down(self) -> None:
+        """Make `run` return, from another thread."""
+        self._is_shut_down = True
+        for one in (self._client, self._pod):
             if one is not None:
                 with contextlib.suppress(OSError):
-                    # Not the method of its own class: that of TLS takes from the other thread
-                    # what it reads with.
+                    # Not the method of `SSLSocket`, which would remove the TLS state that the
+                    # other thread reads with.
                     socket.socket.shutdown(one, socket.SHUT_RDWR)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close both connections."""
-        self._caller.close()
+        self._client.close()
         if self._pod is not None:
             self._pod.close()
 
     def run(self, connect: Callable[[], Any]) -> None:
-        """Carry what either end says to the other, until one of them has had enough."""
+        """Copy data both ways, until one of the connections ends."""
         self._pod = connect()
-        if self._is_hung_up:
+        if self._is_shut_down:
             return
-        for one in (self._caller, self._pod):
+        for one in (self._client, self._pod):
             one.settimeout(0)
             with contextlib.suppress(OSError):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        ends_s: float | None = None  # when a caller that has hung up hears no more
-        while not self._is_hung_up and (ends_s is None or time.monotonic() < ends_s):
-            self._wait(self._patience_s(ends_s), ends_s is None)
-            if ends_s is None and len(self._to_pod) < _FULL and not self._hear_caller():
+        ends_s: float | None = None  # after the client has closed its side
+        while not self._is_shut_down and (ends_s is None or time.monotonic() < ends_s):
+            self._wait(self._time_left_s(ends_s), ends_s is None)
+            if ends_s is None and len(self._to_pod) < _FULL and not self._read_client():
                 ends_s = time.monotonic() + _LAST_WORDS_S
-            if len(self._to_caller) < _FULL:
-                self._hear_pod()
-            self._tell(self._pod, self._to_pod)
-            self._tell(self._caller, self._to_caller)
-            if self._is_over and not self._to_caller:
+            if len(self._to_client) < _FULL:
+                self._read_pod()
+            self._write(self._pod, self._to_pod)
+            self._write(self._client, self._to_client)
+            if self._pod_has_ended and not self._to_client:
                 return
             if self._is_in_doubt() and self._is_lost():
                 return
-        if not self._is_hung_up:
+        if not self._is_shut_down:
             self._to_pod += self._stream.close()
-            self._tell(self._pod, self._to_pod)
+            self._write(self._pod, self._to_pod)
 
-    def _patience_s(self, ends_s: float | None) -> float | None:
-        """Return for how long nothing need happen; `None` if that may be for ever."""
+    def _time_left_s(self, ends_s: float | None) -> float | None:
+        """Return how long to wait for events; `None` for no limit."""
         limits = [] if ends_s is None else [ends_s]
-        if self._asked_s is not None:
-            limits.append(self._asked_s + self._doubt_s)
+        if self._waiting_since_s is not None:
+            limits.append(self._waiting_since_s + self._doubt_s)
         return min(limits) - time.monotonic() if limits else None
 
     def _is_in_doubt(self) -> bool:
-        """Whether the caller has waited long enough to ask; from then on it waits anew."""
+        """Whether the client has waited for `doubt_s`; if so, its wait starts over."""
         now_s = time.monotonic()
-        if self._asked_s is None or now_s < self._asked_s + self._doubt_s:
+        if self._waiting_since_s is None or now_s < self._waiting_since_s + self._doubt_s:
             return False
-        self._asked_s = now_s
+        self._waiting_since_s = now_s
         return True
 
-    def _wait(self, timeout_s: float | None, is_heard: bool) -> None:  # noqa: FBT001 - our own
-        """Wait until either end says something, or can be told something."""
-        pod, caller = 0, 0
-        if len(self._to_caller) < _FULL and not self._is_over:
+    def _wait(self, timeout_s: float | None, reads_client: bool) -> None:  # noqa: FBT001 - our own
+        """Wait until either connection is readable, or writable if there is data for it."""
+        pod, client = 0, 0
+        if len(self._to_client) < _FULL and not self._pod_has_ended:
             if isinstance(self._pod, ssl.SSLSocket) and self._pod.pending():
-                return  # decrypted already, of which the system knows nothing
+                return  # decrypted data, which `poll` does not know of
             pod |= select.POLLIN
-        if is_heard and len(self._to_pod) < _FULL:
-            caller |= select.POLLIN
+        if reads_client and len(self._to_pod) < _FULL:
+            client |= select.POLLIN
         pod |= select.POLLOUT if self._to_pod else 0
-        caller |= select.POLLOUT if self._to_caller else 0
+        client |= select.POLLOUT if self._to_client else 0
         poll = select.poll()
-        for one, events in ((self._pod, pod), (self._caller, caller)):
-            if events:  # an end that has hung up is told whether or not anybody asks
+        for one, events in ((self._pod, pod), (self._client, client)):
+            if events:  # a closed connection is reported even if no event is asked for
                 poll.register(one, events)
         poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
 
-    def _hear_caller(self) -> bool:
-        """Take what the caller says; `False` if it will say no more."""
+    def _read_client(self) -> bool:
+        """Read from the client; return `False` if it has closed its side."""
         try:
-            data = self._caller.recv(_CHUNK)
+            data = self._client.recv(_CHUNK)
         except _LATER:
             return True
         if data:
             self._to_pod += self._stream.binary(bytes((_DATA,)) + data)
-            self._asked_s = time.monotonic()
+            self._waiting_since_s = time.monotonic()
         return bool(data)
 
-    def _hear_pod(self) -> None:
+    def _read_pod(self) -> None:
         try:
             data = self._pod.recv(_CHUNK)
         except _LATER:
@@ -262,67 +266,69 @@ class _Tunnel:
             raise StartupError(f"The API server does not forward: {error}") from None
         self._to_pod += self._stream.answers()
         for message in messages:
-            told = message.encode() if isinstance(message, str) else bytes(message)
-            channel, said = (told[0], told[1:]) if told else (_DATA, b"")
-            if channel not in self._greeted:
-                self._greeted.add(channel)  # the first names the port
+            frame = message.encode() if isinstance(message, str) else bytes(message)
+            channel, payload = (frame[0], frame[1:]) if frame else (_DATA, b"")
+            if channel not in self._opened_channels:
+                self._opened_channels.add(channel)  # its first message has the port's number
             elif channel == _DATA:
-                self._to_caller += said
-                self._asked_s = None
-            elif channel == _FAILURES and said:
-                logger.debug("the pod's port: %s", said.decode(errors="replace"))
-                self._is_over = True
+                self._to_client += payload
+                self._waiting_since_s = None
+            elif channel == _ERRORS and payload:
+                logger.debug("the pod's port: %s", payload.decode(errors="replace"))
+                self._pod_has_ended = True
         if not data or self._stream.close_code is not None:
-            self._is_over = True
+            self._pod_has_ended = True
 
     @staticmethod
-    def _tell(one: Any, data: bytearray) -> None:
+    def _write(connection: Any, data: bytearray) -> None:
         if data:
             with contextlib.suppress(*_LATER):
-                sent = one.send(bytes(data[:_CHUNK]))
+                sent = connection.send(bytes(data[:_CHUNK]))
                 del data[:sent]
 
 
-_FORWARD = "v4.channel.k8s.io"
+_SUBPROTOCOL = "v4.channel.k8s.io"
 
 
-def open_line(configuration: Any, url: str, authority: Mapping[str, str], timeout_s: float) -> Any:
-    """Return a socket that carries the frames of a WebSocket.
+def open_websocket(
+    configuration: Any, url: str, auth_headers: Mapping[str, str], timeout_s: float
+) -> Any:
+    """Return a socket that carries WebSocket frames.
 
-    The official client does the same, but would wait for ever for an API server that hangs.
+    The official client does the same, but waits forever if the API server hangs.
 
     Args:
-        configuration: The official client's, which says whom to trust, and by which proxy to go.
-        url: Where, beginning with `http`.
-        authority: The headers that say who we are.
-        timeout_s: How long each part of it may take: the connection, TLS, and the answer.
+        configuration: The official client's, with the trusted certificates and the proxy.
+        url: The URL, beginning with `http`.
+        auth_headers: The headers with the credentials.
+        timeout_s: How long each part may take: the connection, TLS, and the response.
 
     Raises:
-        websocket.WebSocketException: What answers there does not forward.
-        OSError: Nobody answers, or not in time.
+        websocket.WebSocketException: The server refuses to forward.
+        OSError: The server does not answer, or not in time.
     """
     websocket = importlib.import_module("websocket")
-    forwarding = importlib.import_module("kubernetes.stream.ws_client")
-    headers = {**authority, "sec-websocket-protocol": _FORWARD}
+    ws_client = importlib.import_module("kubernetes.stream.ws_client")
+    headers = {**auth_headers, "sec-websocket-protocol": _SUBPROTOCOL}
     options: dict[str, Any] = {"header": [f"{key}: {value}" for key, value in headers.items()]}
     if configuration.proxy or configuration.proxy_headers:
-        options = forwarding.websocket_proxycare(options, configuration, url, headers)
-    line = websocket.WebSocket(sslopt=_tls(configuration), skip_utf8_validation=True)
-    line.connect(forwarding.get_websocket_url(url), timeout=timeout_s, **options)
-    return line.sock
+        options = ws_client.websocket_proxycare(options, configuration, url, headers)
+    connection = websocket.WebSocket(sslopt=_tls_options(configuration), skip_utf8_validation=True)
+    connection.connect(ws_client.get_websocket_url(url), timeout=timeout_s, **options)
+    return connection.sock
 
 
-def _tls(configuration: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+def _tls_options(configuration: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
     if configuration.verify_ssl:
         certifi = importlib.import_module("certifi")
         trusted = configuration.ssl_ca_cert or certifi.where()
-        told = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted}
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted}
         if configuration.assert_hostname is not None:
-            told["check_hostname"] = configuration.assert_hostname
+            options["check_hostname"] = configuration.assert_hostname
     named = {
         "certfile": configuration.cert_file,
         "keyfile": configuration.key_file,
         "server_hostname": configuration.tls_server_name,
     }
-    return told | {key: value for key, value in named.items() if value}
+    return options | {key: value for key, value in named.items() if value}

@@ -10,26 +10,26 @@ from typing import Any, final
 from envweave.errors import CallOrderError, OptionError
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.providers.base import WatchedProvider
-from envweave.providers.docker.options import CONFIG, variables
+from envweave.providers.docker.options import CONFIG, check_image_name, variables
 from envweave.providers.kubernetes.cleanup import sweep
 from envweave.providers.kubernetes.cluster import Cluster
-from envweave.providers.kubernetes.options import KubernetesOptions, known
+from envweave.providers.kubernetes.options import KubernetesOptions, check_names
 from envweave.providers.kubernetes.pod import Pod
 
 TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
 
 _CONFIG = '{"options": {"drain_s": 0}}'
-"""What a server is told where nobody says more: who stops it has no more use for its episodes."""
+"""The default configuration: a client that stops the server no longer needs its episodes."""
 
 
 @final
 class KubernetesProvider(WatchedProvider):
-    """Starts a server in a pod, with as few rights as it can do with.
+    """Starts a server in a pod with few privileges.
 
-    By default the pod's root file system is read-only, it is not root and cannot become it, has no
-    token of the cluster's, and its memory and CPU time are limited. It is reached through the API
-    server, by a port of this machine's loopback and those who have the token; or, from inside the
-    cluster, by its own address, with `access="cluster"`.
+    By default the pod's root file system is read-only, it is not root and cannot become root, has
+    no token of the cluster, and its memory and CPU time are limited. It is reached through the API
+    server, at a local port and with the server's token; or, from inside the cluster, at the pod's
+    address, with `access="cluster"`.
 
     ```python
     from envweave.providers.kubernetes.provider import KubernetesProvider
@@ -41,21 +41,21 @@ class KubernetesProvider(WatchedProvider):
             return env.reset()
     ```
 
-    A pod that ends is never started again: what ran there is lost, and whoever used it is told
-    why. It is deleted by `stop_container`, when the process ends, and, if that was killed, when
-    the next one is started on the same machine; after `ttl_s` seconds the cluster ends it in any
-    case.
+    A pod that ends is never started again: its episodes are lost, and their errors say why. It is
+    deleted by `stop_container` and when the process ends. If the process was killed, the next
+    process on the same machine that starts a pod deletes it; after `ttl_s` seconds the cluster
+    ends it in any case.
 
     Args:
         **options: The fields of `KubernetesOptions`, such as `memory="512m"`, `cpus=1.0`,
             `namespace="envs"` or `node_selector={"pool": "envs"}`.
 
     Raises:
-        OptionError: There is no such option, or it cannot have this value.
+        OptionError: There is no such option, or its value is invalid.
     """
 
     def __init__(self, **options: Any) -> None:
-        self._options = KubernetesOptions(**known(options))
+        self._options = KubernetesOptions(**check_names(options))
         self._cluster: Cluster | None = None
         self._pod: Pod | None = None
         self._unstopped: CloseGuard | None = None
@@ -63,17 +63,17 @@ class KubernetesProvider(WatchedProvider):
 
     @property
     def token(self) -> str | None:
-        """What to show the server that was started."""
+        """The access token of the server that was started."""
         return self._token
 
     @property
     def pod(self) -> str | None:
-        """What the cluster calls the pod; `None` while there is none."""
+        """The name of the pod; `None` while there is none."""
         return None if self._pod is None else self._pod.name
 
     @property
     def namespace(self) -> str | None:
-        """Where the pod is; `None` while there is none."""
+        """The namespace of the pod; `None` while there is none."""
         return None if self._cluster is None else self._cluster.namespace
 
     def start_container(
@@ -83,33 +83,32 @@ class KubernetesProvider(WatchedProvider):
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> str:
-        """Start a pod, and return its base URL, where nobody need answer yet.
+        """Start a pod, and return its base URL. Its server need not answer yet.
 
         Args:
             image: Its name, such as `"registry.example/echo-env:1.0"`, as the cluster finds it.
-            port: The port of loopback where callers will find it; left out, one that is free.
-            env_vars: The server's environment variables. `ENVWEAVE_TOKEN` is one that nobody
-                can guess, unless it is given.
+            port: The local port to forward to it; by default, a free one.
+            env_vars: The server's environment variables. `ENVWEAVE_TOKEN` is a random one,
+                unless given.
             **kwargs: Options for this pod alone.
 
         Raises:
-            StartupError: The API server does not answer, or will not have such a pod. Nothing is
-                left behind.
-            OptionError: There is no such option, or it cannot have this value.
-            CallOrderError: One is running already.
+            StartupError: The API server does not answer, or refuses the pod. Nothing is left
+                running.
+            OptionError: There is no such option, or its value is invalid.
+            CallOrderError: A pod is running already.
         """
         if self._pod is not None:
             raise CallOrderError(
-                "The provider has started a pod already. Stop it first, or use a provider of its "
-                "own for each."
+                "The provider has started a pod already. Stop it first, or use a separate provider "
+                "for each."
             )
-        if not isinstance(image, str) or not image.strip():
-            raise OptionError(f"{image!r} is no image's name. Use one such as 'echo-env:latest'.")
+        check_image_name(image)
         options = self._options.changed(kwargs)
         if port is not None and options.access != "forward":
             raise OptionError(
-                f"port={port} is one of this machine, and access={options.access!r} uses none. "
-                "Leave one of them out."
+                f"port={port} is a local port, and access={options.access!r} uses none. Leave one "
+                "of them out."
             )
         given = {
             CONFIG: _CONFIG,
@@ -138,7 +137,7 @@ class KubernetesProvider(WatchedProvider):
         """Block until the server at `base_url` answers `/health`.
 
         Raises:
-            EnvWeaveError: What it was to serve cannot be made.
+            EnvWeaveError: The environment cannot be made.
             StartupError: The pod cannot start or exited, or `timeout_s` seconds passed. The
                 message says why, and ends with the pod's last log lines if there are any.
         """
@@ -147,14 +146,14 @@ class KubernetesProvider(WatchedProvider):
         self._pod.wait_until_ready(timeout_s)
 
     def why_gone(self) -> str | None:
-        """Return why nobody will ever answer there again; `None` if somebody may."""
+        """Return why the server is gone for good; `None` if it may still answer."""
         return None if self._pod is None else self._pod.why_gone()
 
     def another(self) -> KubernetesProvider:
-        """Return one more of this kind, with the same options and no pod yet."""
-        one = KubernetesProvider()
-        one._options = self._options
-        return one
+        """Return another provider with the same options, without a pod yet."""
+        provider = KubernetesProvider()
+        provider._options = self._options
+        return provider
 
     def stop_container(self) -> None:
         """Stop the pod and delete it. May be called twice."""

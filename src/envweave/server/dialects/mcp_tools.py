@@ -26,7 +26,7 @@ from envweave.server.session import CANNOT_WAIT
 from envweave.wire.description import Description
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.openenv import is_bare
-from envweave.wire.results import Wired, decode_result, spelled_out
+from envweave.wire.results import Wired, as_http_payload, decode_result
 
 SESSION = "session_id"
 """The argument that names a session, if the protocol has no sessions."""
@@ -225,7 +225,7 @@ class McpTools:
 
 
 def _plain_result(result: Any) -> dict[str, Any]:
-    return spelled_out(result if isinstance(result, Wired) else decode_result(result))
+    return as_http_payload(result if isinstance(result, Wired) else decode_result(result))
 
 
 def _check_arguments(

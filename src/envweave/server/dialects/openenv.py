@@ -15,7 +15,7 @@ from envweave.server.dialects.openenv_mcp import Mcp
 from envweave.server.service import Service
 from envweave.server.session import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
-from envweave.wire.faults import kind_named, kind_of
+from envweave.wire.faults import kind_by_code, kind_of
 from envweave.wire.messages import Call, WireFault
 from envweave.wire.openenv import VALUE, as_openenv, fields_of, is_bare
 from envweave.wire.results import Wired, decode_result
@@ -250,7 +250,7 @@ def _read_action(data: dict[str, Any], schema: dict[str, Any]) -> Any:
 
 
 def _of_fault(fault: WireFault) -> _Refused:
-    return _Refused(kind_named(fault.code).openenv, fault.message)
+    return _Refused(kind_by_code(fault.code).openenv, fault.message)
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

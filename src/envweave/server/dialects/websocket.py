@@ -22,7 +22,7 @@ from envweave.wire.messages import (
     Steps,
     gather_replies,
     read_calls,
-    unbundled,
+    split_replies,
 )
 
 if TYPE_CHECKING:
@@ -238,7 +238,9 @@ class _WebSocketConnection:
             try:
                 frames = (self._encoding.encode(message),)
             except WireError:  # one result may not be encodable; the others still are
-                frames = gather_replies(self._encoding, map(self._encode_reply, unbundled(message)))
+                frames = gather_replies(
+                    self._encoding, map(self._encode_reply, split_replies(message))
+                )
         self._write_frames(frames, calls, size)
 
     async def _write_all(self, frames: Iterable[bytes], calls: int, size: int) -> None:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from envweave.errors import OptionError, WireError, suggest
 from envweave.wire.encoding import MSGPACK, PLAIN_JSON
-from envweave.wire.faults import fault_of, kind_named
+from envweave.wire.faults import fault_of, kind_by_code
 from envweave.wire.messages import WireFault
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def refusal(
     """
     return Response(
         msgspec.json.encode({"error": fault}),
-        kind_named(fault.code).status if status is None else status,
+        kind_by_code(fault.code).status if status is None else status,
         dict(headers),
         "application/json",
     )

@@ -25,7 +25,7 @@ from envweave.server.http.sessions import (
     SessionClosedError,
 )
 from envweave.wire.faults import fault_of
-from envweave.wire.results import Wired, decode_result, spelled_out
+from envweave.wire.results import Wired, as_http_payload, decode_result
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -163,4 +163,4 @@ def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_result(result: Any) -> dict[str, Any]:
-    return spelled_out(result if isinstance(result, Wired) else decode_result(result))
+    return as_http_payload(result if isinstance(result, Wired) else decode_result(result))

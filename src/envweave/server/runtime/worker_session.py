@@ -21,7 +21,7 @@ from envweave.session import Phase, Position
 from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
-from envweave.wire.results import AS_IT_IS, Wired, decode_result, encode_result, result_of
+from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of
 from envweave.workers.launch import WorkerLostError
 
 logger = logging.getLogger("envweave.server")
@@ -142,7 +142,7 @@ class WorkerRunner:
             fresh = await self._reset({}, timeout_s)
         except EnvWeaveError as error:
             return encode_result(with_autoreset(result, error), agents, None)
-        begun: Any = result_of(fresh, AS_IT_IS)
+        begun: Any = result_of(fresh, IDENTITY)
         return encode_result(with_autoreset(result, begun), fresh.agents, fresh.position)
 
     async def _ready(self) -> None:
@@ -175,7 +175,7 @@ class WorkerRunner:
         if reply.fault is None and method in ("reset", "step"):
             try:
                 self._last = decode_result(reply.value())
-                self._tracker.follow(result_of(self._last, AS_IT_IS))
+                self._tracker.follow(result_of(self._last, IDENTITY))
             except WireError as error:  # raised where the reply is awaited
                 self._last = error
         self._tracker.is_live = reply.is_live

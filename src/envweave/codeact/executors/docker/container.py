@@ -42,9 +42,8 @@ from envweave.providers.docker.engine import (
     EngineRefusedError,
     NoSuchContainerError,
 )
-from envweave.providers.docker.options import DockerOptions, shown
-from envweave.providers.docker.provider import refuse_nameless
-from envweave.providers.health import told
+from envweave.providers.docker.options import DockerOptions, check_image_name, shown
+from envweave.providers.health import log_tail
 from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.limits import MEGABYTE
 from envweave.sandbox.processes.process import ExitReason
@@ -94,7 +93,7 @@ class ContainerOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no container can be given."""
-        refuse_nameless(self.image)
+        check_image_name(self.image)
         for option, value, kind in (
             ("profile", self.sandbox.profile, Profile),
             ("isolation", self.sandbox.isolation, WantedIsolation),
@@ -265,7 +264,7 @@ class ExecutorContainer:
         except SessionLostError as error:
             raise StartupError(
                 f"A container of {options.image!r} cannot run code: {error} The image must have "
-                f"envweave, as those built on {DEFAULT_IMAGE} have.{told(self._line.errors())}"
+                f"envweave, as those built on {DEFAULT_IMAGE} have.{log_tail(self._line.errors())}"
             ) from None
         if not isinstance(answer, Opened):
             raise _refusal(answer)
