@@ -141,7 +141,7 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
         )
     _refuse_walls(name, options)
     if name == "smolagents":
-        from envweave.codeact.executors.smol import SmolagentsExecutor
+        from envweave.codeact.executors.smolagents import SmolagentsExecutor
 
         return SmolagentsExecutor(options.limits)
     from envweave.codeact.executors.inproc import InprocExecutor

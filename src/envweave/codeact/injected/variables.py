@@ -14,7 +14,7 @@ from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.results import ToolCall
 
-_LOOK_S = 1.0
+LOOK_S = 1.0
 """How long values may take to show themselves."""
 
 # It runs among the agent's own names, and binds none.
@@ -72,7 +72,7 @@ async def look(
         if not session.alive:
             break
         try:
-            told = await session.run(code(ask), timeout_s=_LOOK_S)
+            told = await session.run(code(ask), timeout_s=LOOK_S)
         except SandboxError:
             break
         calls += told.tool_calls
