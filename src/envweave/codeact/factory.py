@@ -259,7 +259,7 @@ def _checked(
     for name in names:
         if name in FILE_TOOLS:
             raise OptionError(
-                f"allow=[{name!r}, …]: file tools cannot be allowed one by one. Pass files=True for "
+                f"allow=[{name!r}, …]: file tools are added together. Pass files=True for "
                 "all of them, or files=False for none."
             )
     return names
