@@ -132,7 +132,7 @@ def test_a_tool_that_exits_has_failed_and_the_host_goes_on(
         result = step(env, "leave()").execution_result
 
     assert result.exception_type == "ToolError"
-    assert result.exception_message == "RuntimeError: leave() wanted to exit, with status 3."
+    assert result.exception_message == "RuntimeError: leave() called sys.exit() with status 3."
 
 
 @pytest.fixture
