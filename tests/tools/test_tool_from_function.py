@@ -273,7 +273,7 @@ def test_a_name_that_code_cannot_use_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(forecast, "Rome"), Counter(0)])
 def test_a_function_without_a_name_has_to_be_given_one(nameless: Any) -> None:
-    with pytest.raises(OptionError, match=r"Give one: register\('name', function\)"):
+    with pytest.raises(OptionError, match=r"Pass one: register\('name', function\)"):
         Tool.of(nameless)
 
 
@@ -286,5 +286,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "3"])
 def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
-    with pytest.raises(OptionError, match=f"The tool 'forecast': max_calls={limit!r}"):
+    with pytest.raises(
+        OptionError, match=f"The tool 'forecast': max_calls must be .*got {limit!r}"
+    ):
         Tool.of(forecast, max_calls=limit)

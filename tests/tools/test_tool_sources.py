@@ -125,7 +125,7 @@ def test_the_tools_of_a_source_are_neither_replaced_nor_removed() -> None:
 
     with pytest.raises(OptionError, match="'a' is taken by a tool of shelf"):
         registry.register("a", lambda: 1, replace=True)
-    with pytest.raises(OptionError, match=r"'a' comes from shelf.*Leave it out of allow"):
+    with pytest.raises(OptionError, match=r"'a' belongs to shelf.*Leave it out of allow"):
         registry.unregister("a")
 
 
