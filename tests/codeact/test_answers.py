@@ -240,7 +240,7 @@ def test_a_tolerance_is_for_nothing_but_finite_numbers(
 
 @pytest.mark.parametrize("tolerance", [-1, NAN, INF, "1", None, True])
 def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
-    with pytest.raises(OptionError, match=r"absolute=.*a tolerance is a number, 0 or more"):
+    with pytest.raises(OptionError, match=r"absolute=.*a tolerance must be a number >= 0"):
         is_same(1, 1, absolute=tolerance)
 
 
@@ -248,7 +248,7 @@ def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
     "value", [object(), Decimal(1), Fraction(1), np.array(["a"]), {"a": [len]}, nested(DEEPEST + 1)]
 )
 def test_what_no_answer_can_be_is_refused_without_being_quoted(value: Any) -> None:
-    with pytest.raises(OptionError, match=r"^secret: .* is nothing that an answer is compared"):
+    with pytest.raises(OptionError, match=r"^secret: answers cannot be compared with"):
         read_expected(value, "secret")
 
 

@@ -69,8 +69,8 @@ def test_a_grader_may_be_a_plain_function():
 @pytest.mark.parametrize(
     "option", [{"limits": {"timeout_s": 1.0}}, {"preload": ["json"]}, {"profile": "shell"}]
 )
-def test_options_that_come_too_late_for_an_executor_are_refused(option):
+def test_options_are_refused_if_the_executor_exists_already(option):
     executor = InprocExecutor()
 
-    with pytest.raises(OptionError, match=f"{next(iter(option))}=… came too late.*InprocExecutor"):
+    with pytest.raises(OptionError, match=f"{next(iter(option))}=… has no effect.*InprocExecutor"):
         ew.create_codeact_env(executor=executor, **option)

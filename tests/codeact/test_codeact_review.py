@@ -132,7 +132,7 @@ def test_a_tool_that_exits_has_failed_and_the_host_goes_on(
         result = step(env, "leave()").execution_result
 
     assert result.exception_type == "ToolError"
-    assert result.exception_message == "RuntimeError: leave() wanted to exit, with status 3."
+    assert result.exception_message == "RuntimeError: leave() called sys.exit() with status 3."
 
 
 @pytest.fixture
@@ -142,12 +142,10 @@ def outside() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_file_tools_see_a_link_that_leads_out_and_delete_it_and_not_what_it_leads_to(
-    executor: str, outside: Path
-) -> None:
+def test_file_tools_delete_a_link_that_leads_outside_and_not_its_target(outside: Path) -> None:
     target = outside / "target"
     target.write_text("kept")
-    with ew.create_codeact_env(executor=executor, files=True) as env:
+    with ew.create_codeact_env(files=True) as env:
         env.reset()
         step(env, f"import os\nos.symlink({str(target)!r}, 'out')\nos.symlink('/', 'root')")
 

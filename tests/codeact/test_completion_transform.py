@@ -1,4 +1,4 @@
-"""A task is paid for once its condition holds."""
+"""A task is rewarded once its condition holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def says_done(observation: CodeObservation) -> bool:
     return "done" in observation.stdout
 
 
-def test_it_pays_and_ends_the_episode_once_the_condition_holds() -> None:
+def test_it_rewards_the_task_and_ends_the_episode_once_the_condition_holds() -> None:
     transform = ew.TaskCompletionTransform(says_done, reward=5.0)
 
     before, after = (transform(step(stdout=text)) for text in ("working", "done"))
@@ -45,7 +45,7 @@ def test_it_ends_an_episode_of_a_real_environment() -> None:
     assert [(one.reward, one.terminated) for one in results] == [(0.0, False), (1.0, True)]
 
 
-def test_the_first_observation_of_an_episode_is_not_asked_about() -> None:
+def test_the_first_observation_of_an_episode_is_not_judged() -> None:
     transform = ew.TaskCompletionTransform(lambda _: True)
 
     shown = transform(CodeObservation(prompt="x"))
@@ -53,7 +53,7 @@ def test_the_first_observation_of_an_episode_is_not_asked_about() -> None:
     assert (shown.reward, shown.done, shown.metadata) == (None, False, {})
 
 
-def test_unsafe_code_that_completes_the_task_ends_it_unpaid() -> None:
+def test_unsafe_code_that_completes_the_task_ends_the_episode_without_reward() -> None:
     both = ew.CompositeTransform(
         [ew.CodeSafetyTransform(), ew.TaskCompletionTransform(lambda _: True)]
     )
@@ -63,27 +63,27 @@ def test_unsafe_code_that_completes_the_task_ends_it_unpaid() -> None:
     assert (shown.reward, shown.done) == (-1.0, True)
 
 
-def test_a_truth_of_numpys_is_one() -> None:
+def test_a_numpy_bool_is_accepted() -> None:
     shown = ew.TaskCompletionTransform(lambda _: np.bool_(True))(step())
 
     assert (shown.reward, shown.done) == (1.0, True)
 
 
-@pytest.mark.parametrize("said", [None, 1, "yes", [1]])
-def test_a_condition_that_does_not_say_whether_it_holds_is_refused(said: Any) -> None:
-    transform = ew.TaskCompletionTransform(lambda _: said)
+@pytest.mark.parametrize("value", [None, 1, "yes", [1]])
+def test_a_condition_that_does_not_return_a_bool_is_refused(value: Any) -> None:
+    transform = ew.TaskCompletionTransform(lambda _: value)
 
-    with pytest.raises(BadReturnError, match="and not whether the task is done"):
+    with pytest.raises(BadReturnError, match="must return a bool, got"):
         transform(step())
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((3,), "3 cannot be called"),
-        ((says_done, float("inf")), "reward=inf.* a reward is a finite number"),
+        ((3,), "must be a function .*, got 3"),
+        ((says_done, float("inf")), "reward=inf.* a reward must be a finite number"),
     ],
 )
-def test_options_that_are_not_sound_are_refused(given: tuple[Any, ...], words: str) -> None:
+def test_invalid_options_are_refused(given: tuple[Any, ...], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         ew.TaskCompletionTransform(*given)

@@ -153,9 +153,7 @@ SHOWN = Task("t", data={"prompt": "?", "answer": 1})
     ids=repr,
 )
 def test_what_is_expected_may_not_stand_where_callers_see_it(grader: Grader, make: Make) -> None:
-    told = (
-        r"'answer' stands in the data of task 't', which callers may see\. Move it to the private"
-    )
+    told = r"'answer' is in the data of task 't', which callers may see\. Move it to the private"
 
     with pytest.raises(TaskError, match=told):
         make(grader, tasks=Tasks({"train": [SHOWN]}))
@@ -171,7 +169,7 @@ def test_every_listed_task_is_checked_and_one_of_an_endless_split(make: Make) ->
         made.append(index)
         return Task(f"{split}-{index}", split, private={"answer": 1})
 
-    with pytest.raises(TaskError, match="stands in the data of task 't'"):
+    with pytest.raises(TaskError, match="is in the data of task 't'"):
         make(ExactMatch(from_task="answer"), tasks=Tasks({"train": [fine, SHOWN]}))
     make(ExactMatch(from_task="answer"), tasks=Tasks.endless(endless))
 
@@ -270,7 +268,7 @@ def test_tests_whose_sandbox_is_gone_make_it_unusable_too(lost_sandbox: Grader, 
 
     assert math.isnan(seen.reward)
     assert seen.metadata["end"]["reason"] == "lost"
-    assert "There is no session to judge in" in seen.metadata["end"]["cause"]
+    assert "No session to grade in" in seen.metadata["end"]["cause"]
 
 
 def test_through_make_the_result_is_not_valid() -> None:

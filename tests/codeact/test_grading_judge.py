@@ -103,7 +103,7 @@ def test_what_is_no_verdict_is_asked_for_again(said: Any) -> None:
 
 def test_a_judge_that_gives_no_verdict_is_no_reward_of_0() -> None:
     with pytest.raises(
-        GradingError, match=r"asked 3 times and gave no verdict. At last: its answer"
+        GradingError, match=r"gave no verdict in 3 attempts. Last failure: its answer"
     ):
         graded(judge("no", "no", "the rubric says swordfish", '{"score": 5}', attempts=3), "hello")
 
@@ -114,7 +114,7 @@ def test_why_it_failed_tells_nothing_that_is_secret() -> None:
     with pytest.raises(GradingError) as raised:
         graded(failing, "hello")
 
-    assert str(raised.value).endswith("At last: RuntimeError.")
+    assert str(raised.value).endswith("Last failure: RuntimeError.")
     assert "swordfish" not in repr(failing)
 
 
@@ -132,7 +132,7 @@ def test_an_answer_that_does_not_come_is_given_up() -> None:
         await asyncio.Event().wait()
         return ""
 
-    with pytest.raises(GradingError, match=r"asked 1 times and gave no verdict. At last: Timeout"):
+    with pytest.raises(GradingError, match=r"gave no verdict in 1 attempts. Last failure: Timeout"):
         graded(Judge(never, rubric="Is it polite?", timeout_s=0.05, attempts=1))
 
 
@@ -231,10 +231,10 @@ def test_the_prompt_may_be_the_authors() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rubric": ""}, "rubric: text to grade by was expected"),
-        ({"rubric": 5}, "rubric: text to grade by was expected"),
-        ({"from_task": "rubric"}, "Both were given"),
-        ({"template": "$rubric $attempt"}, "must name $rubric, $attempt and $fence"),
+        ({"rubric": ""}, "rubric must be text"),
+        ({"rubric": 5}, "rubric must be text"),
+        ({"from_task": "rubric"}, "and got both"),
+        ({"template": "$rubric $attempt"}, "must contain $rubric, $attempt and $fence"),
         ({"template": "$rubric $attempt $fence $answer"}, "and no others"),
         ({"template": "$rubric $attempt $fence $5"}, "Write $$ for a dollar sign"),
         ({"template": 5}, "template=5"),
@@ -251,5 +251,5 @@ def test_options_that_are_not_sound_are_refused(options: dict[str, Any], said: s
 
 
 def test_only_a_function_can_be_asked() -> None:
-    with pytest.raises(OptionError, match="expected a function from text to text"):
+    with pytest.raises(OptionError, match="must be a function from text to text"):
         Judge("gpt", rubric="Is it polite?")  # type: ignore[arg-type]

@@ -174,9 +174,9 @@ def test_what_is_expected_may_be_the_tasks(
 @pytest.mark.parametrize(
     ("private", "said"),
     [
-        (None, "the episode is about no task"),
+        (None, "the episode has no task"),
         ({"hint": "?"}, "the private part of task 't' has no such key. Put it there: Task(…, priv"),
-        ({"answer": "none"}, "private['answer'] of task 't': a number was expected"),
+        ({"answer": "none"}, "private['answer'] of task 't' must be a number"),
     ],
 )
 def test_a_task_without_it_is_the_environments_fault(
@@ -191,17 +191,20 @@ def test_a_task_without_it_is_the_environments_fault(
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ExactMatch(), "None was given"),
-        (lambda: ExactMatch(1, from_task="answer"), "Both were given"),
-        (lambda: ExactMatch(from_task=1), "expected a key"),
-        (lambda: ExactMatch(object()), "ExactMatch: expected: a object is nothing"),
-        (lambda: NumericMatch("none"), "a number was expected"),
-        (lambda: NumericMatch(math.nan), "a number was expected"),
-        (lambda: NumericMatch(True), "a number was expected"),
+        (lambda: ExactMatch(), "and got neither"),
+        (lambda: ExactMatch(1, from_task="answer"), "and got both"),
+        (lambda: ExactMatch(from_task=1), "from_task must be a string"),
+        (
+            lambda: ExactMatch(object()),
+            "ExactMatch: expected: answers cannot be compared with a object",
+        ),
+        (lambda: NumericMatch("none"), "must be a number"),
+        (lambda: NumericMatch(math.nan), "must be a number"),
+        (lambda: NumericMatch(True), "must be a number"),
         (lambda: NumericMatch(1, absolute=-1), "absolute=-1"),
-        (lambda: RegexMatch("("), "it is no pattern"),
-        (lambda: RegexMatch(b"x"), "a pattern for bytes"),
-        (lambda: RegexMatch(5), "it is no pattern"),
+        (lambda: RegexMatch("("), "is not a valid pattern"),
+        (lambda: RegexMatch(b"x"), "must be a pattern for text, got one for bytes"),
+        (lambda: RegexMatch(5), "is not a valid pattern"),
         (lambda: RegexMatch("x", longest=0), "longest=0"),
         (lambda: RegexMatch("x", timeout_s=0), "timeout_s=0"),
     ],

@@ -1,8 +1,7 @@
-"""What is special to code that this very interpreter runs."""
+"""Behavior that is specific to the `inproc` executor."""
 
 from __future__ import annotations
 
-import builtins
 import linecache
 import logging
 import random
@@ -36,7 +35,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_code_that_cannot_be_interrupted_is_left_behind_and_is_to_blame(
+def test_code_that_waits_in_c_is_left_behind_and_the_agent_is_to_blame(
     gate: threading.Event,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
@@ -70,7 +69,7 @@ def test_code_that_cannot_be_interrupted_is_left_behind_and_is_to_blame(
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_thread_that_was_left_behind_prints_to_nobody(
+def test_the_output_of_a_thread_that_was_left_behind_is_dropped(
     gate: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sys.stdout
@@ -91,17 +90,17 @@ def test_a_thread_that_was_left_behind_prints_to_nobody(
     assert sys.stdout is before
 
 
-def test_code_that_goes_on_when_it_is_interrupted_and_then_ends_has_failed(way: Road) -> None:
-    step = way.step("try:\n    time.sleep(60)\nexcept BaseException:\n    kept = 1")
+def test_code_that_catches_the_interrupt_and_ends_has_failed(way: Road) -> None:
+    step = way.step("try:\n    while True: sum(range(10**6))\nexcept BaseException:\n    kept = 1")
     after = way.step("kept")
 
     assert step.limits_hit == ("time",)
-    assert step.told.exception_message.endswith("went on when it was told.")
+    assert step.told.exception_message.endswith("and caught the interrupt.")
     assert after.value == 1
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_interrupts_that_come_at_any_moment_harm_nothing() -> None:
+def test_interrupts_at_any_moment_keep_the_episode_intact() -> None:
     chance = random.Random(0)
     with road("direct", executor="inproc", limits={"timeout_s": 0.004, "grace_s": 20.0}) as way:
         way.reset()
@@ -117,7 +116,9 @@ def test_interrupts_that_come_at_any_moment_harm_nothing() -> None:
     assert {step.value for step in left if step.told.success} == {5}
 
 
-def test_sessions_print_apart_though_they_run_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_episodes_that_run_at_the_same_time_is_kept_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     met = threading.Barrier(3, timeout=20)
 
     def meet() -> None:
@@ -143,7 +144,7 @@ def test_sessions_print_apart_though_they_run_at_once(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "host 0\nhost 1\nhost 2\n"
 
 
-def test_what_code_puts_into_sys_is_taken_out_again(way: Road) -> None:
+def test_streams_that_code_puts_into_sys_are_removed_after_the_step(way: Road) -> None:
     before = sys.stdout, sys.stderr
 
     way.step("import io, sys\nsys.stdout = sys.stderr = io.StringIO()\nprint('lost')")
@@ -167,26 +168,7 @@ def test_streams_are_like_real_ones(way: Road) -> None:
     assert step.told.stderr == "write() argument must be str, not bytes\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="one current folder for all threads")
-def test_code_works_in_a_folder_of_its_own_and_sees_the_files_of_its_tools(way: Road) -> None:
-    before = Path.cwd()
-
-    step = way.step(
-        "import os\n"
-        "file_write('a.txt', 'one')\n"
-        "with open('b.txt', 'w') as file: n = file.write('two')\n"
-        "with open('a.txt') as file: text = file.read()\n"
-        "text, file_read('b.txt'), os.getcwd()"
-    )
-    moved = way.step("os.chdir('tmp'); open('c.txt', 'w').close(); file_list('.'), file_list('..')")
-
-    assert step.value[:2] == ("one", "two")
-    assert Path(step.value[2]) != before
-    assert moved.value == (["c.txt"], ["a.txt", "b.txt", "tmp/"])
-    assert Path.cwd() == before
-
-
-def test_a_folder_that_grows_too_large_ends_the_episode() -> None:
+def test_a_work_folder_over_the_disk_limit_ends_the_episode() -> None:
     limits = {"timeout_s": 20.0, "grace_s": 5.0, "disk_bytes": 256 << 10}
     with road("make", executor="inproc", files=True, limits=limits) as way:
         way.reset()
@@ -206,15 +188,10 @@ def test_coroutines_run_at_the_top_level_and_are_interrupted(way: Road) -> None:
         "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 4\nawait f()"
     )
     late = way.step("await asyncio.sleep(60)")
-    run = way.step(
-        "async def g():\n    try: await asyncio.sleep(60)\n    finally: print('ended')\n"
-        "asyncio.run(g())"
-    )
     after = way.step("await f() + await f()")
 
     assert first.value == 4
-    assert (late.limits_hit, run.limits_hit) == (("time",), ("time",))
-    assert run.told.stdout == "ended\n"
+    assert (late.limits_hit, late.done) == (("time",), False)
     assert after.value == 8
 
 
@@ -228,9 +205,7 @@ def test_coroutines_run_at_the_top_level_and_are_interrupted(way: Road) -> None:
         ("'\\ud800'.encode()", "UnicodeEncodeError", "'utf-8' codec can't encode"),
     ],
 )
-def test_whatever_is_raised_is_an_observation(
-    way: Road, code: str, kind: str, message: str
-) -> None:
+def test_every_exception_is_an_observation(way: Road, code: str, kind: str, message: str) -> None:
     step = way.step(code)
     after = way.step("1 + 1")
 
@@ -239,20 +214,7 @@ def test_whatever_is_raised_is_an_observation(
     assert after.value == 2
 
 
-def test_modules_that_code_changes_are_its_own(way: Road) -> None:
-    host = builtins.len, random.random
-
-    way.step("import builtins, random, time\nbuiltins.len = random.random = time.sleep = None")
-    mine = way.step("len, random.random, time.sleep")
-    way.reset()
-    other = way.step("len('ab'), random.random() < 1, time.sleep(0)")
-
-    assert mine.value == (None, None, None)
-    assert other.value == (2, True, None)
-    assert (builtins.len, random.random) == host
-
-
-def test_what_comes_from_the_future_holds_for_later_cells(way: Road) -> None:
+def test_future_imports_apply_to_later_cells(way: Road) -> None:
     way.step("from __future__ import annotations")
 
     step = way.step("def f(a: undefined): pass\nf.__annotations__")
@@ -260,7 +222,7 @@ def test_what_comes_from_the_future_holds_for_later_cells(way: Road) -> None:
     assert step.value == {"a": "undefined"}
 
 
-def test_tools_have_their_help_and_refuse_what_is_no_plain_data(way: Road) -> None:
+def test_tools_have_docs_and_refuse_arguments_that_are_not_plain_data(way: Road) -> None:
     told = way.step("import inspect\nadd.__doc__, str(inspect.signature(add)), add.__name__")
     refused = way.step("add(object(), 1)")
     held = way.step(
@@ -275,7 +237,7 @@ def test_tools_have_their_help_and_refuse_what_is_no_plain_data(way: Road) -> No
     assert held.value == [5]
 
 
-def test_threads_that_call_tools_when_their_cell_is_over_harm_nothing(way: Road) -> None:
+def test_threads_may_call_tools_after_their_step_ended(way: Road) -> None:
     way.step(
         "import threading\nbox = []\n"
         "def call(n):\n"

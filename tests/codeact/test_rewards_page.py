@@ -1,4 +1,4 @@
-"""The tables of the guide on rewards for code say what is so. Its snippets are run elsewhere."""
+"""The tables in the guide on rewards for code match the code. Its snippets are run elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envweave.codeact.transforms import CodeQualityTransform
-from envweave.codeact.transforms.unsafe_code import judge_code
+from envweave.codeact.transforms.static_analysis import judge_code
 from envweave.codeact.transforms.unsafe_names import BY_REASON, UNSAFE_NAMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rewards-for-code.md"
@@ -54,7 +54,7 @@ def traits() -> str:
 
 
 @pytest.mark.parametrize("made", [modules, builtins, spellings, not_caught, traits])
-def test_the_guide_has_the_table_as_it_is(made) -> None:
+def test_the_guide_contains_the_current_table(made) -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
 
     assert " ".join(made().split()) in page, made()

@@ -1,4 +1,4 @@
-"""Unsafe code never comes out ahead, whatever else pays for it."""
+"""Unsafe code never earns more than the penalty, whatever other transforms add."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envweave.transforms import TransformResult
 
 
 class Bonus(ew.Transform):
-    """Adds, or sets, or writes the reward without telling of which part it is."""
+    """Adds to the reward, sets a part of it, or overwrites it."""
 
     def __init__(self, value: float, how: str = "add", *, last: bool = False) -> None:
         self.value, self.how, self.last = value, how, last
@@ -43,7 +43,7 @@ class HideCode(ew.Transform):
         return observation
 
 
-def test_unsafe_code_loses_all_that_it_earned_and_the_penalty() -> None:
+def test_unsafe_code_loses_its_reward_and_gets_the_penalty() -> None:
     shown = ew.CodeSafetyTransform()(step(UNSAFE, reward=5.0))
 
     assert (shown.reward, parts_of(shown)) == (-1.0, {"base": 5.0, "safety": -6.0})
@@ -53,13 +53,13 @@ def test_unsafe_code_loses_all_that_it_earned_and_the_penalty() -> None:
     }
 
 
-def test_what_unsafe_code_has_lost_already_is_not_given_back() -> None:
+def test_a_negative_reward_of_unsafe_code_is_kept() -> None:
     shown = ew.CodeSafetyTransform(penalty=-2.0)(step(UNSAFE, reward=-3.0))
 
     assert (shown.reward, parts_of(shown)) == (-5.0, {"base": -3.0, "safety": -2.0})
 
 
-def test_safe_code_keeps_what_it_earned() -> None:
+def test_safe_code_keeps_its_reward() -> None:
     shown = ew.CodeSafetyTransform(safe_reward=0.25)(step(SAFE, reward=1.0))
 
     assert (shown.reward, parts_of(shown)) == (1.25, {"base": 1.0, "safety": 0.25})
@@ -72,12 +72,12 @@ def test_code_that_does_not_parse_is_safe_but_earns_nothing() -> None:
     assert (shown.reward, shown.metadata["code_safety"]["safe"]) == (0.0, True)
 
 
-def test_code_that_cannot_be_parsed_here_and_yet_ran_is_unsafe() -> None:
+def test_code_that_does_not_parse_but_ran_is_unsafe() -> None:
     shown = ew.CodeSafetyTransform()(step("import os\nx = ("))
 
     assert shown.reward == -1.0
     assert shown.metadata["code_safety"]["found"] == [
-        {"line": 1, "what": "cannot be judged: it cannot be parsed here, and yet it ran"}
+        {"line": 1, "what": "cannot be judged: it does not parse here, but it ran"}
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_step_of_empty_code_is_a_step() -> None:
     assert shown.reward == 0.5
 
 
-def test_a_tool_may_be_called_as_a_builtin_is() -> None:
+def test_a_tool_may_have_the_name_of_a_builtin() -> None:
     observation = step("open('door')")
     observation.available_tools = ["open"]
 
@@ -104,7 +104,7 @@ def test_a_tool_may_be_called_as_a_builtin_is() -> None:
     assert shown.metadata["code_safety"]["safe"]
 
 
-def test_modules_and_names_are_a_choice() -> None:
+def test_modules_and_names_are_configurable() -> None:
     lenient = ew.CodeSafetyTransform(modules=UNSAFE_MODULES - {"os"}, names=UNSAFE_NAMES - {"open"})
 
     shown = [lenient(step(code)).reward for code in ("import os\nopen('x')", "import sys")]
@@ -112,7 +112,7 @@ def test_modules_and_names_are_a_choice() -> None:
     assert shown == [0.0, -1.0]
 
 
-def test_what_was_found_can_be_sent_anywhere() -> None:
+def test_findings_are_bounded_plain_data() -> None:
     shown = ew.CodeSafetyTransform()(step("eval('1')\n" * 100))
 
     found = shown.metadata["code_safety"]["found"]
@@ -123,32 +123,32 @@ def test_what_was_found_can_be_sent_anywhere() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"penalty": 1.0}, "penalty=1.0.* would pay for unsafe code"),
-        ({"penalty": math.nan}, "penalty=nan.* a reward is a finite number"),
-        ({"penalty": "-1"}, "penalty='-1'.* a reward is a finite number"),
-        ({"penalty": True}, "penalty=True.* a reward is a finite number"),
-        ({"safe_reward": math.inf}, "safe_reward=inf.* a reward is a finite number"),
-        ({"penalty": -1.0, "safe_reward": -2.0}, "unsafe code would come out ahead"),
-        ({"modules": "os"}, "modules='os'.* expected several names"),
-        ({"names": 3}, "names=3.* expected several names"),
-        ({"names": [3]}, "3 is no name"),
-        ({"part": ""}, "part=''.* the name of a part is text"),
+        ({"penalty": 1.0}, "penalty=1.0.* would reward unsafe code"),
+        ({"penalty": math.nan}, "penalty=nan.* a reward must be a finite number"),
+        ({"penalty": "-1"}, "penalty='-1'.* a reward must be a finite number"),
+        ({"penalty": True}, "penalty=True.* a reward must be a finite number"),
+        ({"safe_reward": math.inf}, "safe_reward=inf.* a reward must be a finite number"),
+        ({"penalty": -1.0, "safe_reward": -2.0}, "unsafe code would earn more than safe code"),
+        ({"modules": "os"}, "modules='os'.* expected a collection of names"),
+        ({"names": 3}, "names=3.* expected a collection of names"),
+        ({"names": [3]}, "names must be strings, got 3"),
+        ({"part": ""}, "part=''.* part must be a non-empty string"),
     ],
 )
-def test_options_that_are_not_sound_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         ew.CodeSafetyTransform(**options)
 
 
-def test_an_environment_that_runs_no_code_is_refused_in_words() -> None:
-    with pytest.raises(BadReturnError, match="needs a CodeObservation, and was given Observation"):
+def test_an_environment_that_runs_no_code_is_refused() -> None:
+    with pytest.raises(BadReturnError, match="needs a CodeObservation, got Observation"):
         ew.CodeSafetyTransform()(ew.Observation())
 
 
 @pytest.mark.parametrize("how", ["add", "set", "write"])
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_nobody_who_comes_after_it_can_pay_for_unsafe_code(
+def test_no_later_transform_can_reward_unsafe_code(
     how: str, is_last: bool, is_nested: bool
 ) -> None:
     bonus: Any = Bonus(10.0, how, last=is_last)
@@ -160,7 +160,7 @@ def test_nobody_who_comes_after_it_can_pay_for_unsafe_code(
     assert shown.reward == -1.0
 
 
-def test_nobody_who_comes_before_it_can_hide_the_code() -> None:
+def test_no_earlier_transform_can_hide_the_code() -> None:
     both = ew.CompositeTransform([HideCode(), Bonus(10.0), ew.CodeSafetyTransform()])
 
     shown = both(step(UNSAFE))
@@ -168,7 +168,7 @@ def test_nobody_who_comes_before_it_can_hide_the_code() -> None:
     assert (shown.reward, shown.code) == (-1.0, "")
 
 
-def test_a_callers_transform_cannot_pay_for_unsafe_code_either() -> None:
+def test_a_transform_given_to_make_cannot_reward_unsafe_code() -> None:
     class Coding(ew.Environment):
         transform = ew.CodeSafetyTransform()
 
@@ -186,7 +186,7 @@ def test_a_callers_transform_cannot_pay_for_unsafe_code_either() -> None:
     assert [result.reward for result in results] == [-1.0, 12.0]
 
 
-def test_a_verdict_is_heard_once_wherever_it_stands() -> None:
+def test_a_transform_result_is_applied_once_and_last() -> None:
     class Counting(TransformResult):
         def __init__(self) -> None:
             self.heard: list[str] = []

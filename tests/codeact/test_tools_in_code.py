@@ -146,7 +146,7 @@ def test_help_shows_a_tool_that_comes_with_a_schema(make: Make) -> None:
         "    ",
         "    Args:",
         "        limit: How many.",
-        "        user-id (int): Give it as **{'user-id': ...}.",
+        "        user-id (int): Pass it as **{'user-id': ...}.",
         "",
     ]
     assert value(env, "find('war', **{'user-id': 3})") == {"words": "war", "user-id": 3}
@@ -206,7 +206,7 @@ def test_the_limit_of_a_tool_holds_over_the_steps_of_an_episode(make: Make) -> N
     value(env, "add(2)")
 
     assert said(env, "add(3)") == (
-        "CallLimitError: add() may be called 2 times in an episode, and was."
+        "CallLimitError: add() may be called 2 times per episode; the limit is reached."
     )
     assert value(env, "greet('Ann')") == "Hello, Ann"
     env.reset()
@@ -219,7 +219,7 @@ def test_the_limit_of_a_registry_holds_for_all_tools_together(make: Make) -> Non
     value(env, "add(1), greet('Ann')")
 
     assert said(env, "add(3)") == (
-        "CallLimitError: Tools may be called 2 times in an episode, and were."
+        "CallLimitError: Tools may be called 2 times per episode; the limit is reached."
     )
     env.reset()
     assert value(env, "add(3)") == 4
@@ -257,7 +257,7 @@ def test_every_call_is_in_the_record_of_its_step(make: Make) -> None:
             "add",
             ((1,), {}),
             None,
-            "CallLimitError: Tools may be called 3 times in an episode, and were.",
+            "CallLimitError: Tools may be called 3 times per episode; the limit is reached.",
         ),
     ]
     assert recorded(second) == []

@@ -75,9 +75,9 @@ def fail_with(error: BaseException) -> Any:
         ("move", {}, "TypeError: move() missing a required argument: 'point'"),
         ("move", {"point": {"z": 1}}, "TypeError: move() argument point.z: unknown field"),
         ("move", {"point": {"x": 1}, "bye": 2}, "TypeError: move() got an unexpected keyword"),
-        ("move", [1], "TypeError: move() takes its arguments by name, as an object."),
-        ("move", None, "TypeError: move() takes its arguments by name, as an object."),
-        ("move", {1: 2}, "TypeError: move() takes its arguments by name, as an object."),
+        ("move", [1], "TypeError: move() takes its arguments as an object, by name."),
+        ("move", None, "TypeError: move() takes its arguments as an object, by name."),
+        ("move", {1: 2}, "TypeError: move() takes its arguments as an object, by name."),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_an_outcome(name: Any, arguments: Any, text: str) -> None:
@@ -144,7 +144,10 @@ def test_limits_hold_and_opening_counts_anew() -> None:
     asyncio.run(registry.open())
 
     assert [one.is_error for one in first] == [False, True]
-    assert first[1].value == "CallLimitError: greet() may be called once in an episode, and was."
+    assert (
+        first[1].value
+        == "CallLimitError: greet() may be called once per episode; the limit is reached."
+    )
     assert [one.is_error for one in others] == [False, False, True]
     assert not call(registry, "greet", {"name": "Ann"}).is_error
 

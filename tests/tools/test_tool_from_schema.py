@@ -75,8 +75,8 @@ def test_names_that_python_cannot_use_go_by_stars() -> None:
     assert tool.signature == "(to: Any = None, **kwargs)"
     assert tool.docstring.splitlines()[2:] == [
         "Args:",
-        "    user-id (int): Give it as **{'user-id': ...}.",
-        "    from (str | None): Give it as **{'from': ...}.",
+        "    user-id (int): Pass it as **{'user-id': ...}.",
+        "    from (str | None): Pass it as **{'from': ...}.",
     ]
     assert called(tool, **{"user-id": 3, "from": "me"}) == {"user-id": 3, "from": "me"}
     assert called(tool, 1, **{"user-id": 3, "from": None}) == {"to": 1, "user-id": 3}
@@ -144,7 +144,7 @@ def test_a_tool_without_a_schema_takes_nothing() -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, ["words"], "words"])
 def test_a_schema_of_no_object_is_refused(schema: Any) -> None:
-    with pytest.raises(OptionError, match="is no JSON Schema of an object"):
+    with pytest.raises(OptionError, match="must be the JSON Schema of an object"):
         make(schema)
 
 

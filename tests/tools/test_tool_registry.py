@@ -88,9 +88,9 @@ def test_a_ready_tool_is_registered_as_it_is() -> None:
 
     assert registry.register(tool) is tool
     assert registry.get("add") is tool
-    with pytest.raises(OptionError, match="has a name, a description and a limit of its own"):
+    with pytest.raises(OptionError, match="already has a name, a description and a limit"):
         registry.register("plus", tool)  # type: ignore[arg-type] # what is tested
-    with pytest.raises(OptionError, match="has a name, a description and a limit of its own"):
+    with pytest.raises(OptionError, match="already has a name, a description and a limit"):
         registry.register(tool, max_calls=3)  # type: ignore[call-overload] # what is tested
 
 
@@ -105,7 +105,7 @@ def test_a_taken_name_is_refused_unless_it_is_to_be_replaced() -> None:
 
 
 def test_a_name_comes_before_its_function() -> None:
-    with pytest.raises(OptionError, match="the name comes first"):
+    with pytest.raises(OptionError, match="the first argument must be the name"):
         ToolRegistry().register(add, "add")  # type: ignore[call-overload] # what is tested
 
 
@@ -123,14 +123,16 @@ def test_an_unregistered_tool_is_gone_from_the_next_episode() -> None:
 
 @pytest.mark.parametrize("tools", ["add", add, Tool.of(add), 3, b"add"])
 def test_what_is_no_list_of_tools_is_refused(tools: Any) -> None:
-    with pytest.raises(OptionError, match="expected a list of functions, or functions by name"):
+    with pytest.raises(
+        OptionError, match="must be a list of functions or a dict of functions by name"
+    ):
         ToolRegistry(tools)
 
 
 def test_a_registry_is_not_made_of_another() -> None:
     registry = ToolRegistry([add])
 
-    with pytest.raises(OptionError, match="This is a ToolRegistry already"):
+    with pytest.raises(OptionError, match="is a ToolRegistry already"):
         ToolRegistry(registry)
     assert ToolRegistry(list(registry)).names() == ["add"]
 
@@ -172,7 +174,7 @@ def test_arguments_become_what_the_hints_ask_for_and_results_plain_data() -> Non
     [
         ((), {}, "add() missing a required argument: 'a'"),
         ((1, 2, 3), {}, "add() too many positional arguments"),
-        ((1,), {"a": 2}, "add() was called wrongly: multiple values for argument 'a'"),
+        ((1,), {"a": 2}, "add() was called incorrectly: multiple values for argument 'a'"),
         ((1,), {"c": 2}, "add() got an unexpected keyword argument 'c'"),
         ((1,), {"bb": 2}, "add() got an unexpected keyword argument 'bb'. Did you mean 'b'?"),
         (("x",), {}, "add() argument a: 'x' is not an int"),
@@ -219,7 +221,9 @@ def test_only_allowed_tools_are_seen() -> None:
 def test_an_allowed_name_that_no_tool_has_is_refused_when_it_is_opened() -> None:
     registry = ToolRegistry([add], allow=["ad"])
 
-    with pytest.raises(OptionError, match=r"no tool is called so. Did you mean 'add'.* Known: add"):
+    with pytest.raises(
+        OptionError, match=r"there is no such tool. Did you mean 'add'.* Known: add"
+    ):
         opened(registry)
     registry.register("ad", add)
     assert list(opened(registry)) == ["ad"]
@@ -227,7 +231,7 @@ def test_an_allowed_name_that_no_tool_has_is_refused_when_it_is_opened() -> None
 
 @pytest.mark.parametrize("allow", ["add", [1], 3])
 def test_an_allow_list_that_is_none_is_refused(allow: Any) -> None:
-    with pytest.raises(OptionError, match="expected a list of names"):
+    with pytest.raises(OptionError, match="allow must be a list of names"):
         ToolRegistry([add], allow=allow)
 
 
@@ -238,7 +242,7 @@ def test_a_tool_is_called_as_often_as_it_may_be_and_anew_in_each_episode() -> No
 
     assert [first["add"](1), first["add"](2)] == [2, 3]
     with pytest.raises(
-        CallLimitError, match=r"add\(\) may be called 2 times in an episode, and was"
+        CallLimitError, match=r"add\(\) may be called 2 times per episode; the limit is reached"
     ):
         first["add"](3)
     assert asyncio.run(first["wait"](1)) == "waited 1.0"
@@ -250,7 +254,9 @@ def test_all_tools_together_are_called_as_often_as_they_may_be() -> None:
 
     asyncio.run(functions["wait"](1))
 
-    with pytest.raises(CallLimitError, match="Tools may be called once in an episode, and were"):
+    with pytest.raises(
+        CallLimitError, match="Tools may be called once per episode; the limit is reached"
+    ):
         functions["add"](1)
 
 
@@ -297,7 +303,7 @@ def test_a_limit_holds_for_threads_that_call_at_once() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "3"])
 def test_a_limit_of_a_registry_that_is_none_is_refused(limit: Any) -> None:
-    with pytest.raises(OptionError, match=f"ToolRegistry: max_calls={limit!r}"):
+    with pytest.raises(OptionError, match=f"ToolRegistry: max_calls must be .*got {limit!r}"):
         ToolRegistry(max_calls=limit)
 
 

@@ -110,7 +110,7 @@ def test_an_allow_list_may_name_the_tools_of_a_source() -> None:
 def test_one_name_in_two_sources_is_refused_and_both_are_named() -> None:
     registry = make(Shelf("left", ["a"]), Shelf("right", ["a"]))
 
-    with pytest.raises(OptionError, match="Two tools are called 'a': one of left, one of right"):
+    with pytest.raises(OptionError, match="Two tools have the name 'a': one of left, one of right"):
         asyncio.run(registry.open())
 
 
@@ -125,7 +125,7 @@ def test_the_tools_of_a_source_are_neither_replaced_nor_removed() -> None:
 
     with pytest.raises(OptionError, match="'a' is taken by a tool of shelf"):
         registry.register("a", lambda: 1, replace=True)
-    with pytest.raises(OptionError, match=r"'a' comes from shelf.*Leave it out of allow"):
+    with pytest.raises(OptionError, match=r"'a' belongs to shelf.*Leave it out of allow"):
         registry.unregister("a")
 
 
@@ -144,9 +144,9 @@ def test_what_is_no_source_is_refused_and_so_is_one_twice() -> None:
     shelf = Shelf("shelf", [])
     registry = make(shelf)
 
-    with pytest.raises(OptionError, match="expected a ToolSource"):
+    with pytest.raises(OptionError, match="takes a ToolSource, got"):
         registry.add_source("shelf")  # type: ignore[arg-type] # what is tested
-    with pytest.raises(OptionError, match="shelf is there already"):
+    with pytest.raises(OptionError, match="shelf was added already"):
         registry.add_source(shelf)
 
 

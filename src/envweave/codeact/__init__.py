@@ -1,4 +1,4 @@
-"""Agents that act by writing code: what runs it, and who judges what came of it.
+"""Agents that act by writing code: executors that run it, transforms and graders that score it.
 
 The environment itself is at the root: `create_codeact_env`, `CodeAction`, the transforms.
 """

@@ -1,4 +1,4 @@
-"""`CodeActEnvironment`: an agent acts by writing code, and sees what came of it."""
+"""`CodeActEnvironment`: an agent acts by writing code, and observes its outcome."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from envweave.types import EpisodeEnd, Observation, Task, Tasks
 GradeWhen = Literal["final", "every_step"]
 
 FINAL_ANSWER = "final_answer"
-"""What code calls to hand in its answer, where there is a grader."""
+"""The function that code calls to submit its answer, if there is a grader."""
 
 
 class CodeActEnvironment(Environment):
-    """Runs the code that an agent writes; variables and functions last for the episode.
+    """Runs the code that an agent writes; variables and functions persist for the episode.
 
-    The last expression is the return value. An exception is an observation like any other, and
-    so is a limit that was hit. Code that ended its session (it would not stop, filled the memory,
-    exited) has ended the episode: `EpisodeEnd(..., blame="agent")`, with `fatal_reward`.
+    The value of the last expression is the return value. Exceptions and limits are observations
+    like any other. Code that ends its session (it does not stop, fills the memory, exits) ends the
+    episode: `EpisodeEnd(..., blame="agent")`, with `fatal_reward`.
 
     Args:
-        executor: What runs the code. It is closed with the environment.
-        tools: What code may call besides Python's own.
-        files: Whether `file_read` and its kind are among it.
+        executor: Runs the code. It is closed with the environment.
+        tools: Functions that code may call besides Python's own.
+        files: Whether the file tools (`file_read`, …) are added.
         transform: Applied by the session to every observation.
-        grader: Judges what the agent hands in, on the host; its score is the part `grade` of the
-            reward, and the episode is over.
-        grade: When: `"final"`, once code calls `final_answer(…)`; `"every_step"`, after each,
-            until one passes.
-        tasks: What episodes can be about. The text `prompt` of a task's data is shown first; what
-            the grader expects of each stands in its private part.
-        fatal_reward: What a step earns whose code ended its session.
+        grader: Grades what the agent submits, on the host. Its score is the part `grade` of the
+            reward, and ends the episode.
+        grade: When to grade: `"final"`, once code calls `final_answer(…)`; `"every_step"`, after
+            each step, until one passes.
+        tasks: The tasks of episodes. The `prompt` in a task's data is shown first; what the grader
+            expects is in its private part.
+        fatal_reward: The reward of a step whose code ended its session.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class CodeActEnvironment(Environment):
         fatal_reward: float = 0.0,
     ) -> None:
         if grade not in ("final", "every_step"):
-            raise OptionError(f"grade={grade!r} is neither 'final' nor 'every_step'.")
+            raise OptionError(f"grade must be 'final' or 'every_step', got {grade!r}.")
         if grader is not None and not isinstance(grader, Grader):
-            raise OptionError(f"grader={grader!r} is no Grader, such as ExactMatch(42).")
+            raise OptionError(f"grader must be a Grader, such as ExactMatch(42), got {grader!r}.")
         if transform is not None and not callable(transform):
-            raise OptionError(f"transform={transform!r} cannot be called with an observation.")
+            raise OptionError(f"transform must be a function of an observation, got {transform!r}.")
         if tasks is not None and not isinstance(tasks, Tasks):
             raise OptionError(
                 f"tasks must be Tasks, such as Tasks({{'train': […]}}), got a "
@@ -93,7 +93,7 @@ class CodeActEnvironment(Environment):
         self._answers: list[Any] = []
         self._steps = 0
         self._last = ExecutionResult(success=True)
-        self._turn = asyncio.Lock()  # held by whoever uses the executor
+        self._turn = asyncio.Lock()  # held while the executor is used
         self._is_stepping = False
 
     async def reset(
@@ -102,17 +102,17 @@ class CodeActEnvironment(Environment):
         seed: int | None = None,
         task: Task | None = None,
     ) -> CodeObservation:
-        """Forget all variables and files, and begin anew.
+        """Start an episode without variables and files.
 
-        The seed is that of `random` and numpy in the code; without one they follow the system.
+        `seed` seeds `random` and numpy in the code; without one they are seeded by the system.
         """
         if task is not None and self._grader is not None:
             self._grader.check_task(task)
         functions = await self.tools.open(holder=self)
-        self._refuse_own(functions)
+        self._refuse_taken_names(functions)
         answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
-            functions = {**functions, FINAL_ANSWER: _hand_in_to(answers)}
+            functions = {**functions, FINAL_ANSWER: _submit_to(answers)}
         async with self._turn:
             await self.executor.begin(seed=_bounded(seed), tools=functions, files=self._files)
         self._task = task
@@ -122,27 +122,27 @@ class CodeActEnvironment(Environment):
         prompt = task.data.get("prompt", "") if task is not None else ""
         return CodeObservation(prompt=str(prompt), available_tools=list(self._names))
 
-    def _refuse_own(self, functions: Mapping[str, Any]) -> None:
-        """Refuse tools that have the name of something that is here already."""
+    def _refuse_taken_names(self, functions: Mapping[str, Any]) -> None:
+        """Refuse tools whose name is taken by the environment."""
         taken = list(FILE_TOOLS) if self._files else []
         if self._grader is not None and self._grade_when == "final":
             taken.append(FINAL_ANSWER)
         for name in taken:
             if name in functions:
                 raise OptionError(
-                    f"A tool is called {name!r}, which this environment has already. Call it "
-                    "something else, or leave it out by allow=[…]."
+                    f"The tool name {name!r} is taken by this environment. Rename the tool, or "
+                    "exclude it with allow=[…]."
                 )
 
     async def step(self, action: CodeAction) -> CodeObservation:
-        """Run the code, and show what it came to."""
+        """Run the code, and return its outcome."""
         self._steps += 1
         try:
             result = await self._run(action.code)
         except SessionLostError as error:
             self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
             return CodeObservation(code=action.code)
-        except SessionEndedError as error:  # its own values did, when `state` had them shown
+        except SessionEndedError as error:  # a `__repr__` ended it while `state` was read
             result = ExecutionResult(
                 success=False,
                 exception_type="SessionEnded",
@@ -155,7 +155,7 @@ class CodeActEnvironment(Environment):
         )
         if result.success:
             self._programs.append(action.code)
-        if self._is_handed_in(result):
+        if self._is_submitted(result):
             await self._grade(observation)
         elif result.session_ended:
             late = "time" in result.limits_hit
@@ -164,14 +164,14 @@ class CodeActEnvironment(Environment):
         return observation
 
     async def _run(self, code: str) -> ExecutionResult:
-        self._is_stepping = True  # from now on nobody else gets in between
+        self._is_stepping = True  # before the lock: `state` must not get in between
         try:
             async with self._turn:
                 return await self.executor.run(code)
         finally:
             self._is_stepping = False
 
-    def _is_handed_in(self, result: ExecutionResult) -> bool:
+    def _is_submitted(self, result: ExecutionResult) -> bool:
         if self._grader is None:
             return False
         if self._grade_when == "every_step":
@@ -201,9 +201,9 @@ class CodeActEnvironment(Environment):
 
     @property
     async def state(self) -> CodeState:
-        """Names, types and short reprs of what the code has bound, and who runs it.
+        """The variables of the code with types and short reprs, and its executor.
 
-        While a step runs, nothing is known of what its code binds.
+        While a step runs, `variables` is empty.
         """
         variables = {}
         if not self._is_stepping:
@@ -219,7 +219,7 @@ class CodeActEnvironment(Environment):
         )
 
     async def close(self) -> None:
-        """End what runs the code, the tools' servers and the grader."""
+        """Close the executor, the servers of the tools and the grader."""
         try:
             async with self._turn:
                 await self.executor.close()
@@ -231,12 +231,12 @@ class CodeActEnvironment(Environment):
                     await self._grader.close()
 
     def hold(self) -> Callable[[], None]:
-        """Keep what executors of this kind share."""
+        """Keep what executors of this kind share; see `Executor.hold`."""
         return self.executor.hold()
 
 
 def _bounded(seed: int | None) -> int | None:
-    """Return a seed that generators of every kind can take: its own, unless it is very large."""
+    """Return a seed below 2**63: itself, or a hash of a larger one."""
     if seed is None or seed < 1 << 63:
         return seed
     digest = hashlib.sha256(seed.to_bytes(seed.bit_length() // 8 + 1)).digest()
@@ -246,15 +246,15 @@ def _bounded(seed: int | None) -> int | None:
 def _reward(option: str, given: Any) -> float:
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not is_number or not math.isfinite(given):
-        raise OptionError(f"{option}={given!r} is no reward: expected a finite number.")
+        raise OptionError(f"{option} must be a finite number, got {given!r}.")
     return float(given)
 
 
-def _hand_in_to(answers: list[Any]) -> Callable[..., Any]:
-    """Return the function that hands in. It belongs to one episode, and a late call to no other."""
+def _submit_to(answers: list[Any]) -> Callable[..., Any]:
+    """Return `final_answer` of one episode; a late call does not reach the next one."""
 
     async def final_answer(answer: Any = None) -> None:
-        """Hand in the answer to the task. The first one counts, and ends the episode."""
+        """Submit the answer to the task. The first one counts, and ends the episode."""
         answers.append(answer)
 
     return final_answer

@@ -50,42 +50,42 @@ def create_codeact_env(
 ) -> DirectEnvironment:
     """Return an environment whose actions are Python code.
 
-    Use it as it is: `reset` and `step` return observations, and `transform` may be set at any
+    Use it directly: `reset` and `step` return observations, and `transform` may be set at any
     time. The first `step` starts an episode if `reset` was not called, unless there are `tasks`.
-    Or give it to `make`, `register` or `create_fastapi_app`, where every episode needs a `reset`.
+    Or pass it to `make`, `register` or `create_fastapi_app`, where every episode needs a `reset`.
 
     Args:
-        executor: What runs the code. `"sandbox"`: behind kernel-enforced walls. `"docker"`: in a
-            container, and behind walls inside it, on machines whose own kernel has none, such as a
-            Mac. `"smolagents"`: the interpreter of that library, in this process; its authors say
-            that it is no security boundary. `"inproc"`: this very process, with no walls at all.
-            Or one that you made, such as `DockerExecutor(image=…, limits=…)`, which has its own
-            options.
+        executor: What runs the code. `"sandbox"`: behind walls that the kernel enforces.
+            `"docker"`: in a container, and behind walls inside it, for machines whose own kernel
+            has none, such as a Mac. `"smolagents"`: the interpreter of that library, in a thread
+            of this process. `"inproc"`: Python, in a thread of this process. Neither of these two
+            is a security boundary. Or an executor that you made, such as
+            `DockerExecutor(image=…, limits=…)`, which has its own options.
         tools: What code may call: a `ToolRegistry`, functions, or functions by name.
-        files: Whether `file_read`, `file_write` and their kind are among it.
+        files: Whether the file tools (`file_read`, `file_write`, …) are added.
         transform: Applied to every observation.
         limits: What code may use; a `Limits`, or its fields.
-        preload: Modules that every session finds imported.
+        preload: Modules that are imported before a session starts.
         packages: The installed packages that code can import and read, besides the standard
-            library, numpy and what `preload` names; see `Sandbox`. What defines the environment is
-            never among them, not even with `"all"`.
-        profile: `"shell"` lets code also run programs, inside the same walls.
+            library, numpy and those in `preload`; see `Sandbox`. Packages that define the
+            environment are never among them, not even with `"all"`.
+        profile: `"shell"` also lets code run programs, inside the same walls.
         isolation: The walls; see `Sandbox`. With `"docker"`, those inside the container.
-        visible: Files and folders of the host that code may read; in a container, none.
-        grader: Judges what the agent hands in.
-        grade: When it does; see `CodeActEnvironment`.
-        tasks: What episodes can be about.
-        fatal_reward: What a step earns whose code ended its session.
+        visible: Files and folders of the host that code may read; not with `"docker"`.
+        grader: Grades what the agent submits.
+        grade: When to grade; see `CodeActEnvironment`.
+        tasks: The tasks of episodes.
+        fatal_reward: The reward of a step whose code ended its session.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
-        StartupError: There is no container engine that answers, or no image; the same.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
+        StartupError: No container engine answers, or the image is missing.
         MissingExtraError: The executor needs a library that is not installed.
-        OptionError: An option is not sound, or the executor does not know it.
+        OptionError: An option is invalid, or the executor does not support it.
     """
     source = getattr(tasks, "source", None)
     options = SandboxOptions(
-        limits=Limits() if limits is None else _limits(limits),
+        limits=read_limits(limits),
         preload=_names("preload", preload),
         packages=read_packages(packages),
         private=(*calling_module(), *defining_modules(transform, grader, tasks, source)),
@@ -116,7 +116,7 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
     """Return the executor of this name.
 
     Raises:
-        OptionError: There is none, or it does not know an option.
+        OptionError: There is none, or it does not support an option.
         EnvWeaveError: It cannot run here; the message says what to do.
     """
     if name == "sandbox":
@@ -136,12 +136,12 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
         )
     if name not in EXECUTORS:
         raise OptionError(
-            f"executor={name!r} is none of {', '.join(map(repr, EXECUTORS))}."
+            f"executor must be one of {', '.join(map(repr, EXECUTORS))}, got {name!r}."
             f"{suggest(str(name), EXECUTORS)}"
         )
     _refuse_walls(name, options)
     if name == "smolagents":
-        from envweave.codeact.executors.smol import SmolagentsExecutor
+        from envweave.codeact.executors.smolagents import SmolagentsExecutor
 
         return SmolagentsExecutor(options.limits)
     from envweave.codeact.executors.inproc import InprocExecutor
@@ -150,43 +150,48 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
 
 
 def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
-    """Refuse what came too late for an executor that is made already."""
+    """Refuse options that an existing executor cannot take any more."""
     plain = SandboxOptions()
     for field in ("limits", "preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):
             raise OptionError(
-                f"{field}=… came too late: executor={executor.name!r} is made already. Give it to "
-                f"the {type(executor).__name__} itself."
+                f"{field}=… has no effect on an existing executor ({executor.name!r}). Pass it to "
+                f"{type(executor).__name__}(…) instead."
             )
 
 
 def _refuse_walls(name: str, options: SandboxOptions) -> None:
-    """Refuse what only the sandbox can honor, here or in a container."""
+    """Refuse options that only the sandbox supports, here or in a container."""
     plain = SandboxOptions(limits=options.limits)
     for field in ("preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):
             others = "" if field == "visible" else " and executor='docker'"
             raise OptionError(
-                f"{field}={getattr(options, field)!r} is for executor='sandbox'{others}; {name!r} "
-                "has no such thing. Leave it out."
+                f"{field}={getattr(options, field)!r} is only supported by executor='sandbox'"
+                f"{others}, not by {name!r}."
             )
 
 
-def _limits(given: Limits | Mapping[str, Any]) -> Limits:
-    if isinstance(given, Limits):
-        return given
+def read_limits(given: Limits | Mapping[str, Any] | None) -> Limits:
+    """Return the limits that an option gives; the defaults for `None`.
+
+    Raises:
+        OptionError: They are invalid.
+    """
+    if given is None or isinstance(given, Limits):
+        return given or Limits()
     if not isinstance(given, Mapping):
-        raise OptionError(f"limits={given!r}: expected Limits, or its fields by name.")
+        raise OptionError(f"limits must be Limits or a dict of its fields, got {given!r}.")
     known = list(Limits.__dataclass_fields__)
     for name in given:
         if name not in known:
-            raise OptionError(f"limits: there is no {name!r}.{suggest(str(name), known)}")
+            raise OptionError(f"limits has no field {name!r}.{suggest(str(name), known)}")
     return Limits(**given)
 
 
 def _names(option: str, given: Iterable[Any]) -> tuple[Any, ...]:
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
-        raise OptionError(f"{option}={given!r}: expected a list of them.")
+        raise OptionError(f"{option} must be a list, got {given!r}.")
     return tuple(given)
 
 
@@ -201,31 +206,31 @@ def create_mcp_environment(
     """Return an environment whose actions are Python code, with tools for it to call.
 
     Without `servers` these are `file_read`, `file_write`, `file_append`, `file_list`,
-    `file_exists` and `file_delete`. They see the files that the code itself sees: the session's
-    own, where `/tmp/hello.txt` is nobody else's.
+    `file_exists` and `file_delete`. They use the same files as the code itself: those of the
+    session, including `/tmp`.
 
     With `servers` they are the tools of MCP servers, as functions with docstrings. The servers
-    are started for the first episode, and kept for the others. A tool that fails raises
-    `ToolError` in the code. Every call is in the step's `execution_result.tool_calls`.
+    are started for the first episode, and kept for later ones. A tool that fails raises
+    `ToolError` in the code. Every call is recorded in the step's `execution_result.tool_calls`.
 
     Args:
         servers: `{"mcpServers": {name: {"command": …} or {"url": …}}}`, the path of a JSON file
-            that holds it, or an `McpServers`. No two environments share servers.
-        files: Whether the file tools are among the tools. By default, if there are no servers.
-        allow: The tools that code may call, of those of the servers and of `tools`; by default
-            all. The file tools are not meant.
-        max_calls: How often these may be called in an episode, all together.
-        **options: Those of `create_codeact_env`; `tools` may add functions.
+            that contains it, or an `McpServers`. Environments do not share servers.
+        files: Whether to add the file tools. Default: if there are no servers.
+        allow: The names of the tools that code may call, of `servers` and `tools`; default: all.
+            Does not apply to the file tools.
+        max_calls: The total number of calls of these tools in an episode.
+        **options: See `create_codeact_env`; `tools` may add functions.
 
     Raises:
         MissingExtraError: The MCP SDK is not installed, and there are servers.
-        OptionError: The configuration or another option is not sound.
+        OptionError: The configuration or another option is invalid.
     """
     tools = options.pop("tools", None)
     if isinstance(tools, ToolRegistry):
         raise OptionError(
-            "create_mcp_environment makes a ToolRegistry of its own, so `tools` are functions. "
-            "For yours, use registry.add_source(McpServers(…)) and create_codeact_env(tools=…)."
+            "create_mcp_environment creates its own ToolRegistry, so `tools` must be functions. To "
+            "use yours, call registry.add_source(McpServers(…)) and create_codeact_env(tools=…)."
         )
     has_own = servers is not None or tools is not None
     allow = _checked(allow, max_calls, has_own=has_own)
@@ -239,22 +244,22 @@ def create_mcp_environment(
 def _checked(
     allow: Iterable[str] | None, max_calls: int | None, *, has_own: bool
 ) -> list[str] | None:
-    """Refuse limits on the file tools, which they do not reach."""
+    """Refuse `allow` and `max_calls` if there are only file tools."""
     if not has_own and (allow is not None or max_calls is not None):
         which = "allow" if allow is not None else "max_calls"
         raise OptionError(
-            f"{which} is for the tools of `servers` and `tools`, and there are none. To limit the "
-            "calls of a step, give limits={'tool_calls': …}."
+            f"{which} applies to the tools of `servers` and `tools`, and there are none. To limit "
+            "the calls of a step, pass limits={'tool_calls': …}."
         )
     if allow is None:
         return None
     if isinstance(allow, str | bytes):
-        raise OptionError(f"allow={allow!r}: expected a list of names.")
+        raise OptionError(f"allow must be a list of names, got {allow!r}.")
     names = list(allow)
     for name in names:
         if name in FILE_TOOLS:
             raise OptionError(
-                f"allow=[{name!r}, …]: the file tools come together. Give files=True for all of "
-                "them, or files=False for none."
+                f"allow=[{name!r}, …]: file tools are added together. Pass files=True for "
+                "all of them, or files=False for none."
             )
     return names

@@ -8,10 +8,10 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.types import Action, Observation, State
 
 TIMED_OUT = 124
-"""The exit code of code that took too long, as of the command `timeout`."""
+"""The exit code of code that hit the time limit, as the command `timeout` returns it."""
 
 KILLED = 137
-"""The exit code of code that ended its session, as of a process that SIGKILL ended."""
+"""The exit code of code that ended its session, as of a process killed by SIGKILL."""
 
 
 @dataclass
@@ -19,7 +19,7 @@ class CodeAction(Action):
     """Code to run.
 
     Attributes:
-        code: Python. If its last statement is an expression, that is the return value.
+        code: Python source. The value of a last expression is the return value.
     """
 
     code: str
@@ -27,12 +27,12 @@ class CodeAction(Action):
 
 @dataclass
 class CodeObservation(Observation):
-    """What the code came to.
+    """The outcome of running code.
 
     Attributes:
-        execution_result: All that is known of it. Before the first step, of no code at all.
+        execution_result: The outcome. Before the first step, an empty success.
         code: The code that ran.
-        prompt: What the task asks for; shown when an episode begins.
+        prompt: The prompt of the task, in the first observation of an episode.
         available_tools: The functions that code may call besides Python's own.
     """
 
@@ -48,22 +48,22 @@ class CodeObservation(Observation):
 
     @property
     def stderr(self) -> str:
-        """What the code wrote there, and the traceback of what it did not catch."""
+        """What the code wrote to stderr, and the traceback of an uncaught exception."""
         return stderr_of(self.execution_result)
 
     @property
     def exit_code(self) -> int:
-        """0 if the code came to its end, 124 if it took too long, 137 if its session is gone."""
+        """0 on success, 124 at the time limit, 137 if the session is gone, otherwise 1."""
         return exit_code_of(self.execution_result)
 
 
 @dataclass
 class Variable:
-    """A name that the agent's code has bound.
+    """A variable of the agent's code.
 
     Attributes:
-        type: The name of its value's class.
-        repr: The value, shortened.
+        type: The name of the value's class.
+        repr: The `repr` of the value, shortened.
     """
 
     type: str
@@ -72,16 +72,16 @@ class Variable:
 
 @dataclass
 class CodeState(State):
-    """What an episode has left behind: names and how they look, never the objects.
+    """The variables and the setup of an episode.
 
-    It is the word of the code that ran.
+    Variables are reported by the code that ran, as text; never as objects.
 
     Attributes:
-        variables: By name, what the agent's code has bound.
+        variables: The variables of the agent's code, by name.
         tools: The functions that code may call besides Python's own.
-        executor: What runs the code.
-        isolation: The walls around it; see `Executor.isolation`.
-        last_exit_code: That of the last step.
+        executor: The name of the executor.
+        isolation: The isolation of the code; see `Executor.isolation`.
+        last_exit_code: The exit code of the last step.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -92,18 +92,18 @@ class CodeState(State):
 
 
 def exit_code_of(result: ExecutionResult) -> int:
-    """Return what a shell would say of such a run."""
+    """Return the exit code that a shell would report for a run."""
     if result.success:
         return 0
     if result.exception_type == "SystemExit" and not result.session_ended:
-        return _asked_for(result.exception_message or "")
+        return _system_exit_code(result.exception_message or "")
     if "time" in result.limits_hit:
         return TIMED_OUT
     return KILLED if result.session_ended else 1
 
 
-def _asked_for(message: str) -> int:
-    """Return the exit code that `sys.exit(…)` asks for: 0 for nothing, 1 for a text."""
+def _system_exit_code(message: str) -> int:
+    """Return the exit code of a `SystemExit`: 0 without an argument, 1 for a string."""
     if message in ("", "None"):
         return 0
     digits = message.removeprefix("-")
@@ -113,11 +113,11 @@ def _asked_for(message: str) -> int:
 
 
 def stderr_of(result: ExecutionResult) -> str:
-    """Return what a terminal would show of a run besides its output."""
-    told = result.traceback
-    if told is None and result.exception_type is not None:
-        told = f"{result.exception_type}: {result.exception_message or ''}\n"
-    if not told:
+    """Return stderr as a terminal would show it: with the traceback."""
+    failure = result.traceback
+    if failure is None and result.exception_type is not None:
+        failure = f"{result.exception_type}: {result.exception_message or ''}\n"
+    if not failure:
         return result.stderr
     between = "" if not result.stderr or result.stderr.endswith("\n") else "\n"
-    return f"{result.stderr}{between}{told}"
+    return f"{result.stderr}{between}{failure}"

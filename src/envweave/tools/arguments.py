@@ -1,4 +1,4 @@
-"""The arguments that a tool takes: what each of them is, and how those of a call are read."""
+"""The arguments of a tool, and how those of a call are bound and checked by codec specs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave.codec import Mismatch, Spec
 from envweave.errors import suggest
 
 EMPTY: Any = inspect.Parameter.empty
-"""Stands for a hint or a default that there is none of."""
+"""A missing hint or default."""
 
 Parameter = inspect.Parameter
 
@@ -20,7 +20,7 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def is_usable(name: str) -> bool:
-    """Whether Python code can use the name as one of its own."""
+    """Whether Python code can use the name for a variable."""
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
@@ -30,15 +30,15 @@ class Argument:
     """One argument of a tool.
 
     Attributes:
-        name: What it is called.
-        kind: How it is given. What only `**` can give, since Python cannot use its name, is
-            `KEYWORD_ONLY`.
+        name: Its name.
+        kind: How it is passed. An argument whose name is not an identifier can only be passed by
+            `**`, and is `KEYWORD_ONLY`.
         hint: Its type, or `EMPTY`.
-        default: What it is when it is not given; `EMPTY` where it has to be.
-        schema: Its JSON Schema; empty where nothing is known of it.
-        spec: What checks it; `None` lets everything pass.
-        description: What its author says of it.
-        none_is_absent: Whether `None` means that it is not given.
+        default: Its default; `EMPTY` if it is required.
+        schema: Its JSON Schema; empty if unknown.
+        spec: Checks it; `None` accepts everything.
+        description: Its description.
+        none_is_absent: Whether `None` means that it is omitted.
     """
 
     name: str
@@ -57,23 +57,23 @@ class Argument:
         return self.default is EMPTY and self.kind not in variable
 
     def read(self, value: Any) -> Any:
-        """Return a value as the function takes it.
+        """Return a value converted for the function.
 
         Raises:
-            Mismatch: It does not fit.
+            Mismatch: It does not match the spec.
         """
         return value if self.spec is None else self.spec.read(value)
 
 
 @final
 class Arguments:
-    """What a tool takes.
+    """The arguments of a tool.
 
     Args:
         tool: The tool's name, for errors.
-        each: In the order in which they are given by position.
-        returns: The hint of what it returns, or `EMPTY`.
-        known: Whether the function says what it takes. One that does not takes anything.
+        each: The arguments, in positional order.
+        returns: The hint of the return value, or `EMPTY`.
+        known: Whether the signature is known. If not, everything is accepted.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Arguments:
         self._by_name = {one.name: one for one in self.each}
         self._first = [one for one in self.each if one.kind is Parameter.POSITIONAL_ONLY]
         self._rest = next((one for one in self.each if one.kind is Parameter.VAR_KEYWORD), None)
-        # Such a name has no place in a signature. It is bound as one of the others.
+        # A name that is not an identifier cannot be in a signature; it is bound through `**`.
         self.odd = [one for one in self.each if not is_usable(one.name)]
         bound = [
             Parameter(one.name, one.kind, default=one.default)
@@ -105,7 +105,7 @@ class Arguments:
         self._least = sum(one.is_required for one in self._plain)
 
     def _by_position(self) -> list[Argument]:
-        """Those of a call that names none; none, if something must be named or looked at twice."""
+        """Return the arguments for the fast path: positional only, with no special cases."""
         if any(one.none_is_absent for one in self.each):
             return []
         if any(one.is_required and one.kind is Parameter.KEYWORD_ONLY for one in self.each):
@@ -113,7 +113,7 @@ class Arguments:
         return [one for one in self.each if one.kind in _POSITIONAL]
 
     def names(self) -> list[str]:
-        """Return the names of those that can be given by position, in order."""
+        """Return the names of the arguments that can be positional, in order."""
         return [one.name for one in self.each if one.kind in _POSITIONAL]
 
     def hints(self) -> dict[str, Any]:
@@ -123,14 +123,14 @@ class Arguments:
     def read(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments of a call as the function takes them.
+        """Return the arguments of a call, converted for the function.
 
         Raises:
-            TypeError: They do not fit; the message says which, and why.
+            TypeError: They do not match; the message says which argument, and why.
         """
         plain = self._plain
         if plain and not kwargs and self._least <= len(args) <= len(plain):
-            # `Signature.bind` would cost more than all else that a call costs.
+            # `Signature.bind` would cost more than the rest of the call.
             return [
                 value if one.spec is None else self._read(one.name, one.name, value)
                 for one, value in zip(plain, args, strict=False)
@@ -155,7 +155,7 @@ class Arguments:
         return bound.args, bound.kwargs
 
     def read_named(self, given: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments of a call that names them all, as `read` does."""
+        """Return the arguments of a call that passes all by name, as `read` does."""
         if not self.known:
             return (), given
         left = dict(given)
@@ -189,17 +189,17 @@ class Arguments:
             if one.is_required and one.name not in given:
                 raise TypeError(
                     f"{self.tool}() missing a required argument: {one.name!r}. "
-                    f"Give it as **{{{one.name!r}: …}}."
+                    f"Pass it as **{{{one.name!r}: …}}."
                 )
 
     def _reason(self, error: TypeError, given: Mapping[str, Any]) -> str:
         text = str(error)
-        if self._rest is None:  # a name that is wrong explains one that is missing
+        if self._rest is None:  # a misspelled name explains a missing one
             for name in given:
                 if name not in self._by_name:
                     return self._unexpected(name)
         fits = text.startswith(("missing", "got", "too"))
-        return f"{self.tool}() {text}" if fits else f"{self.tool}() was called wrongly: {text}"
+        return f"{self.tool}() {text}" if fits else f"{self.tool}() was called incorrectly: {text}"
 
     def _unexpected(self, name: str) -> str:
         hint = suggest(name, self._by_name)

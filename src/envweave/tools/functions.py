@@ -23,18 +23,18 @@ _NUMPY = re.compile(r"(?:Other )?Parameters\s*$")
 _NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 _RULE = re.compile(r"-{3,}\s*$")
 _REST = re.compile(
-    r":(?:param|parameter|arg|argument|key|keyword)\s+(?P<said>[^:]+):\s*(?P<text>.*)$"
+    r":(?:param|parameter|arg|argument|key|keyword)\s+(?P<names>[^:]+):\s*(?P<text>.*)$"
 )
 _REST_TYPE = re.compile(r":(?:type|rtype)\b[^:]*:")
 
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """What a docstring says.
+    """A parsed docstring.
 
     Attributes:
-        text: All of it but what it says of the arguments.
-        arguments: By name, what it says of each argument, on one line.
+        text: The docstring without the section on arguments.
+        arguments: The description of each argument, by name, on one line.
     """
 
     text: str = ""
@@ -47,7 +47,7 @@ class Documentation:
 
 
 def read_docstring(docstring: str | None) -> Documentation:
-    """Return what a docstring says. One that follows no style is all text."""
+    """Parse a docstring in Google, NumPy or reST style; any other is all text."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     kept: list[str] = []
     arguments: dict[str, str] = {}
@@ -65,7 +65,7 @@ def read_docstring(docstring: str | None) -> Documentation:
 
 
 def _section_at(lines: list[str], at: int) -> tuple[dict[str, str], int]:
-    """The arguments that are described from this line on, and the line behind them."""
+    """Return the arguments that the section at this line describes, and the line after it."""
     line = lines[at]
     if _GOOGLE.match(line):
         end = _end_of_indented(lines, at + 1)
@@ -78,7 +78,7 @@ def _section_at(lines: list[str], at: int) -> tuple[dict[str, str], int]:
         return {}, _end_of_indented(lines, at + 1, blank_ends=True)
     if rest := _REST.match(line):
         end = _end_of_indented(lines, at + 1, blank_ends=True)
-        name = rest["said"].split()[-1].lstrip("*")
+        name = rest["names"].split()[-1].lstrip("*")
         return {name: _joined([rest["text"], *lines[at + 1 : end]])}, end
     return {}, at
 
@@ -93,7 +93,7 @@ def _numpy(lines: list[str]) -> dict[str, str]:
 
 
 def _entries(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """What stands below each line that begins at the margin, and behind its colon."""
+    """Return the text after the colon of each entry, and the indented lines below it."""
     found: dict[str, list[str]] = {}
     names: list[str] = []
     for line in lines:
@@ -118,7 +118,7 @@ def _end_of_indented(lines: list[str], at: int, *, blank_ends: bool = False) -> 
 
 
 def _end_of_numpy(lines: list[str], at: int) -> int:
-    """The next heading that is underlined, or the end."""
+    """Return the line of the next underlined heading, or the end."""
     for end in range(at, len(lines) - 1):
         if _RULE.match(lines[end + 1]) and lines[end].strip():
             return end
@@ -132,9 +132,9 @@ def _joined(lines: list[str]) -> str:
 def arguments_of(
     tool: str, function: Callable[..., Any], documentation: Documentation
 ) -> Arguments:
-    """Return what a function takes.
+    """Return the arguments of a function.
 
-    An argument whose hint cannot be evaluated is taken as it comes.
+    An argument whose hint cannot be evaluated is not checked.
     """
     signature = _signature(function)
     if signature is None:
@@ -158,7 +158,7 @@ def arguments_of(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether what it returns must be awaited."""
+    """Whether its result must be awaited."""
     function = _inmost(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return inspect.iscoroutinefunction(function)
@@ -166,9 +166,9 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def own_docstring(function: Callable[..., Any]) -> str:
-    """Return the docstring that a function's author wrote, or nothing.
+    """Return the docstring of a function, or an empty string.
 
-    That of a `partial` is the function's inside it, never that of `partial` itself.
+    For a `partial` it is that of the inner function, never that of `partial` itself.
     """
     function = _inmost(function)
     if not inspect.isroutine(function) and not inspect.isclass(function):
@@ -179,13 +179,13 @@ def own_docstring(function: Callable[..., Any]) -> str:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    wanted: dict[str, Any] = {}
-    if sys.version_info >= (3, 14):  # where annotations are evaluated only now
+    options: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):  # annotations are evaluated lazily
         import annotationlib
 
-        wanted["annotation_format"] = annotationlib.Format.FORWARDREF
+        options["annotation_format"] = annotationlib.Format.FORWARDREF
     try:
-        return inspect.signature(function, **wanted)
+        return inspect.signature(function, **options)
     except (TypeError, ValueError):  # some functions written in C have none
         return None
 
@@ -197,7 +197,7 @@ def _inmost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names that the hints of a function may use: those of the module that it stands in."""
+    """Return the names that the hints of a function may use: the globals of its module."""
     function = _inmost(function)
     if inspect.isclass(function):
         function = function.__init__

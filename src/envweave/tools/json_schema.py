@@ -1,4 +1,4 @@
-"""JSON Schema for the arguments of a function, from their type hints."""
+"""JSON Schemas of tools: from type hints of a function, and back to the arguments of a tool."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TYPES = {str: "string", int: "integer", bool: "boolean"}
 
 
 def checked_by_hint(argument: Argument) -> Argument:
-    """Return an argument with the schema and the check that its hint asks for.
+    """Return an argument with the spec and the schema of its type hint.
 
-    A hint that says nothing which plain data could fulfil leaves it without both.
+    A hint that no plain data can satisfy leaves it without both.
     """
     if argument.hint is EMPTY:
         return argument
@@ -49,7 +49,7 @@ def checked_by_hint(argument: Argument) -> Argument:
 
 
 def object_schema(arguments: Arguments) -> dict[str, Any]:
-    """Return the JSON Schema of the object that names all arguments of a call."""
+    """Return the JSON Schema of the object with all arguments of a call."""
     if not arguments.known:
         return {"type": "object", "properties": {}, "additionalProperties": True}
     properties: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def _schema(spec: Spec) -> dict[str, Any]:
 
 
 def _with_types(schema: Any) -> Any:
-    """Say the type of a choice, too. Some models want it, though its values say it already."""
+    """Add the type of a choice, which some models need though its values imply it."""
     if isinstance(schema, list):
         return [_with_types(one) for one in schema]
     if not isinstance(schema, dict):
@@ -105,7 +105,7 @@ def _property(argument: Argument) -> dict[str, Any]:
 
 
 def _has_json(argument: Argument) -> bool:
-    """Whether the default fits its own hint, and JSON has a word for it."""
+    """Whether the default matches its own hint, and can be written as JSON."""
     if argument.spec is not None and not argument.spec.contains(argument.default):
         return False
     plain = to_plain(argument.default)
@@ -119,7 +119,7 @@ def _has_json(argument: Argument) -> bool:
 
 
 def _can_be_plain(spec: Spec) -> bool:
-    """Whether plain data can fit: nobody can write down an object of an unknown class."""
+    """Whether plain data can match: there is none for an object of an unknown class."""
     match spec:
         case InstanceSpec():
             return False
@@ -155,10 +155,10 @@ _SIMPLE: dict[str, Any] = {
 
 
 def arguments_from_schema(tool: str, schema: Mapping[str, Any]) -> Arguments:
-    """Return what a tool takes whose arguments a schema describes.
+    """Return the arguments that a schema describes.
 
-    Those that are required come first, and then the others, in the schema's order. A name that
-    Python could not use can be given by `**` alone.
+    Required ones come first, then the others, in the schema's order. An argument whose name is not
+    an identifier can only be passed by `**`.
     """
     properties = _mapping(schema.get("properties"))
     required = _listed(schema.get("required"))
@@ -166,7 +166,7 @@ def arguments_from_schema(tool: str, schema: Mapping[str, Any]) -> Arguments:
         _argument(str(name), _mapping(one), schema, is_required=name in required)
         for name, one in properties.items()
     ]
-    # In a signature what has a default comes later, and what goes by keyword last.
+    # In a signature arguments with a default come later, and keyword-only ones last.
     arguments.sort(key=lambda one: (one.kind, not one.is_required))
     others = schema.get("additionalProperties", False)
     if others is True or isinstance(others, Mapping):
@@ -203,7 +203,7 @@ def _argument(
 
 
 def _hint(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
-    """The type hint nearest to a schema; `Any` where there is none."""
+    """Return the type hint closest to a schema; `Any` if there is none."""
     schema = _mapping(schema)
     if depth > _DEEPEST:
         return Any
@@ -252,10 +252,10 @@ def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
     return found
 
 
-def _free(wanted: str, taken: Mapping[str, Any]) -> str:
-    while wanted in taken:
-        wanted += "_"
-    return wanted
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""`ToolRegistry`: what an agent may call."""
+"""`ToolRegistry`: the tools that an agent may call, the sources they come from, and call limits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from envweave.tools.tool import Tool, ToolOutcome, call_tool, check_limit, faile
 
 
 class ToolSource(ABC):
-    """Brings tools that have to be started first, and ended.
+    """Provides tools that must be started and closed, such as those of a server.
 
-    A registry calls it from several threads and event loops, also at once.
+    A registry calls it from several threads and event loops, possibly at the same time.
 
     Attributes:
-        name: What errors call it.
+        name: Its name in error messages.
     """
 
     name: str
 
     @abstractmethod
     async def start(self) -> Sequence[Tool]:
-        """Start what is not running yet, and return the tools that there are now.
+        """Start what is not running yet, and return the current tools.
 
-        Called before every episode. After `close` it starts anew.
+        Called before every episode. After `close` it starts again.
 
         Raises:
             StartupError: It cannot be started.
@@ -37,14 +37,14 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End what was started. Harmless twice, and before the first start."""
+        """Stop what was started. Harmless twice, and before the first start."""
 
 
-_A_MOMENT_S = 0.01
+_RETRY_S = 0.01
 
 
 class SourcedTool(NamedTuple):
-    """A tool, and the name of the source that it is from."""
+    """A tool and the name of its source."""
 
     tool: Tool
     owner: str
@@ -52,43 +52,42 @@ class SourcedTool(NamedTuple):
 
 @final
 class ToolCollection:
-    """Starts sources when they are needed, and ends them when nobody needs them any more.
+    """Starts sources when they are needed, and closes them when no holder needs them any more.
 
     Attributes:
-        sources: All of them.
-        brought: By name, the tools that they brought when they were last started; none while
-            they are not.
-        is_started: Whether all of them are, so that `brought` is complete.
+        sources: All sources.
+        tools: The tools of the sources, by name, as of their last start; empty while closed.
+        is_started: Whether all sources are started, so that `tools` is complete.
     """
 
     def __init__(self) -> None:
         self.sources: tuple[ToolSource, ...] = ()
-        self.brought: dict[str, SourcedTool] = {}
+        self.tools: dict[str, SourcedTool] = {}
         self.is_started = True
         self._lock = threading.Lock()  # protects all of it
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._closings = 0  # odd while they are being ended
+        self._close_count = 0  # odd while they are being closed
 
     def add(self, source: ToolSource) -> None:
         """Add a source.
 
         Raises:
-            OptionError: It is no source, or is there already.
+            OptionError: It is not a `ToolSource`, or was added already.
         """
         if not isinstance(source, ToolSource):
-            raise OptionError(f"add_source({source!r}): expected a ToolSource.")
+            raise OptionError(f"add_source() takes a ToolSource, got {source!r}.")
         with self._lock:
             if any(one is source for one in self.sources):
-                raise OptionError(f"add_source(…): {source.name} is there already.")
+                raise OptionError(f"add_source(): {source.name} was added already.")
             self.sources = (*self.sources, source)
             self.is_started = False
 
     async def start(self, taken: Container[str], holder: object = None) -> None:
-        """Start what is not running, and take in the tools.
+        """Start what is not running, and collect the tools.
 
         Args:
             taken: Names that no tool of a source may have.
-            holder: Whoever needs them, until it ends them.
+            holder: An object that needs the sources until it calls `end`.
 
         Raises:
             OptionError: Two tools have the same name.
@@ -99,22 +98,22 @@ class ToolCollection:
                 self._holders.add(holder)
         while True:
             with self._lock:
-                before, sources = self._closings, self.sources
+                before, sources = self._close_count, self.sources
             if not sources:
                 return
             found = await asyncio.gather(
                 *(source.start() for source in sources), return_exceptions=True
             )
             with self._lock:
-                # Whoever was ending them meanwhile may have ended what is now needed.
-                if before == self._closings and before % 2 == 0:
-                    self.brought = _joined(sources, found, taken)
+                # A concurrent `end` may have closed what was just started.
+                if before == self._close_count and before % 2 == 0:
+                    self.tools = _joined(sources, found, taken)
                     self.is_started = sources is self.sources
                     return
-            await asyncio.sleep(_A_MOMENT_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def end(self, holder: object = None) -> None:
-        """End all of them, unless somebody else than `holder` needs them. Harmless twice."""
+        """Close all sources, unless a holder other than `holder` needs them. Harmless twice."""
         with self._lock:
             if holder is not None:
                 self._holders.discard(holder)
@@ -122,16 +121,16 @@ class ToolCollection:
                     return
             if not self.sources:
                 return
-            self.brought = {}
+            self.tools = {}
             self.is_started = False
-            self._closings += 1
+            self._close_count += 1
         try:
             ended = await asyncio.gather(
                 *(source.close() for source in self.sources), return_exceptions=True
             )
         finally:
             with self._lock:
-                self._closings += 1
+                self._close_count += 1
         for outcome in ended:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -142,25 +141,25 @@ def _joined(
     found: Sequence[Sequence[Tool] | BaseException],
     taken: Container[str],
 ) -> dict[str, SourcedTool]:
-    brought: dict[str, SourcedTool] = {}
+    collected: dict[str, SourcedTool] = {}
     for source, tools in zip(sources, found, strict=True):
         if isinstance(tools, BaseException):
             raise tools
         for tool in tools:
             other = "this registry" if tool.name in taken else None
-            if tool.name in brought:
-                other = brought[tool.name].owner
+            if tool.name in collected:
+                other = collected[tool.name].owner
             if other is not None:
                 raise OptionError(
-                    f"Two tools are called {tool.name!r}: one of {other}, one of {source.name}. "
-                    "Rename one, or do without it."
+                    f"Two tools have the name {tool.name!r}: one of {other}, one of "
+                    f"{source.name}. Rename or remove one."
                 )
-            brought[tool.name] = SourcedTool(tool, source.name)
-    return brought
+            collected[tool.name] = SourcedTool(tool, source.name)
+    return collected
 
 
 class CallLimitError(EnvWeaveError, RuntimeError):
-    """A tool was called more often than it may be in one episode. It did not run."""
+    """A tool was called more often than allowed in one episode. The call did not run."""
 
 
 @final
@@ -168,7 +167,7 @@ class CallCounter:
     """Counts the calls of one episode.
 
     Args:
-        max_calls: How many calls there may be of all tools together; `None` for any number.
+        max_calls: The limit on the calls of all tools together; `None` for no limit.
     """
 
     def __init__(self, max_calls: int | None) -> None:
@@ -180,16 +179,18 @@ class CallCounter:
         """Count a call that is about to run.
 
         Raises:
-            CallLimitError: There were as many as there may be.
+            CallLimitError: The limit is reached.
         """
         with self._lock:
             if tool.max_calls is not None and self._counts[tool.name] >= tool.max_calls:
                 raise CallLimitError(
-                    f"{tool.name}() may be called {_times(tool.max_calls)} in an episode, and was."
+                    f"{tool.name}() may be called {_times(tool.max_calls)} per episode; the limit "
+                    "is reached."
                 )
             if self._max_calls is not None and self._counts.total() >= self._max_calls:
                 raise CallLimitError(
-                    f"Tools may be called {_times(self._max_calls)} in an episode, and were."
+                    f"Tools may be called {_times(self._max_calls)} per episode; the limit is "
+                    "reached."
                 )
             self._counts[tool.name] += 1
 
@@ -205,20 +206,18 @@ _LONGEST_NAME = 100
 
 @final
 class ToolRegistry:
-    """What an agent may call, by name: functions of the host, and the tools of sources.
+    """The tools that an agent may call, by name: functions of the host, and tools of sources.
 
-    One registry may serve many environments at once, in several threads and event loops. Each
-    episode has its own counts.
+    One registry may serve many environments at the same time, in several threads and event loops.
+    Calls are counted per episode.
 
     Args:
         tools: Functions by name, or functions and `Tool`s that have a name themselves.
-        allow: The names that an agent may call; others it neither sees nor can call. `None`
-            allows all.
-        max_calls: How often tools may be called in an episode, all together; `None` for any
-            number.
+        allow: The names of the tools that an agent can see and call; `None` allows all.
+        max_calls: The limit on the calls of all tools in an episode; `None` for no limit.
 
     Raises:
-        OptionError: Something that is no tool, a name that code cannot use, or one that is taken.
+        OptionError: Not a tool, a name that is not an identifier, or one that is taken.
     """
 
     def __init__(
@@ -233,7 +232,7 @@ class ToolRegistry:
         self._max_calls = max_calls
         self._lock = threading.Lock()  # held while the table is replaced
         self._own: dict[str, Tool] = {}
-        self._gathering = ToolCollection()
+        self._sources = ToolCollection()
         self._ledger = CallCounter(max_calls)
         for name, one in _listed(tools):
             self._add(_tool(name, one, None, None), replace=False)
@@ -301,24 +300,23 @@ class ToolRegistry:
         ```
 
         Args:
-            name_or_function: The name; or the function, whose own name it is, or a `Tool`.
-            function: What runs on the host, where a name is given. Without it a decorator is
-                returned.
-            description: What it does; what its docstring says unless given.
-            max_calls: How often it may be called in an episode.
-            replace: Whether it takes the place of a tool of the same name.
+            name_or_function: The name; or a function with its own name, or a `Tool`.
+            function: Runs on the host, if a name is given. Without it, returns a decorator.
+            description: What the tool does; default: its docstring.
+            max_calls: The limit on its calls in an episode.
+            replace: Whether to replace a tool of the same name.
 
         Returns:
-            The function itself; the `Tool` is had by `get`.
+            The function itself; `get` returns the `Tool`.
 
         Raises:
-            OptionError: Something that is no tool, a name that code cannot use, or one that is
-                taken.
+            OptionError: Not a tool, a name that is not an identifier, or one that is taken.
         """
         if name_or_function is not None and not isinstance(name_or_function, str):
             if function is not None:
                 raise OptionError(
-                    f"register({name_or_function!r}, {function!r}): the name comes first, as text."
+                    f"register({name_or_function!r}, {function!r}): the first argument must be the "
+                    "name."
                 )
             name_or_function, function = None, name_or_function
 
@@ -332,13 +330,13 @@ class ToolRegistry:
         """Remove a tool, from the next episode on.
 
         Raises:
-            OptionError: There is none, or it is the tool of a source.
+            OptionError: There is no such tool, or it belongs to a source.
         """
-        found = self._gathering.brought.get(name)
+        found = self._sources.tools.get(name)
         if found is not None:
             raise OptionError(
-                f"The tool {name!r} comes from {found.owner}, so that it cannot be removed here. "
-                "Leave it out of allow=[…]."
+                f"The tool {name!r} belongs to {found.owner} and cannot be removed here. Leave it "
+                "out of allow=[…]."
             )
         with self._lock:
             if name not in self._own:
@@ -349,24 +347,24 @@ class ToolRegistry:
         """Add the tools of a source, from the next episode on. It is closed with the registry.
 
         Raises:
-            OptionError: It is no source, or is there already.
+            OptionError: It is not a `ToolSource`, or was added already.
         """
-        self._gathering.add(source)
+        self._sources.add(source)
 
     def get(self, name: str) -> Tool | None:
         """Return the tool of this name, or `None`."""
         return self._all().get(name)
 
     def names(self) -> list[str]:
-        """Return the names of all tools, allowed or not; those of sources once it is open."""
+        """Return the names of all tools, allowed or not; those of sources after `open`."""
         return list(self._all())
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the tools that may be called, as OpenAI-compatible models are told of them.
+        """Return the schemas of the allowed tools, in the format of OpenAI-compatible models.
 
-        Those of sources are among them once the registry is open.
+        Includes the tools of sources after `open`.
         """
-        return [tool.schema() for tool in self._seen(self._all()).values()]
+        return [tool.schema() for tool in self._allowed_of(self._all()).values()]
 
     def __contains__(self, name: object) -> bool:
         return name in self._all()
@@ -378,34 +376,34 @@ class ToolRegistry:
         return iter(self._all().values())
 
     def __repr__(self) -> str:
-        sources = [f"and of {source.name}" for source in self._gathering.sources]
+        sources = [f"and of {source.name}" for source in self._sources.sources]
         return f"<ToolRegistry: {' '.join([', '.join(self._all()) or 'no tools', *sources])}>"
 
     def __reduce__(self) -> tuple[Callable[..., ToolRegistry], tuple[Any, ...]]:
         own = list(self._own.values())
-        return _remade, (own, self._gathering.sources, self._allow, self._max_calls)
+        return _unpickle, (own, self._sources.sources, self._allow, self._max_calls)
 
     async def open(self, *, holder: object = None) -> dict[str, Callable[..., Any]]:
         """Start the sources, and return the functions of a new episode, by name.
 
-        Each checks its arguments and counts its calls, from zero. An `async` tool is an `async`
-        function. What goes wrong is raised.
+        Each function checks its arguments and counts its calls, from zero. An `async` tool is an
+        `async` function. Failures are raised.
 
         Args:
-            holder: Whoever needs the sources until it calls `close` with the same. Without one,
-                they last until anybody closes the registry.
+            holder: An object that needs the sources until it calls `close` with itself. Without
+                one, they run until the registry is closed.
 
         Raises:
-            OptionError: An allowed name that no tool has, or one name for two tools.
+            OptionError: `allow` has an unknown name, or two tools have the same name.
             StartupError: A source cannot be started.
         """
-        await self._gathering.start(self._own, holder)
+        await self._sources.start(self._own, holder)
         everything = self._all()
-        tools = self._seen(everything)
+        tools = self._allowed_of(everything)
         for name in self._allow or ():
             if name not in tools:
                 raise OptionError(
-                    f"allow=[{name!r}, …]: no tool is called so.{suggest(name, everything)} "
+                    f"allow=[{name!r}, …]: there is no such tool.{suggest(name, everything)} "
                     f"Known: {', '.join(everything) or 'none'}."
                 )
         self._ledger = CallCounter(self._max_calls)
@@ -413,28 +411,28 @@ class ToolRegistry:
         return {name: tool.made_for(ledger.admit) for name, tool in tools.items()}
 
     async def close(self, *, holder: object = None) -> None:
-        """End the sources. Harmless twice; `open` starts them anew.
+        """Close the sources. Harmless twice; `open` starts them again.
 
         Args:
-            holder: Who does not need them any more. While others do, nothing is ended.
+            holder: The object that no longer needs them. While others do, nothing is closed.
         """
-        await self._gathering.end(holder)
+        await self._sources.end(holder)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Call a tool by name, with arguments as a model's function call has them.
 
-        Sources are started if they are not. Calls are counted from the last `open` on.
+        Starts the sources if necessary. Calls are counted since the last `open`.
 
         Returns:
-            What it returned. An unknown tool, arguments that do not fit, a limit and a tool that
-            fails are outcomes with `is_error`, never exceptions.
+            The outcome. An unknown tool, invalid arguments, a limit and a failing tool are
+            outcomes with `is_error`, never exceptions.
         """
         try:
-            if not self._gathering.is_started:
-                await self._gathering.start(self._own)
+            if not self._sources.is_started:
+                await self._sources.start(self._own)
         except Exception as error:  # noqa: BLE001 - a source may do anything
             return failed(error)
-        tools = self._seen(self._all())
+        tools = self._allowed_of(self._all())
         tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
             known = f" Known: {', '.join(tools)}." if tools else ""
@@ -446,7 +444,7 @@ class ToolRegistry:
         return await call_tool(tool, arguments, self._ledger.admit)
 
     def _add(self, tool: Tool, *, replace: bool) -> None:
-        found = self._gathering.brought.get(tool.name)
+        found = self._sources.tools.get(tool.name)
         if found is not None:
             raise OptionError(
                 f"The name {tool.name!r} is taken by a tool of {found.owner}. Choose another."
@@ -454,28 +452,28 @@ class ToolRegistry:
         with self._lock:
             if tool.name in self._own and not replace:
                 raise OptionError(
-                    f"The name {tool.name!r} is taken by another tool. Choose another, or give "
+                    f"The name {tool.name!r} is taken by another tool. Choose another, or pass "
                     "replace=True."
                 )
             self._own = {**self._own, tool.name: tool}
 
     def _all(self) -> dict[str, Tool]:
-        brought = self._gathering.brought
-        return {**self._own, **{name: one.tool for name, one in brought.items()}}
+        collected = self._sources.tools
+        return {**self._own, **{name: one.tool for name, one in collected.items()}}
 
-    def _seen(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Those of the tools that may be called."""
+    def _allowed_of(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+        """Return the tools that are allowed."""
         allow = self._allow
         return {name: tool for name, tool in tools.items() if allow is None or name in allow}
 
 
-def _remade(
+def _unpickle(
     tools: list[Tool],
     sources: Iterable[ToolSource],
     allow: Iterable[str] | None,
     max_calls: int | None,
 ) -> ToolRegistry:
-    """A registry as it comes out of a pickle: with the same tools, and with nothing started."""
+    """Unpickle a registry: with the same tools, and nothing started."""
     registry = ToolRegistry(tools, allow=allow, max_calls=max_calls)
     for source in sources:
         registry.add_source(source)
@@ -489,11 +487,13 @@ def _listed(tools: Any) -> list[tuple[str | None, Any]]:
         return list(tools.items())
     if isinstance(tools, ToolRegistry):
         raise OptionError(
-            "This is a ToolRegistry already. Use it as it is, or give list(registry) for the "
-            "tools that it has now."
+            "tools is a ToolRegistry already. Use it directly, or pass list(registry) for its "
+            "current tools."
         )
     if isinstance(tools, str | bytes | Tool) or not isinstance(tools, Iterable):
-        raise OptionError(f"tools={tools!r}: expected a list of functions, or functions by name.")
+        raise OptionError(
+            f"tools must be a list of functions or a dict of functions by name, got {tools!r}."
+        )
     return [(None, one) for one in tools]
 
 
@@ -502,8 +502,8 @@ def _tool(name: Any, one: Any, description: str | None, max_calls: int | None) -
         return Tool.of(one, name, description, max_calls)
     if description is not None or max_calls is not None or name not in (None, one.name):
         raise OptionError(
-            f"{one!r} has a name, a description and a limit of its own. Give the function to "
-            "have others."
+            f"{one!r} already has a name, a description and a limit. Pass the function to set "
+            "others."
         )
     return one
 
@@ -511,5 +511,5 @@ def _tool(name: Any, one: Any, description: str | None, max_calls: int | None) -
 def _allowed(allow: Any) -> frozenset[str]:
     names = None if isinstance(allow, str | bytes) or not isinstance(allow, Iterable) else [*allow]
     if names is None or not all(isinstance(name, str) for name in names):
-        raise OptionError(f"allow={allow!r}: expected a list of names.")
+        raise OptionError(f"allow must be a list of names, got {allow!r}.")
     return frozenset(names)

@@ -1,7 +1,7 @@
-"""How code sees a tool: its signature and its docstring, as `help(tool)` shows them.
+"""The signature and docstring of a tool as code sees them in `help(tool)`.
 
-Code has the names of Python alone. So a dataclass is described as the dict that is given for it,
-and a default that is no literal as `...`.
+Code has only Python's own names. So a dataclass is described as the dict that is passed for it,
+and a default that is not a literal as `...`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDENT = "    "
 
 @final
 class _Words:
-    """A hint or a default that is shown by these words."""
+    """A hint or a default whose `repr` is this text."""
 
     def __init__(self, words: str) -> None:
         self._words = words
@@ -36,7 +36,7 @@ class _Words:
 
 
 def shown_signature(arguments: Arguments) -> inspect.Signature:
-    """Return the signature that code is shown. Its text can be parsed."""
+    """Return the signature that code sees. Its text can be parsed."""
     if not arguments.known:
         return inspect.Signature(
             [
@@ -51,13 +51,13 @@ def shown_signature(arguments: Arguments) -> inspect.Signature:
 
 
 def docstring_of(text: str, arguments: Iterable[Argument]) -> str:
-    """Return a docstring for a tool that comes without one: what it does, and its arguments."""
+    """Return a docstring for a tool without one: its description and its arguments."""
     lines = [line for one in arguments for line in _described(one)]
     return "\n".join([text.strip(), "", "Args:", *lines] if lines else [text.strip()]).strip()
 
 
 def types_part(arguments: Arguments) -> str:
-    """Return what the classes stand for that the hints name; nothing if they name none."""
+    """Return a section that describes the classes in the hints; empty if there are none."""
     found: dict[str, str] = {}
     for hint in (*(one.hint for one in arguments.each), arguments.returns):
         _explain(hint, found)
@@ -66,7 +66,7 @@ def types_part(arguments: Arguments) -> str:
 
 
 def words_for(hint: Any) -> str:
-    """Return a hint as code may read it, with no module before a name."""
+    """Return a hint as text, without module names."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is None or hint is type(None):
         return "None"
@@ -129,7 +129,7 @@ def _described(argument: Argument) -> list[str]:
             return []
         return [f"{_INDENT}{argument.name}: {' '.join(text.split())}"]
     hint = "" if argument.hint is EMPTY else f" ({words_for(argument.hint)})"
-    text = " ".join([*argument.description.split(), f"Give it as **{{{argument.name!r}: ...}}."])
+    text = " ".join([*argument.description.split(), f"Pass it as **{{{argument.name!r}: ...}}."])
     return [f"{_INDENT}{argument.name}{hint}: {text}"]
 
 
@@ -142,11 +142,11 @@ def _explain(hint: Any, found: dict[str, str]) -> None:
     if issubclass(hint, enum.Enum):
         found[hint.__name__] = f"one of {', '.join(_literal(one) for one in hint)}"
     elif dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
-        found[hint.__name__] = ""  # it may hold itself
+        found[hint.__name__] = ""  # it may contain itself
         fields = _fields(hint)
         kind = "tuple" if _is_named_tuple(hint) else "dict"
-        told = ", ".join(_field(*one) for one in fields) or "nothing"
-        found[hint.__name__] = f"a {kind} of {told}"
+        listed = ", ".join(_field(*one) for one in fields) or "nothing"
+        found[hint.__name__] = f"a {kind} of {listed}"
         for _, inner, _ in fields:
             _explain(inner, found)
 

@@ -1,4 +1,4 @@
-"""`Tool`: one function that an agent may call, and all that is told of it."""
+"""`Tool`: a function that an agent may call, with its schema, and how it is called."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LEAVES = frozenset([str, int, float, bool, bytes, type(None)])
 
 
 def as_data(value: Any) -> Any:
-    """Return a value with dicts in the place of dataclasses, and values in that of enum members.
+    """Return a value with dataclasses replaced by dicts, and enum members by their values.
 
-    Everything else stays as it is.
+    Everything else is unchanged.
 
     Raises:
-        TypeError: It is a coroutine that nobody awaited.
+        TypeError: It is a coroutine that was not awaited.
     """
     if type(value) in _LEAVES:
         return value
@@ -35,7 +35,7 @@ def as_data(value: Any) -> Any:
         raise TypeError("it returned a coroutine. Register the `async` function itself.")
     try:
         return _converted(value)
-    except RecursionError:  # it holds itself; whoever takes it says so
+    except RecursionError:  # it contains itself, which the encoder reports
         return value
 
 
@@ -73,27 +73,27 @@ class Tool:
     alone, and with those only that were given.
 
     Args:
-        name: What it is called: a Python identifier.
-        function: What runs on the host; sync or async.
+        name: Its name: a Python identifier.
+        function: Runs on the host; sync or async.
         description: What it does.
         parameters: The JSON Schema of an object with the arguments as its properties.
-        max_calls: How often it may be called in an episode; `None` for any number.
+        max_calls: The limit on its calls in an episode; `None` for no limit.
 
     Attributes:
-        name: What it is called.
-        function: What runs on the host, with keyword arguments or by position.
+        name: Its name.
+        function: Runs on the host, with keyword or positional arguments.
         description: What it does, for a model.
         parameters: The JSON Schema of its arguments, as an object.
         signature: The signature as code sees it: `(city: str, days: int = 1) -> str`.
         docstring: The docstring as code sees it.
-        max_calls: How often it may be called in an episode.
+        max_calls: The limit on its calls in an episode.
         is_async: Whether it is awaited.
-        arguments: What checks the arguments of a call.
+        arguments: Checks the arguments of a call.
         shown: The signature whose text is `signature`.
 
     Raises:
-        OptionError: A name that code cannot use, a function that cannot be called, or a limit or
-            a schema that is none.
+        OptionError: The name is not an identifier, the function is not callable, or the limit or
+            the schema is invalid.
     """
 
     name: str
@@ -134,22 +134,22 @@ class Tool:
         description: str | None = None,
         max_calls: int | None = None,
     ) -> Tool:
-        """Return the tool that a plain function is, by its hints and its docstring.
+        """Return a tool made from a plain function, its type hints and its docstring.
 
         Args:
-            function: What runs on the host; sync or async. Arguments with hints are checked, and
-                a dataclass is made where one is asked for. A hint that cannot be evaluated, or
-                that plain data cannot fulfil, checks nothing.
-            name: What it is called; the function's own name unless given.
-            description: What it does; what the docstring says unless given.
-            max_calls: How often it may be called in an episode.
+            function: Runs on the host; sync or async. Arguments with hints are checked, and
+                converted to a dataclass if the hint is one. A hint that cannot be evaluated, or
+                that no plain data can satisfy, checks nothing.
+            name: The name; default: the function's own.
+            description: What it does; default: the docstring.
+            max_calls: The limit on its calls in an episode.
         """
         name = _own_name(function) if name is None else name
         _check(name, function, max_calls)
-        said = own_docstring(function)
-        documentation = read_docstring(said)
+        own = own_docstring(function)
+        documentation = read_docstring(own)
         arguments = arguments_of(name, function, documentation)
-        docstring = said if description is None else docstring_of(description, arguments.each)
+        docstring = own if description is None else docstring_of(description, arguments.each)
         given = (function, name, description, max_calls)
         made = cls.__new__(cls)
         _fill(made, name, function, arguments, docstring, max_calls)
@@ -165,7 +165,7 @@ class Tool:
         return self._made
 
     def schema(self) -> dict[str, Any]:
-        """Return the tool as an OpenAI-compatible model is told of it."""
+        """Return the tool in the format of OpenAI-compatible models."""
         return {
             "type": "function",
             "function": {
@@ -178,9 +178,9 @@ class Tool:
     def made_for(self, admit: Callable[[Tool], None]) -> Callable[..., Any]:
         """Return the function that the code of one episode calls.
 
-        It checks its arguments, asks `admit`, which may raise, and runs. It has this tool's name,
+        It checks its arguments, calls `admit`, which may raise, and runs. It has this tool's name,
         signature and docstring, and is `async` if the tool is. A tool that calls `sys.exit` has
-        failed: code must not be able to end the host's process by it.
+        failed: code must not be able to end the host's process through it.
         """
         read, function = self.arguments.read, self.function
 
@@ -210,7 +210,7 @@ class Tool:
 
 
 def _exited(name: str, error: SystemExit) -> RuntimeError:
-    return RuntimeError(f"{name}() wanted to exit, with status {error.code!r}.")
+    return RuntimeError(f"{name}() called sys.exit() with status {error.code!r}.")
 
 
 def _from_schema(
@@ -230,7 +230,7 @@ def _from_schema(
 
 
 def _by_name(function: Callable[..., Any], arguments: Arguments) -> Callable[..., Any]:
-    """Return a function that takes arguments by position, too, and passes them on by name."""
+    """Return a function that also takes positional arguments, and passes all on by name."""
     names = arguments.names()
 
     async def await_it(*args: Any, **kwargs: Any) -> Any:
@@ -263,32 +263,32 @@ def _fill(
 def _check(name: Any, function: Any, max_calls: Any) -> None:
     if not isinstance(name, str) or not is_usable(name):
         raise OptionError(
-            f"A tool cannot be called {name!r}: code calls it by its name, so that must be a "
-            "Python identifier and no keyword."
+            f"Invalid tool name {name!r}: it must be a Python identifier, and not a keyword."
         )
     if name.startswith("__"):
-        raise OptionError(f"A tool cannot be called {name!r}: names like this belong to Python.")
+        raise OptionError(
+            f"Invalid tool name {name!r}: names that start with '__' belong to Python."
+        )
     if name == "ToolError":
-        raise OptionError("A tool cannot be called 'ToolError': code needs that to catch errors.")
+        raise OptionError("Invalid tool name 'ToolError': code uses it to catch errors.")
     if not callable(function):
         raise OptionError(
-            f"The tool {name!r} is {function!r}, which cannot be called. Give a function."
+            f"The tool {name!r} must be a function or another callable, got {function!r}."
         )
     check_limit(f"The tool {name!r}: ", max_calls)
 
 
 def check_limit(whose: str, max_calls: Any) -> None:
-    """Refuse a number of calls that is none.
+    """Check a limit on calls.
 
     Raises:
-        OptionError: It is no whole number above 0, and not `None`.
+        OptionError: It is neither an integer >= 1 nor `None`.
     """
     if max_calls is None:
         return
     if isinstance(max_calls, bool) or not isinstance(max_calls, int) or max_calls < 1:
         raise OptionError(
-            f"{whose}max_calls={max_calls!r} is no whole number above 0. "
-            "Leave it out for any number of calls."
+            f"{whose}max_calls must be an integer >= 1, or None for no limit, got {max_calls!r}."
         )
 
 
@@ -297,7 +297,8 @@ def _checked_schema(name: str, parameters: Any) -> dict[str, Any]:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise OptionError(
-            f"The tool {name!r}: parameters={parameters!r} is no JSON Schema of an object."
+            f"The tool {name!r}: parameters must be the JSON Schema of an object, got "
+            f"{parameters!r}."
         )
     return {"type": "object", "properties": {}, **copy.deepcopy(dict(parameters))}
 
@@ -308,7 +309,7 @@ def _own_name(function: Any) -> str:
         return name
     shown = name if isinstance(name, str) else repr(function)
     raise OptionError(
-        f"{shown} has no name that code could call it by. Give one: register('name', function)."
+        f"{shown} has no name that is an identifier. Pass one: register('name', function)."
     )
 
 
@@ -317,11 +318,11 @@ _TEXT_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What came of a call.
+    """The outcome of a tool call.
 
     Attributes:
-        value: What the tool returned, with dicts in the place of dataclasses; if it failed, why,
-            on one line.
+        value: What the tool returned, with dataclasses as dicts; if it failed, the error on one
+            line.
         is_error: Whether it failed.
     """
 
@@ -340,13 +341,13 @@ def failed(error: BaseException) -> ToolOutcome:
 
 
 async def call_tool(tool: Tool, arguments: Any, admit: Callable[[Tool], None]) -> ToolOutcome:
-    """Run a tool with arguments as JSON has them: here if it is `async`, else in a thread.
+    """Run a tool with JSON arguments: on this loop if it is `async`, else in a thread.
 
-    It raises nothing but what cancels the caller.
+    Raises nothing, except a cancellation of the caller.
     """
     try:
         if not isinstance(arguments, Mapping) or not all(isinstance(one, str) for one in arguments):
-            raise TypeError(f"{tool.name}() takes its arguments by name, as an object.")
+            raise TypeError(f"{tool.name}() takes its arguments as an object, by name.")
         args, kwargs = tool.arguments.read_named(arguments)
         admit(tool)
         if tool.is_async:
@@ -362,7 +363,7 @@ async def call_tool(tool: Tool, arguments: Any, admit: Callable[[Tool], None]) -
 
 
 def _run(tool: Tool, args: Any, kwargs: Any) -> ToolOutcome:
-    """Run a tool. Some exceptions would do more to a thread's caller than to be raised there."""
+    """Run a tool. Exceptions are returned: some would do more than be raised in the caller."""
     try:
         return ToolOutcome(as_data(tool.function(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - a tool may do anything

@@ -1,4 +1,4 @@
-"""What runs an agent's code: the interface, and the names that callers ask for one by."""
+"""`Executor`: the interface of what runs an agent's code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from envweave.codeact.models import Variable
 from envweave.sandbox.results import ExecutionResult
 
 Functions = Mapping[str, Callable[..., object]]
-"""What code may call, by the name it is called by; sync or async."""
+"""Functions that code may call, by name; sync or async."""
 
 
 class Executor(ABC):
-    """Runs the code of one environment: variables last for an episode, and no longer.
+    """Runs the code of one environment. Variables persist within an episode.
 
     An environment calls it from one task at a time.
 
     Attributes:
-        name: What `create_codeact_env(executor=…)` calls it.
+        name: Its name in `create_codeact_env(executor=…)`.
         names: The functions that code may call since `begin`, besides Python's own.
     """
 
@@ -27,13 +27,13 @@ class Executor(ABC):
 
     @abstractmethod
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
-        """Forget everything, and start over.
+        """Start an episode, without anything of the one before.
 
         Args:
-            seed: Of `random` and numpy in the code; `None` draws from the system.
-            tools: What the code may call.
-            files: Whether `file_read` and its kind (`FILE_TOOLS`) are among it, bound to the
-                folder that the code works in.
+            seed: The seed of `random` and numpy in the code; `None` seeds from the system.
+            tools: Functions that the code may call.
+            files: Whether the file tools (`FILE_TOOLS`) are added, for the folder that the code
+                works in.
         """
 
     @abstractmethod
@@ -41,24 +41,24 @@ class Executor(ABC):
         """Run code. Whatever the code does, this does not raise.
 
         Raises:
-            SessionLostError: There is nothing to run it in any more, and no code did that.
+            SessionLostError: The session is gone, through no fault of its code.
         """
 
     @abstractmethod
     async def variables(self) -> dict[str, Variable]:
-        """Return what the code has bound since `begin`: names, types and short reprs.
+        """Return the variables that the code has bound since `begin`, with types and short reprs.
 
-        It takes a bounded time, whatever the values do when they are shown. A tool that they call
-        is in the record of the next `run`.
+        It takes a bounded time, whatever the `__repr__` of the values does. Tools that a
+        `__repr__` calls are recorded in the result of the next `run`.
         """
 
     @property
     @abstractmethod
     def isolation(self) -> str:
-        """The walls around the code, in a word: `"namespace"`, `"landlock"` or `"none"`.
+        """The isolation of the code: `"namespace"`, `"landlock"` or `"none"`.
 
-        In a container it is `"docker+"` and what stands inside, such as `"docker+landlock"`; and
-        `"docker"` before it is started.
+        In a container it is `"docker+"` and the isolation inside, such as `"docker+landlock"`;
+        `"docker"` before the container is started.
         """
 
     @abstractmethod
@@ -66,12 +66,12 @@ class Executor(ABC):
         """Free everything. Called once."""
 
     def keep_private(self, modules: tuple[str, ...]) -> None:  # noqa: B027 - most have nothing to do
-        """Never show code the distributions, or modules, that these are part of.
+        """Hide these modules, and the distributions that they are part of, from code.
 
-        Called by the environment, with what defines it, before the first episode. Whoever runs
-        code that can see all there is does nothing.
+        Called by the environment, with the modules that define it, before the first episode. An
+        executor without isolation does nothing.
         """
 
     def hold(self) -> Callable[[], None]:
-        """Keep what executors of this kind share, until what is returned is called."""
+        """Keep what executors of this kind share; return a function that releases it."""
         return lambda: None

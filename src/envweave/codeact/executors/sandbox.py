@@ -1,4 +1,4 @@
-"""Runs code in a sandbox of this process."""
+"""`SandboxExecutor`: runs code in sessions of a sandbox, which is shared within the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import final
 from envweave.codeact.executors.base import Executor, Functions
 from envweave.codeact.injected.files import gates
 from envweave.codeact.injected.prelude import MODULES, prelude
-from envweave.codeact.injected.variables import look, show_code
+from envweave.codeact.injected.variables import read_snapshot, show_code
 from envweave.codeact.models import Variable
 from envweave.errors import ClosedError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
@@ -30,24 +30,24 @@ from envweave.sandbox.sandbox import AsyncSandbox
 
 
 class SessionSource(ABC):
-    """Where the sessions of one executor come from."""
+    """Creates the sessions of one executor."""
 
     @property
     @abstractmethod
     def isolation(self) -> str:
-        """The walls around them; see `Executor`."""
+        """Their isolation; see `Executor`."""
 
     @abstractmethod
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
-        """Return a session that nobody used before.
+        """Return a fresh session.
 
         Raises:
-            SessionLostError: There is no sandbox any more.
+            SessionLostError: The sandbox is gone.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Free everything, when the sessions are closed. Called once."""
+        """Free everything, after the sessions are closed. Called once."""
 
     @abstractmethod
     def keep_private(self, modules: tuple[str, ...]) -> None:
@@ -55,18 +55,18 @@ class SessionSource(ABC):
 
     @abstractmethod
     def hold(self) -> Callable[[], None]:
-        """Keep what sources of this kind share, until what is returned is called."""
+        """Keep what sources of this kind share; return a function that releases it."""
 
 
 @final
 class EpisodeSession:
-    """The session of the episode that runs: one at a time, of a source.
+    """The session of the current episode, created by a source.
 
     Args:
         source: Closed with it.
 
     Attributes:
-        current: The session; `None` before the first episode, and after the last.
+        current: The session; `None` before the first episode and after the last.
     """
 
     def __init__(self, source: SessionSource) -> None:
@@ -74,23 +74,23 @@ class EpisodeSession:
         self.current: AsyncSession | None = None
 
     async def begin(self, *, seed: int | None, tools: Functions) -> AsyncSession:
-        """Leave the old session, and return a fresh one.
+        """Close the old session, and return a fresh one.
 
         Raises:
-            SessionLostError: There is no sandbox any more.
+            SessionLostError: The sandbox is gone.
         """
-        await self._leave()
+        await self._close_session()
         self.current = await self._source.session(seed=seed, tools=tools)
         return self.current
 
     async def close(self) -> None:
-        """End the session, and its sandbox if nobody else uses it."""
+        """End the session, and its sandbox if nothing else uses it."""
         try:
-            await self._leave()
+            await self._close_session()
         finally:
             await self._source.close()
 
-    async def _leave(self) -> None:
+    async def _close_session(self) -> None:
         session, self.current = self.current, None
         if session is not None:
             with contextlib.suppress(SandboxError):  # it is gone already
@@ -107,21 +107,21 @@ class SessionExecutor(Executor):
     def __init__(self, source: SessionSource) -> None:
         self._source = source
         self._episode = EpisodeSession(source)
-        self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
+        self._called: tuple[ToolCall, ...] = ()  # since the last run, by a `__repr__`
         self.names: list[str] = []
 
     @property
     def isolation(self) -> str:
-        """The walls that stand."""
+        """The isolation of the sessions."""
         return self._source.isolation
 
     @property
     def session(self) -> AsyncSession | None:
-        """The session of the episode that runs."""
+        """The session of the current episode."""
         return self._episode.current
 
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
-        """Leave the old session, and take a fresh one."""
+        """Close the old session, and start a fresh one."""
         functions = {**tools, **gates()} if files else dict(tools)
         session = await self._episode.begin(seed=seed, tools=functions)
         self._called = ()
@@ -140,30 +140,30 @@ class SessionExecutor(Executor):
         return result
 
     async def variables(self) -> dict[str, Variable]:
-        """Ask the session. What does not come in a second does not come."""
+        """Ask the session; what takes longer than a second is left out."""
         if self.session is None:
             return {}
         own = [*self.names, "ToolError"]
-        seen = await look(self.session, partial(show_code, own), own)
-        self._called += seen.tool_calls
-        return seen.variables
+        snapshot = await read_snapshot(self.session, partial(show_code, own), own)
+        self._called += snapshot.tool_calls
+        return snapshot.variables
 
     async def close(self) -> None:
-        """End the session, and its sandbox if nobody else uses it."""
+        """End the session, and its sandbox if nothing else uses it."""
         await self._episode.close()
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
-        """Never show these."""
+        """Hide these modules from code."""
         self._source.keep_private(modules)
 
     def hold(self) -> Callable[[], None]:
-        """Keep what the source shares."""
+        """Keep what the source shares; see `Executor`."""
         return self._source.hold()
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """What a sandbox is asked for: the options of `Sandbox`, but for the tools."""
+    """The options of a `Sandbox`, except the tools."""
 
     limits: Limits = field(default_factory=Limits)
     preload: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class SandboxOptions:
 
 
 class _Shared:
-    """A sandbox, and how many leases there are."""
+    """A sandbox and the number of its leases."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held while it is started, and while it is ended
@@ -184,8 +184,8 @@ class _Shared:
         self.leases = 0
 
 
-# Protects the table and the counts. A lease that nobody gave back is released by the collector
-# of garbage, which may run while this very thread holds the lock.
+# Protects the table and the counts. Reentrant: a lease that was never released is released by the
+# garbage collector, which may run while this very thread holds the lock.
 _lock = threading.RLock()
 _table: dict[tuple[int, SandboxOptions], _Shared] = {}
 
@@ -194,23 +194,23 @@ _table: dict[tuple[int, SandboxOptions], _Shared] = {}
 class Lease:
     """The right to make sessions in a shared sandbox, until `release`."""
 
-    def __init__(self, sandbox: AsyncSandbox, let_go: Callable[[], None]) -> None:
+    def __init__(self, sandbox: AsyncSandbox, release: Callable[[], None]) -> None:
         self.sandbox = sandbox
-        self._let_go = weakref.finalize(self, let_go)
-        self._let_go.atexit = False
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
 
     def release(self) -> None:
-        """Give it back. Harmless twice. Blocks for as long as the last one takes to end."""
-        self._let_go()
+        """Release it. Harmless twice. The last release blocks until the sandbox has ended."""
+        self._release()
 
 
 def take_lease(options: SandboxOptions) -> Lease:
-    """Return a lease on the sandbox with these options, which is started if there is none.
+    """Return a lease on the sandbox with these options, starting it if there is none.
 
     Blocks while it starts, for a fraction of a second.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
         SandboxError: It could not be started.
     """
     options = dataclasses.replace(
@@ -270,10 +270,10 @@ def _end_all() -> None:
 
 @final
 class SandboxSessions(SessionSource):
-    """Sessions of the sandbox that this process has for such options.
+    """Sessions of the sandbox that this process shares between equal options.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
     """
 
     def __init__(self, options: SandboxOptions) -> None:
@@ -281,7 +281,7 @@ class SandboxSessions(SessionSource):
         self._lease = take_lease(options)
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
-        """Have sessions from a sandbox that shows none of these."""
+        """Switch to a sandbox that hides these modules."""
         options = self._options
         private = tuple(sorted({*options.private, *modules}))
         self._options = dataclasses.replace(options, private=private)
@@ -290,18 +290,18 @@ class SandboxSessions(SessionSource):
 
     @property
     def isolation(self) -> str:
-        """The walls that this machine can put up."""
+        """The isolation that this machine provides."""
         return self._lease.sandbox.tier.name
 
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
-        """Return a session that nobody used before."""
+        """Return a fresh session."""
         try:
             return await self._lease.sandbox.session(seed=seed, tools=tools)
         except ClosedError:
             raise SessionLostError("The sandbox was closed.") from None
 
     async def close(self) -> None:
-        """End the sandbox if nobody else uses it."""
+        """End the sandbox if nothing else uses it."""
         await asyncio.to_thread(self._lease.release)
 
     def hold(self) -> Callable[[], None]:
@@ -313,14 +313,14 @@ class SandboxSessions(SessionSource):
 class SandboxExecutor(SessionExecutor):
     """Runs code behind the walls of `envweave.sandbox`.
 
-    Executors with equal options share one sandbox in a process; each episode has a session of
-    its own in it, which nobody used before.
+    Executors with equal options share one sandbox in a process; each episode has a fresh session
+    in it.
 
     Args:
-        options: What the sandbox is asked for.
+        options: The options of the sandbox.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
     """
 
     name = "sandbox"
@@ -332,6 +332,6 @@ class SandboxExecutor(SessionExecutor):
 
 
 def with_modules(options: SandboxOptions) -> SandboxOptions:
-    """Return the same, with the modules preloaded that code finds without an import."""
+    """Return the options with the modules preloaded that code finds without an import."""
     preload = tuple(dict.fromkeys((*options.preload, *MODULES)))
     return dataclasses.replace(options, preload=preload)

@@ -1,7 +1,7 @@
-"""Graders: they judge what an agent hands in, on the host.
+"""Graders score what an agent submits, on the host.
 
-What code says of itself counts for nothing. An answer crosses the walls as plain data and is
-compared here; a program is run again, in sessions that the agent never had.
+They trust nothing that the code reports about itself. An answer leaves the sandbox as plain data
+and is compared here; a program is run again, in fresh sessions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an agent hands in, and the interface of those who judge it."""
+"""The interface of graders: `Attempt`, `Grade`, `Grader`, and the values that graders expect."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from envweave.types import Task
 
 
 class GradingError(EnvWeaveError, RuntimeError):
-    """An attempt could not be judged, and the agent did not do it.
+    """An attempt could not be graded, through no fault of the agent.
 
-    The episode ends as lost, with no reward. The message is shown: it must not tell the answer.
+    The episode ends as lost, without a reward. The message is shown to the agent, so it must not
+    contain the answer.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What an agent hands in. All of it is the agent's word.
+    """What an agent submits. All of it is under the agent's control.
 
     Attributes:
-        code: The code of the step that handed it in.
-        program: The code of the episode: of every step that came to its end, and of this one.
-        result: What that step came to.
-        answer: What `final_answer` was given, or the value of the last expression: plain data.
-        answered: Whether there is one. A last expression that is `None`, or that has no form as
-            plain data, is none.
-        task: What the episode is about, if it is about a task.
+        code: The code of the step that submitted it.
+        program: The code of the episode: of every step that succeeded, and of this one.
+        result: The result of that step.
+        answer: The argument of `final_answer`, or the value of the last expression; plain data.
+        answered: Whether there is an answer. A last expression that is `None`, or that is not
+            plain data, is not an answer.
+        task: The task of the episode, if it has one.
     """
 
     code: str
@@ -45,15 +46,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Grade:
-    """What an attempt is worth.
+    """The grade of an attempt.
 
     Attributes:
-        score: The reward for it, 0 to 1.
+        score: The reward, 0 to 1.
         passed: Whether the task is solved.
-        details: What is shown of how it came about. It must not tell the expected answer.
+        details: Shown to the agent, so they must not contain the expected answer.
 
     Raises:
-        OptionError: The score is no number from 0 to 1.
+        OptionError: The score is not a number from 0 to 1.
     """
 
     score: float
@@ -62,31 +63,31 @@ class Grade:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.score) and 0 <= self.score <= 1):
-            raise OptionError(f"Grade(score={self.score!r}): expected a number from 0 to 1.")
+            raise OptionError(f"Grade(score={self.score!r}): score must be a number from 0 to 1.")
 
 
 class Grader(ABC):
-    """Judges attempts on the host. What an agent's code says of itself counts for nothing."""
+    """Grades attempts on the host. Nothing that the code reports about itself is trusted."""
 
     @abstractmethod
     async def grade(self, attempt: Attempt) -> Grade:
-        """Judge one attempt.
+        """Grade one attempt.
 
         Raises:
-            GradingError: It could not be judged, through no fault of the agent's: a model that
-                does not answer, a sandbox that is gone. Any other exception is taken as a fault
-                of the environment's own. Neither is ever a reward of 0.
+            GradingError: It could not be graded, through no fault of the agent: a model does not
+                answer, a sandbox is gone. Any other exception counts as a failure of the
+                environment. Neither becomes a reward of 0.
         """
 
-    def check_task(self, task: Task) -> None:  # noqa: B027 - most can judge any
-        """Refuse a task that it cannot judge, before an episode is played.
+    def check_task(self, task: Task) -> None:  # noqa: B027 - most can grade any
+        """Refuse a task that it cannot grade, before the episode starts.
 
         Raises:
-            TaskError: What it expects of the task is missing, or stands where callers see it.
+            TaskError: The expected value is missing from the task, or visible to callers.
         """
 
     async def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Free what it holds. Each environment that used it calls this; it may be used again."""
+        """Free resources. Called by each environment that used it; it may be used again."""
 
 
 ExpectedT = TypeVar("ExpectedT")
@@ -97,23 +98,23 @@ class _Given(enum.Enum):
 
 
 NOT_GIVEN: Final = _Given.NOTHING
-"""The default of an option for which `None` is a value like any other."""
+"""The default of an option for which `None` is a valid value."""
 
 
 @final
 class Expected(Generic[ExpectedT]):
-    """A value of the author's, and where it is from.
+    """A value that a grader expects: given as an option, or found in the task.
 
     Args:
-        grader: Who expects it, for messages.
-        option: What the grader calls it.
+        grader: The name of the grader, for messages.
+        option: The name of the option.
         value: The value, or `NOT_GIVEN`.
-        from_task: The key of the task's private part under which it is found.
-        read: Given the value and what to call it, returns it as the grader needs it, or raises
-            `OptionError`, whose message does not quote it.
+        from_task: The key of the value in the task's private part.
+        read: Given the value and a name for messages, returns it as the grader needs it, or raises
+            an `OptionError` whose message does not quote the value.
 
     Raises:
-        OptionError: Neither is given, or both, or it is not sound.
+        OptionError: Neither or both are given, or the value is invalid.
     """
 
     def __init__(
@@ -126,12 +127,11 @@ class Expected(Generic[ExpectedT]):
     ) -> None:
         if (value is NOT_GIVEN) == (from_task is None):
             raise OptionError(
-                f"{grader} needs either {option}, or from_task, the key of the task's private part "
-                "under which it is found. "
-                f"{'Both were' if from_task is not None else 'None was'} given."
+                f"{grader} takes either {option} or from_task, the key of the value in the task's "
+                f"private part, and got {'both' if from_task is not None else 'neither'}."
             )
         if from_task is not None and not isinstance(from_task, str):
-            raise OptionError(f"{grader}(from_task={from_task!r}): expected a key, which is text.")
+            raise OptionError(f"{grader}(from_task={from_task!r}): from_task must be a string.")
         self._grader = grader
         self._option = option
         self._from_task = from_task
@@ -142,15 +142,15 @@ class Expected(Generic[ExpectedT]):
         """Return the value for an episode with this task.
 
         Raises:
-            TaskError: The task has none, or none that is sound; or there is no task.
+            TaskError: There is no task, or its value is missing or invalid.
         """
         key = self._from_task
         if key is None:
             return self._value  # type: ignore[return-value]
         if task is None:
             raise TaskError(
-                f"{self._grader}(from_task={key!r}): the episode is about no task. Give the "
-                f"environment tasks, or the grader its {self._option}."
+                f"{self._grader}(from_task={key!r}): the episode has no task. Pass tasks to the "
+                f"environment, or {self._option} to the grader."
             )
         self.check(task)
         if key not in task.private:
@@ -164,21 +164,21 @@ class Expected(Generic[ExpectedT]):
             raise TaskError(str(error)) from None
 
     def check(self, task: Task) -> None:
-        """Refuse a task that shows everybody what is expected.
+        """Refuse a task that shows the expected value to callers.
 
         Raises:
-            TaskError: It stands in the data of the task.
+            TaskError: The value is in the public data of the task.
         """
         key = self._from_task
         if key is not None and key in task.data:
             raise TaskError(
-                f"{self._grader}(from_task={key!r}): {key!r} stands in the data of task "
+                f"{self._grader}(from_task={key!r}): {key!r} is in the data of task "
                 f"{task.id!r}, which callers may see. Move it to the private part: "
                 f"Task({task.id!r}, data={{…}}, private={{{key!r}: …}})."
             )
 
     def __repr__(self) -> str:
-        return "of its own" if self._from_task is None else f"from_task={self._from_task!r}"
+        return "given" if self._from_task is None else f"from_task={self._from_task!r}"
 
     def _checked(self, value: Any, name: str) -> ExpectedT:
         try:

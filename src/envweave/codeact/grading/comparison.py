@@ -18,7 +18,7 @@ import numpy as np
 from envweave.errors import OptionError
 
 DEEPEST = 64
-"""How deep lists, dicts and their kind may nest. What is deeper is the same as nothing."""
+"""How deep lists, dicts and sets may nest. Anything deeper equals nothing."""
 
 _LONGEST_NUMBER = 1000
 _FLOAT_BITS = 1024  # no float is as large as an int of more
@@ -42,7 +42,7 @@ _KINDS: dict[type, str] = {
 
 
 class _ForeignError(Exception):
-    """A part is no plain data, or nested too deep."""
+    """A part is not plain data, or nested too deep."""
 
 
 class _Closeness(NamedTuple):
@@ -61,7 +61,7 @@ def is_same(
     absolute: float = 0.0,
     exact_integers: bool = False,
 ) -> bool:
-    """Say whether an answer is what was expected. It never raises for what the answer is.
+    """Whether an answer is the expected one. Never raises, whatever the answer is.
 
     Numbers are the same if they are equal, or no further apart than the larger tolerance. A bool
     is no number: `True` is not 1. Text is not the number that it spells, `[42]` is not 42, and a
@@ -91,7 +91,7 @@ def is_same(
 
 
 def read_expected(value: Any, name: str = "expected_answer") -> Any:
-    """Return a copy of what an author expects, in Python's own types.
+    """Return a copy of an expected value, in builtin types.
 
     Numbers of numpy become Python's; an instance of a subclass becomes one of its base.
 
@@ -103,9 +103,8 @@ def read_expected(value: Any, name: str = "expected_answer") -> Any:
         return _copied(value, 0)
     except _ForeignError as error:
         raise OptionError(
-            f"{name}: {error} is nothing that an answer is compared with. Expect None, numbers, "
-            f"text, bytes, arrays of numbers, or lists, tuples, sets and dicts of those, at most "
-            f"{DEEPEST} deep."
+            f"{name}: answers cannot be compared with {error}. Use None, numbers, text, bytes, "
+            f"arrays of numbers, or lists, tuples, sets and dicts of those, at most {DEEPEST} deep."
         ) from None
 
 
@@ -127,14 +126,14 @@ def read_number(text: str) -> int | float | None:
 
 
 def check_tolerance(name: str, given: Any) -> None:
-    """Refuse what is no tolerance.
+    """Check a tolerance.
 
     Raises:
         OptionError: It is no number, or below 0.
     """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < math.inf:
-        raise OptionError(f"{name}={given!r}: a tolerance is a number, 0 or more.")
+        raise OptionError(f"{name}={given!r}: a tolerance must be a number >= 0.")
 
 
 def _same(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
@@ -171,13 +170,13 @@ def _same_number(answer: float, expected: float, close: _Closeness) -> bool:
 
 
 def _is_part(apart: int, relative: float, expected: int) -> bool:
-    """Say whether `apart` is at most that part of `expected`, however large both are."""
+    """Whether `apart` is at most that fraction of `expected`, however large both are."""
     above, below = relative.as_integer_ratio()
     return apart * below <= above * abs(expected)
 
 
 def _is_finite(number: float) -> bool:
-    """Say whether a number is among those that floats reach to."""
+    """Whether a number is within the range of floats."""
     if isinstance(number, int):
         return number.bit_length() <= _FLOAT_BITS
     return math.isfinite(number)

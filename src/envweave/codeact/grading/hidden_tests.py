@@ -1,4 +1,4 @@
-"""`HiddenTests`: runs the agent's program with inputs it has not seen, and compares on the host."""
+"""`HiddenTests`: runs the agent's program on hidden inputs, and compares outputs on the host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FreshSessions:
 
     @contextlib.asynccontextmanager
     async def sandbox(self) -> AsyncIterator[AsyncSandbox]:
-        """Have the sandbox, whoever closes this meanwhile.
+        """Return the sandbox, also while another task closes this.
 
         Raises:
             GradingError: It cannot be had.
@@ -47,17 +47,17 @@ class FreshSessions:
         try:
             lease = await asyncio.to_thread(take_lease, self._options)
         except SandboxError as error:
-            raise GradingError(f"There is no sandbox to judge in: {error}") from error
+            raise GradingError(f"No sandbox to grade in: {error}") from error
         try:
             yield lease.sandbox
         finally:
-            # The newest is kept, and the one before given back: there is no moment without.
+            # The new lease is taken before the old one is released: the sandbox stays alive.
             before, self._kept = self._kept, lease
             if before is not None:
                 before.release()
 
     async def close(self) -> None:
-        """Give the sandbox back. The next who wants it starts it again."""
+        """Release the sandbox. The next use starts it again."""
         kept, self._kept = self._kept, None
         if kept is not None:
             await asyncio.to_thread(kept.release)
@@ -67,7 +67,7 @@ class FreshSessions:
 async def fresh_session(
     sandbox: AsyncSandbox, seed: int, tools: Functions
 ) -> AsyncIterator[AsyncSession]:
-    """Have a session of one's own.
+    """Open a fresh session.
 
     Raises:
         GradingError: It cannot be made.
@@ -75,7 +75,7 @@ async def fresh_session(
     try:
         session = await sandbox.session(seed=seed, tools=tools)
     except (SandboxError, ClosedError) as error:
-        raise GradingError(f"There is no session to judge in: {error}") from error
+        raise GradingError(f"No session to grade in: {error}") from error
     try:
         yield session
     finally:
@@ -162,7 +162,7 @@ class HiddenTests(Grader):
         for name, value, kind in (("source", source, Source), ("score", score, Score)):
             if value not in get_args(kind):
                 known = " nor ".join(map(repr, get_args(kind)))
-                raise OptionError(f"HiddenTests({name}={value!r}): neither {known}.")
+                raise OptionError(f"HiddenTests({name}={value!r}): {name} must be {known}.")
         if isinstance(per_case_timeout_s, bool) or not 0 < per_case_timeout_s < float("inf"):
             raise OptionError(
                 f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected seconds above 0."
@@ -224,7 +224,7 @@ class HiddenTests(Grader):
         )
 
     async def close(self) -> None:
-        """Give the sandbox back."""
+        """Release the sandbox."""
         await self._sessions.close()
 
     def _program_of(self, attempt: Attempt) -> str | None:
@@ -267,12 +267,12 @@ class HiddenTests(Grader):
         except SessionEndedError:
             return "ended", True
         except SandboxError as error:
-            raise GradingError(f"A session to judge in was lost: {error}") from error
+            raise GradingError(f"A session to grade in was lost: {error}") from error
         return _judge_value(result, case), True
 
 
 async def _prepare(session: AsyncSession, case: TestCase, code: str) -> None:
-    """Put in what the program may need, before any of it runs."""
+    """Prepare a session with what the program may need, before it runs."""
     try:
         made = await session.run(code + _PREPARE)
         if case.inputs is not None:
@@ -281,7 +281,7 @@ async def _prepare(session: AsyncSession, case: TestCase, code: str) -> None:
             await session.write_file(_STDIN, case.stdin.encode())
             made = await session.run(_FEED)
     except SandboxError as error:
-        raise GradingError(f"A session to judge in was lost: {error}") from error
+        raise GradingError(f"A session to grade in was lost: {error}") from error
     if not made.success:
         raise GradingError(f"A session could not be prepared: {made.exception_message}")
 
@@ -290,7 +290,7 @@ def _judge_value(result: ExecutionResult, case: TestCase) -> Outcome:
     if not result.success:
         return _of_failure(result)
     value = result.return_value
-    # In a list, for `None` is also what a value without a plain form comes out as.
+    # In a list: a value that is not plain data also comes out as `None`.
     if type(value) is not list or len(value) != 1:
         return "failed"
     return "ok" if case.check.holds(value[0]) else "failed"

@@ -1,4 +1,4 @@
-"""`Judge`: asks a model what an attempt is worth."""
+"""`Judge`: has a model grade attempts by a rubric."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envweave.types import Task
 Ask = Callable[[str], str] | Callable[[str], Awaitable[str]]
 
 LONGEST_PART = 20_000
-"""How many characters of each part of an attempt a judge is shown: the first half and the last."""
+"""How many characters of each part of an attempt a judge sees: half from each end."""
 
 TEMPLATE = """\
 You grade what another program wrote. Follow the rubric, and nothing else.
@@ -54,7 +54,7 @@ class _JudgeReply(NamedTuple):
 
 
 class _UnreadableError(Exception):
-    """What a judge said is not what it was asked for; the message quotes none of it."""
+    """The reply of a judge is not in the expected format; the message quotes none of it."""
 
 
 @final
@@ -96,7 +96,7 @@ class Judge(Grader):
         show_reason: bool = False,
     ) -> None:
         if not callable(ask):
-            raise OptionError(f"Judge({ask!r}): expected a function from text to text.")
+            raise OptionError(f"Judge: ask must be a function from text to text, got {ask!r}.")
         self._ask = ask
         self._awaits = is_async(ask)
         self._rubric = Expected("Judge", "rubric", rubric, from_task, _read_rubric)
@@ -139,7 +139,7 @@ class Judge(Grader):
                 return self._graded(verdict)
         why = str(last) if isinstance(last, _UnreadableError) else f"{type(last).__name__}."
         raise GradingError(
-            f"The judge was asked {self._attempts} times and gave no verdict. At last: {why}"
+            f"The judge gave no verdict in {self._attempts} attempts. Last failure: {why}"
         ) from last
 
     def _graded(self, verdict: _JudgeReply) -> Grade:
@@ -178,7 +178,7 @@ class Judge(Grader):
         An object somewhere in the text would not do: it may be one that the agent wrote, quoted.
         """
         if not isinstance(said, str):
-            raise _UnreadableError(f"it returned {type(said).__name__}, and text was expected.")
+            raise _UnreadableError(f"it returned {type(said).__name__}, expected text.")
         text = said.strip()
         fenced = _IN_FENCE.fullmatch(text)
         try:
@@ -187,7 +187,7 @@ class Judge(Grader):
             raise _UnreadableError("its answer is not JSON.") from None
         score = verdict.get("score") if isinstance(verdict, dict) else None
         if isinstance(score, bool) or not isinstance(score, int | float):
-            raise _UnreadableError('its answer is no object with a number as "score".')
+            raise _UnreadableError('its answer must be an object with a number as "score".')
         if not self._lowest <= score <= self._highest:
             raise _UnreadableError("its score is not on the scale.")
         return _JudgeReply(float(score), str(verdict.get("reason", "")))
@@ -220,18 +220,18 @@ def _cut(text: str) -> str:
 
 def _read_rubric(rubric: Any, name: str) -> str:
     if not isinstance(rubric, str) or not rubric.strip():
-        raise OptionError(f"{name}: text to grade by was expected.")
+        raise OptionError(f"{name} must be text.")
     return rubric
 
 
 def _read_template(text: Any) -> Template:
     if not isinstance(text, str):
-        raise OptionError(f"Judge(template={text!r}): expected text.")
+        raise OptionError(f"Judge(template={text!r}): template must be text.")
     template = Template(text)
     names = set(template.get_identifiers())
     if not template.is_valid() or not names <= _NAMES or not names >= _NEEDED:
         raise OptionError(
-            "Judge(template=…): it must name $rubric, $attempt and $fence, may name $task, "
+            "Judge(template=…) must contain $rubric, $attempt and $fence, may contain $task, "
             "$lowest and $highest, and no others. Write $$ for a dollar sign."
         )
     return template

@@ -1,4 +1,4 @@
-"""Graders that compare what was handed in with what they expect: as data, numbers or text."""
+"""Graders that compare the answer with an expected value: as data, numbers or text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envweave.errors import OptionError
 from envweave.types import Task
 
 _STUCK_S = 60.0
-"""How long the process may take by the clock on the wall, on however busy a machine."""
+"""Wall-clock limit of the process, generous for a busy machine."""
 
 # The time that counts is the process's own: a busy machine makes no answer wrong.
 _CHILD = """
@@ -57,7 +57,7 @@ def matches(pattern: str, flags: int, text: str, *, full: bool, timeout_s: float
 
 
 LONGEST_TEXT = 10_000
-"""How many characters of a text are looked at: the last ones."""
+"""How many characters of a text are searched: the last ones."""
 
 _LONGEST_INT = 300  # digits, so that each has its place among the floats
 
@@ -65,7 +65,7 @@ _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _UNSIGNED = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(
     rf"""
-    (?P<sign>(?<![\w.)\]])[-+\u2212])?    # of a difference the minus is no sign
+    (?P<sign>(?<![\w.)\]])[-+\u2212])?    # the minus of a difference is not a sign
     (?:[$€£¥]\ ?(?P<inner>[-\u2212])?)?
     (?<![\w./])
     (?P<above>{_UNSIGNED})
@@ -235,9 +235,9 @@ class RegexMatch(Grader):
         timeout_s: float = 1.0,
     ) -> None:
         if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-            raise OptionError(f"RegexMatch(longest={longest!r}): expected at least 1.")
+            raise OptionError(f"RegexMatch(longest={longest!r}): longest must be at least 1.")
         if isinstance(timeout_s, bool) or not 0 < timeout_s < math.inf:
-            raise OptionError(f"RegexMatch(timeout_s={timeout_s!r}): expected seconds above 0.")
+            raise OptionError(f"RegexMatch(timeout_s={timeout_s!r}): timeout_s must be above 0.")
         self._pattern = Expected("RegexMatch", "pattern", pattern, from_task, _read_pattern)
         self._full = full
         self._longest = longest
@@ -278,7 +278,7 @@ def _grade(*, passed: bool, why: str = "") -> Grade:
 def _read_number(value: Any, name: str) -> int | float:
     number = last_number(value) if isinstance(value, str) else read_expected(value, name)
     if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
-        raise OptionError(f"{name}: a number was expected, or text with one in it.")
+        raise OptionError(f"{name} must be a number, or text that contains one.")
     return number
 
 
@@ -286,7 +286,7 @@ def _read_pattern(value: Any, name: str) -> _Pattern:
     try:
         pattern = re.compile(value)
     except (re.error, TypeError, OverflowError, RecursionError) as error:
-        raise OptionError(f"{name}: it is no pattern: {type(error).__name__}.") from None
+        raise OptionError(f"{name} is not a valid pattern: {type(error).__name__}.") from None
     if not isinstance(pattern.pattern, str):
-        raise OptionError(f"{name}: it is a pattern for bytes; one for text was expected.")
+        raise OptionError(f"{name} must be a pattern for text, got one for bytes.")
     return _Pattern(pattern.pattern, pattern.flags & ~re.DEBUG)

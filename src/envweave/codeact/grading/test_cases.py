@@ -1,4 +1,4 @@
-"""The cases of `HiddenTests`: what goes into a session, and what must come out of it."""
+"""The cases of `HiddenTests`: their inputs, and the checks of their outputs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Kind = Literal[
 ]
 
 _MOST_ITEMS = 100_000
-"""How many items of an answer are looked through."""
+"""How many items of an answer are searched."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TestCheck:
-    """What must be true of a value. Its `repr` does not tell what is expected.
+    """A check of a value. Its `repr` does not show what is expected.
 
     Attributes:
         kind: How the value must stand to what is expected.
@@ -61,7 +61,7 @@ class TestCheck:
             raise OptionError("`in` needs text, a list, a tuple, a set or a dict to look in.")
 
     def holds(self, value: Any) -> bool:
-        """Say whether it is true of plain data. It never raises."""
+        """Whether plain data passes. Never raises."""
         return _DECIDE[self.kind](self, value)
 
 
@@ -120,7 +120,7 @@ def _is_printed(check: TestCheck, value: Any) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text, without the blanks that nobody sees."""
+    """Return the lines of a text, without trailing blanks."""
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
@@ -155,14 +155,14 @@ _TURNED: dict[Kind, Kind] = {"among": "holding", "not among": "not holding"}
 
 
 class Asserted(NamedTuple):
-    """One assert: an expression to be run, and what must be true of its value."""
+    """One assert: an expression to run, and the check of its value."""
 
     expression: str
     check: TestCheck
 
 
 class _NotLiteralError(Exception):
-    """A node is no literal."""
+    """A node is not a literal."""
 
 
 def read_asserts(text: str) -> list[Asserted]:
@@ -188,7 +188,7 @@ def sendable(expression: str) -> ast.expr:
     try:
         node = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise OptionError("it is no Python expression.") from None
+        raise OptionError("it is not a Python expression.") from None
     _refuse_comparison(node)
     return node
 
@@ -217,7 +217,7 @@ def refuse_guessable(node: ast.expr, expected: Any) -> None:
 def _read_assert(statement: ast.stmt) -> Asserted:
     try:
         if not isinstance(statement, ast.Assert):
-            raise OptionError(f"{type(statement).__name__} is no assert. {_HOW}")
+            raise OptionError(f"{type(statement).__name__} is not an assert. {_HOW}")
         node, check = _taken_apart(statement.test)
         _refuse_comparison(node)
         refuse_guessable(node, check.expected)
@@ -245,7 +245,7 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast
         return _near(left, operator, right)  # type: ignore[arg-type]
     kind = _OPERATORS.get(type(operator))
     if kind is None:
-        raise OptionError(f"{type(operator).__name__} is no comparison that is known. {_HOW}")
+        raise OptionError(f"{type(operator).__name__} is not a supported comparison. {_HOW}")
     try:
         node, expected = left, _literal(right)
     except _NotLiteralError:
@@ -294,7 +294,7 @@ def _one_literal(node: ast.expr) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal, or of `set([1, 2])` and its kind.
+    """Return the value of a literal, or of `set([1, 2])` and similar.
 
     Raises:
         _NotLiteralError: It is something else.
@@ -316,7 +316,7 @@ def _literal(node: ast.expr) -> Any:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError("a tolerance, and what it is for, are numbers.")
+        raise OptionError("a tolerance and the compared value must be numbers.")
     return value
 
 
@@ -332,13 +332,13 @@ def _is_call_of(node: ast.expr, *names: str) -> bool:
 def _refuse_comparison(node: ast.expr) -> None:
     if any(isinstance(part, ast.Compare) for part in _outside_of_lambdas(node)):
         raise OptionError(
-            "it compares within an expression, which would run among the agent's code. Let it "
-            "come to the value itself, and compare that: assert f(1) == 2."
+            "it compares within an expression, which would run among the agent's code. Compare "
+            "the value itself: assert f(1) == 2."
         )
 
 
 def _outside_of_lambdas(node: ast.AST) -> Iterator[ast.AST]:
-    """Go through an expression, but not into functions that are handed in as inputs."""
+    """Walk an expression, but not into functions that are passed as inputs."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.Lambda):
@@ -357,7 +357,7 @@ _SHAPES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TestCase:
-    """One test. What is expected is in `check`, and nothing else of it goes into a session.
+    """One test. The expected value is in `check` only, which never enters a session.
 
     Attributes:
         check: What must be true of the value that comes out, or of what was printed.
@@ -390,7 +390,7 @@ def read_cases(given: Any, name: str, entry: str | None) -> list[TestCase]:
         except OptionError as error:
             raise OptionError(f"{name}: case {number}: {error}") from None
     if not cases:
-        raise OptionError(f"{name}: there is no case. {_SHAPES}")
+        raise OptionError(f"{name}: expected at least one case. {_SHAPES}")
     return cases
 
 
@@ -421,21 +421,23 @@ def _read(one: Any, entry: str | None) -> list[TestCase]:
         raise OptionError(f"expected a dict or text, got {type(one).__name__}. {_SHAPES}")
     for key in one:
         if key not in _KEYS:
-            raise OptionError(f"there is no key {key!r}.{suggest(str(key), _KEYS)} {_SHAPES}")
+            raise OptionError(f"unknown key {key!r}.{suggest(str(key), _KEYS)} {_SHAPES}")
     if "stdout" in one or "stdin" in one:
         return [_program_case(one)]
     if "expected" not in one or ("call" in one) == ("args" in one or "kwargs" in one):
-        raise OptionError(f"the keys {', '.join(map(repr, one))} make no case. {_SHAPES}")
+        raise OptionError(
+            f"the keys {', '.join(map(repr, one))} are not a valid combination. {_SHAPES}"
+        )
     check = _check(one)
     if "call" in one:
         return [TestCase(call=f"[{_call(one['call'], check.expected)}]", check=check)]
     if entry is None:
-        raise OptionError('it has arguments: tell what to call by entry="f".')
+        raise OptionError('it has arguments: name the function to call with entry="f".')
     args, kwargs = one.get("args", []), one.get("kwargs", {})
     if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-        raise OptionError("args are a list, and kwargs a dict.")
+        raise OptionError("args must be a list, and kwargs a dict.")
     if not all(isinstance(name, str) for name in kwargs):
-        raise OptionError("the keys of kwargs are names.")
+        raise OptionError("the keys of kwargs must be identifiers.")
     inputs = _plain({"args": list(args), "kwargs": dict(kwargs)})
     call = f"[({entry})(*{INPUTS}['args'], **{INPUTS}['kwargs'])]"
     return [TestCase(call=call, inputs=inputs, check=check)]
@@ -443,16 +445,18 @@ def _read(one: Any, entry: str | None) -> list[TestCase]:
 
 def _program_case(one: Mapping[str, Any]) -> TestCase:
     if not set(one) <= {"stdin", "stdout"} or "stdout" not in one:
-        raise OptionError(f"the keys {', '.join(map(repr, one))} make no case. {_SHAPES}")
+        raise OptionError(
+            f"the keys {', '.join(map(repr, one))} are not a valid combination. {_SHAPES}"
+        )
     stdin, stdout = one.get("stdin", ""), one["stdout"]
     if not isinstance(stdin, str) or not isinstance(stdout, str):
-        raise OptionError("stdin and stdout are text.")
+        raise OptionError("stdin and stdout must be text.")
     return TestCase(stdin=_plain(stdin), check=TestCheck("printed", stdout))
 
 
 def _call(expression: Any, expected: Any) -> str:
     if not isinstance(expression, str):
-        raise OptionError("call is an expression, as text.")
+        raise OptionError("call must be an expression, as text.")
     node = sendable(expression)
     refuse_guessable(node, expected)
     return ast.unparse(node)

@@ -1,4 +1,4 @@
-"""`Weighted`: several graders, and what each of them counts."""
+"""`Weighted`: the weighted average of several graders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from envweave.types import Task
 
 @final
 class Weighted(Grader):
-    """Adds up the scores of several graders, each by its weight; weights need not add up to 1.
+    """Averages the scores of several graders by weight; weights need not add up to 1.
 
-    An attempt passes if every grader passes it. If one cannot judge it, nobody has.
+    An attempt passes if every grader passes it. If one grader fails to grade it, so does this one.
 
     Args:
-        weights: How much each grader counts.
+        weights: The weight of each grader.
 
     Raises:
-        OptionError: There is none, or what stands there is no grader or no weight above 0.
+        OptionError: There are no graders, or a weight is not above 0.
     """
 
     def __init__(self, weights: Mapping[Grader, float]) -> None:
@@ -29,9 +29,9 @@ class Weighted(Grader):
             raise OptionError("Weighted({}): expected graders and their weights.")
         for grader, weight in weights.items():
             if not isinstance(grader, Grader):
-                raise OptionError(f"Weighted: {grader!r} is no grader.")
+                raise OptionError(f"Weighted: the keys must be graders, got {grader!r}.")
             if isinstance(weight, bool) or not 0 < weight < math.inf:
-                raise OptionError(f"Weighted: {weight!r} is no weight; expected one above 0.")
+                raise OptionError(f"Weighted: a weight must be a number above 0, got {weight!r}.")
         self._weights = dict(weights)
 
     def __repr__(self) -> str:

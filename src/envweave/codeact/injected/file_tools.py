@@ -1,4 +1,4 @@
-"""The file tools themselves. This file is also run inside sessions, so it needs nothing of ours."""
+"""The file tools themselves. Also run inside sessions, so it imports nothing of ours."""
 
 # `os` alone: importing `pathlib` would cost every session a while, and `/tmp` is the session's.
 # ruff: noqa: PTH103, PTH106, PTH107, PTH109, PTH112, PTH114, PTH118, PTH120, PTH123, S108

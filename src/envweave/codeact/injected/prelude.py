@@ -1,4 +1,4 @@
-"""What the code of an agent finds in its namespace besides tools: modules, and the file tools."""
+"""The code that prepares a session: preloaded modules, and the file tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = (
 )
 """Modules that code can use without importing them."""
 
-# The tools live in a namespace of their own: the agent may delete or replace its names.
+# The tools have a separate namespace: the agent may delete or replace names in its own.
 _FILES = """
 def _make_file_tools(source, ask, names):
     import functools, os
@@ -46,7 +46,7 @@ del _make_file_tools
 @functools.cache
 def prelude(*, files: bool) -> str:
     """Return the code that a session runs before the agent's."""
-    # A tool of the same name stays.
+    # A tool of the same name is kept.
     lines = f"globals().update((n, __import__(n)) for n in {MODULES} if n not in globals())\n"
     return lines + _FILES.format(source=_source(), names=FILE_TOOLS) if files else lines
 

@@ -1,4 +1,4 @@
-"""Names, types and short reprs of what code has bound: asked in the session, read on the host."""
+"""Snapshots of the variables of a session: collected inside it, validated on the host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.results import ToolCall
 
-_LOOK_S = 1.0
-"""How long values may take to show themselves."""
+LOOK_S = 1.0
+"""How long the `__repr__` of all values together may take."""
 
-# It runs among the agent's own names, and binds none.
+# It runs in the agent's namespace, and binds no names there.
 _SHOW = (
     "(lambda space: __import__('builtins').exec({source!r}, space)"
     " or space['show'](globals(), {own!r}, ask={ask!r}))({{}})"
@@ -25,11 +25,11 @@ _SHOW = (
 
 
 def show_code(own: Iterable[str], ask: bool) -> str:  # noqa: FBT001 - bound to the first
-    """Return code whose value is a list of a name, a type and a repr each.
+    """Return code whose value is a list of name, type and repr of each variable.
 
     Args:
-        own: Names that are not the code's doing.
-        ask: Whether values are asked for their repr, which runs code of theirs.
+        own: Names that were bound for the code, not by it.
+        ask: Whether to call the `__repr__` of values, which may run the agent's code.
     """
     return _SHOW.format(source=_source(), own=list(own), ask=ask)
 
@@ -43,53 +43,53 @@ def _source() -> str:
 
 
 class VariableSnapshot(NamedTuple):
-    """What a session told of.
+    """The variables of a session.
 
     Attributes:
         variables: By name.
-        tool_calls: The tools that values called to show themselves. They belong to some step's
-            record: no code calls a tool unseen.
+        tool_calls: The tools that were called by a `__repr__`. The next step records them, so
+            that no tool call goes unrecorded.
     """
 
     variables: dict[str, Variable]
     tool_calls: tuple[ToolCall, ...]
 
 
-async def look(
+async def read_snapshot(
     session: AsyncSession, code: Callable[[bool], str], own: Collection[str]
 ) -> VariableSnapshot:
-    """Return the variables that a session tells of, but for those in `own`.
+    """Return the variables of a session, except those in `own`.
 
-    Where a value does not show itself in a second, none is asked: names and types remain.
+    If the reprs take longer than a second, only names and types are returned.
 
     Args:
-        session: Who is asked.
-        code: What has the session tell, where values are asked for their repr, and where not.
-        own: Names that are not the code's doing.
+        session: The session.
+        code: Returns the code to run, given whether to call the `__repr__` of values.
+        own: Names that were bound for the code, not by it.
     """
     calls: tuple[ToolCall, ...] = ()
     for ask in (True, False):
         if not session.alive:
             break
         try:
-            told = await session.run(code(ask), timeout_s=_LOOK_S)
+            result = await session.run(code(ask), timeout_s=LOOK_S)
         except SandboxError:
             break
-        calls += told.tool_calls
-        if told.success:
-            return VariableSnapshot(read_variables(told.return_value, own), calls)
+        calls += result.tool_calls
+        if result.success:
+            return VariableSnapshot(read_variables(result.return_value, own), calls)
     return VariableSnapshot({}, calls)
 
 
-def read_variables(told: Any, own: Collection[str]) -> dict[str, Variable]:
-    """Return the variables that a session told of, but for those in `own`.
+def read_variables(entries: Any, own: Collection[str]) -> dict[str, Variable]:
+    """Return the variables that a session reported, except those in `own`.
 
-    It is the word of hostile code: whatever is not of this form is left out.
+    The report may come from hostile code: entries that are not well-formed are dropped.
     """
-    if not isinstance(told, list):
+    if not isinstance(entries, list):
         return {}
     found = {}
-    for entry in told[:MOST_NAMES]:
+    for entry in entries[:MOST_NAMES]:
         if not isinstance(entry, list) or len(entry) != 3:
             continue
         if not all(isinstance(text, str) for text in entry):

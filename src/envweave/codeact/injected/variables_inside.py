@@ -1,6 +1,6 @@
-"""Names, types and short reprs. This file is also run inside sessions, so it needs nothing of ours.
+"""Lists variables with types and reprs. Also run inside sessions, so it imports nothing of ours.
 
-What is shown belongs to the code, and so does what it says of itself.
+The values are the agent's: their classes and reprs may do and say anything.
 """
 
 import re
@@ -21,12 +21,12 @@ _bases_of = type.__dict__["__mro__"].__get__
 
 
 def show(namespace: Mapping[str, Any], own: Iterable[str], *, ask: bool) -> list[list[str]]:
-    """Return a name, a type and a repr of each of the first 200 that the code has bound.
+    """Return name, type and repr of the first 200 variables that the code has bound.
 
     Args:
-        namespace: What is bound.
-        own: Names that are not the code's doing.
-        ask: Whether all values are asked for their repr; otherwise numbers and texts alone.
+        namespace: All names that are bound.
+        own: Names that were bound for the code, not by it.
+        ask: Whether to call the `__repr__` of all values; otherwise of numbers and strings only.
     """
     skipped = frozenset(own)
     shown: list[list[str]] = []
@@ -52,12 +52,12 @@ def _repr(value: Any) -> str:
     except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
         return f"<{_name_of(type(value))[:40]} object, whose repr raised {_name_of(type(error))}>"
     if type(value) not in _SIMPLE:
-        text = _ADDRESS.sub(">", text)  # another one every time
+        text = _ADDRESS.sub(">", text)  # different every time
     return text[:REPR_CHARACTERS]
 
 
 def _whole(text: str) -> str:
-    """Return a text with nothing in it that has no place in UTF-8, such as half of a pair."""
+    """Return the text with lone surrogates escaped, which UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -66,7 +66,7 @@ def _describe(kind: type) -> str:
 
 
 class _Repr(reprlib.Repr):
-    """Shortens what Python knows, by its type; a class of the code's may have any name."""
+    """Shortens builtin types only: `reprlib` goes by class names, which the code may choose."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rewards for code: what the task earns, how the code is written, and that it is safe."""
+"""Transforms that reward code: for the task, for its quality, and never if it is unsafe."""
 
 from envweave.codeact.transforms.completion import TaskCompletionTransform
 from envweave.codeact.transforms.math_problem import MathProblemTransform

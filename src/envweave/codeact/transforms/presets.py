@@ -1,4 +1,4 @@
-"""Ready mixes of transforms: for problems with one right answer, and for any code."""
+"""Predefined combinations of transforms: for problems with one right answer, and for any code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def create_math_env_transform(
     ends: bool = False,
     penalty: float = -1.0,
 ) -> CompositeTransform:
-    """Return what pays for the right answer, a little for good code, and never for unsafe code.
+    """Return transforms that reward the right answer and good code, but never unsafe code.
 
     The reward has the parts `math`, `quality` and `safety`. For the options see
     `MathProblemTransform` and, for `penalty`, `CodeSafetyTransform`.
@@ -35,7 +35,7 @@ def create_math_env_transform(
     ```
 
     Raises:
-        OptionError: An option is not sound.
+        OptionError: An option is invalid.
     """
     return CompositeTransform(
         [
@@ -57,13 +57,13 @@ def create_math_env_transform(
 def create_safe_env_transform(
     *, penalty: float = -1.0, safe_reward: float = 0.0, quality: bool = True
 ) -> CompositeTransform:
-    """Return what never pays for unsafe code and, with `quality`, a little for good code.
+    """Return transforms that never reward unsafe code and, with `quality`, reward good code.
 
-    The reward has the parts `safety` and `quality`. It is for environments that reward the task
-    by themselves, or by a transform of yours.
+    The reward has the parts `safety` and `quality`. For environments that reward the task
+    themselves, or with a custom transform.
 
     Raises:
-        OptionError: An option is not sound.
+        OptionError: An option is invalid.
     """
     safety = CodeSafetyTransform(penalty, safe_reward)
     return CompositeTransform([CodeQualityTransform(), safety] if quality else [safety])

@@ -1,4 +1,4 @@
-"""`CodeQualityTransform`: a little for well written code."""
+"""`CodeQualityTransform`: a small reward for well-written code."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 from typing import final
 
 from envweave.codeact.models import CodeObservation
-from envweave.codeact.transforms.reading import read_part, read_step
-from envweave.codeact.transforms.unsafe_code import MOST_CHARACTERS
+from envweave.codeact.transforms.checks import read_part, read_step
+from envweave.codeact.transforms.static_analysis import MOST_CHARACTERS
 from envweave.transforms import Transform
 from envweave.types import Observation
 
@@ -22,7 +22,7 @@ WORTH = {
     "concise": 0.05,
     "documented": 0.05,
 }
-"""What each trait of a step's code adds; all of them together stay between -0.2 and 0.1."""
+"""What each trait of a step's code adds; the sum stays between -0.2 and 0.1."""
 
 _NAME = "CodeQualityTransform"
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -30,31 +30,31 @@ _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @final
 class CodeQualityTransform(Transform):
-    """Adds a little for how a step's code is written and ran.
+    """Adds a small reward for how a step's code is written and ran.
 
-    | Trait | Worth | Of code that |
+    | Trait | Reward | Code that |
     | --- | --- | --- |
     | `failed` | -0.1 | raised, does not parse, or hit a limit that ended it |
     | `long` | -0.05 | has more than 100 lines |
-    | `swallows` | -0.05 | has a bare `except:`, or one that only passes |
-    | `concise` | +0.05 | came to its end, in at most 30 lines of at most 100 characters |
-    | `documented` | +0.05 | came to its end, and documents each function and class it defines |
+    | `swallows` | -0.05 | has a bare `except:`, or a handler that only passes |
+    | `concise` | +0.05 | succeeded, in at most 30 lines of at most 100 characters |
+    | `documented` | +0.05 | succeeded, and documents each function and class it defines |
 
-    Blank lines and lines with nothing but a comment are not counted.
-    `observation.metadata["code_quality"]` names the traits that were found.
+    Blank lines and comment lines are not counted.
+    `observation.metadata["code_quality"]` lists the traits that were found.
 
     Args:
         part: The name of this part of the reward.
 
     Raises:
-        OptionError: The part has no name.
+        OptionError: `part` is not a non-empty string.
     """
 
     def __init__(self, *, part: str = "quality") -> None:
         self._part = read_part(_NAME, part)
 
     def __call__(self, observation: Observation) -> Observation:
-        """Add the part. The first observation of an episode stays as it is."""
+        """Add the part. The first observation of an episode is unchanged."""
         step = read_step(observation, _NAME)
         if step is None:
             return observation

@@ -1,4 +1,4 @@
-"""`CodeSafetyTransform`: unsafe code never earns more than its penalty."""
+"""`CodeSafetyTransform`: unsafe code never earns more than the penalty."""
 
 from __future__ import annotations
 
@@ -6,37 +6,48 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from envweave.codeact.transforms.reading import read_part, read_reward, read_step
-from envweave.codeact.transforms.unsafe_code import Finding, SafetyReport, judge_code
+from envweave.codeact.transforms.checks import read_part, read_reward, read_step
+from envweave.codeact.transforms.static_analysis import Finding, SafetyReport, judge_code
 from envweave.codeact.transforms.unsafe_names import UNSAFE_MODULES, UNSAFE_NAMES
 from envweave.errors import OptionError
 from envweave.transforms import TransformResult
 from envweave.types import Observation
 
 _NAME = "CodeSafetyTransform"
-_RAN = Finding(1, "cannot be judged: it cannot be parsed here, and yet it ran")
+_RAN = Finding(1, "cannot be judged: it does not parse here, but it ran")
 
 
 @final
 class CodeSafetyTransform(TransformResult):
-    """Takes back what unsafe code has earned, and a penalty on top.
+    """Takes back the reward of unsafe code, and adds a penalty.
 
-    It judges the code by its syntax tree before any other transform can hide it, and has the last
-    word after all of them, wherever it stands: the whole reward of unsafe code is at most
-    `penalty`. `observation.metadata["code_safety"]` says what was found.
+    It judges the code before any other transform can hide it, and is applied after all of them,
+    wherever it is in the list: the total reward of unsafe code is at most `penalty`.
+    `observation.metadata["code_safety"]` lists what was found.
+
+    The judgement is a plain walk of the syntax tree:
+
+    - imports of `modules`;
+    - names of builtins in `names`, also where the code has bound them itself: a variable called
+      `input` counts as the builtin. A tool of that name does not;
+    - attributes: names between double underscores, names that lead to frames, and parts of
+      modules such as `numpy.load`. Of names for modules, only those bound by imports are followed.
+
+    It resolves no scopes, evaluates no expressions and does not look into strings. It shapes what
+    a policy learns to write, and is not a security boundary: that is the sandbox.
 
     Code that does not parse is safe, but earns no `safe_reward`: it did nothing.
 
     Args:
-        penalty: What unsafe code earns at most; 0 or less.
-        safe_reward: What safe code earns besides all else.
-        modules: What safe code does not import; with a dot, what it does not use of a module.
-            For less than the default: `UNSAFE_MODULES - {"sys"}`.
-        names: The builtins that safe code does not use. A tool of the same name is another thing.
+        penalty: The most that unsafe code earns; 0 or less.
+        safe_reward: Added to the reward of safe code.
+        modules: What safe code must not import; with a dot, parts of a module that it must not
+            use. To allow more than the default: `UNSAFE_MODULES - {"sys"}`.
+        names: Builtins that safe code must not use.
         part: The name of this part of the reward.
 
     Raises:
-        OptionError: An option is not sound.
+        OptionError: An option is invalid.
     """
 
     def __init__(
@@ -54,48 +65,50 @@ class CodeSafetyTransform(TransformResult):
         self._names = _names("names", names)
         self._part = read_part(_NAME, part)
         if self._penalty > 0:
-            raise OptionError(f"{_NAME}(penalty={penalty!r}) would pay for unsafe code.")
+            raise OptionError(
+                f"{_NAME}(penalty={penalty!r}) would reward unsafe code: it must be 0 or less."
+            )
         if self._safe_reward < self._penalty:
             raise OptionError(
                 f"{_NAME}(safe_reward={safe_reward!r}) is less than the penalty, {penalty!r}: "
-                "unsafe code would come out ahead."
+                "unsafe code would earn more than safe code."
             )
 
     def judge(self, observation: Observation) -> Callable[[Observation], Observation]:
-        """Judge the code of a step. The first observation of an episode has none."""
+        """Judge the code of a step. The first observation of an episode has no code."""
         step = read_step(observation, _NAME)
         if step is None:
-            return _pass_on
-        judgement = judge_code(
+            return _unchanged
+        report = judge_code(
             step.code, modules=self._modules, names=self._names, own=step.available_tools
         )
-        if not judgement.parses and step.execution_result.success:
-            judgement = SafetyReport(parses=True, found=(_RAN,))
-        return functools.partial(self._speak, judgement)
+        if not report.parses and step.execution_result.success:
+            report = SafetyReport(parses=True, found=(_RAN,))
+        return functools.partial(self._apply, report)
 
-    def _speak(self, judgement: SafetyReport, observation: Observation) -> Observation:
-        found = [{"line": one.line, "what": one.what} for one in judgement.found]
-        if judgement.safe:
-            earned = self._safe_reward if judgement.parses else 0.0
+    def _apply(self, report: SafetyReport, observation: Observation) -> Observation:
+        found = [{"line": one.line, "what": one.what} for one in report.found]
+        if report.safe:
+            earned = self._safe_reward if report.parses else 0.0
             observation.add_reward(self._part, earned)
         else:
             before = max(0.0, observation.reward or 0.0)
             observation.add_reward(self._part, self._penalty - before)
-            # Their sum is rounded, and might be a hair above.
+            # The sum is rounded, and may end up slightly above the penalty.
             observation.reward = min(observation.reward or 0.0, self._penalty)
-        observation.metadata["code_safety"] = {"safe": judgement.safe, "found": found}
+        observation.metadata["code_safety"] = {"safe": report.safe, "found": found}
         return observation
 
 
-def _pass_on(observation: Observation) -> Observation:
+def _unchanged(observation: Observation) -> Observation:
     return observation
 
 
 def _names(option: str, given: Any) -> frozenset[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise OptionError(f"{_NAME}({option}={given!r}): expected several names.")
+        raise OptionError(f"{_NAME}({option}={given!r}): expected a collection of names.")
     names = frozenset(given)
     for name in names:
         if not isinstance(name, str):
-            raise OptionError(f"{_NAME}({option}=…): {name!r} is no name.")
+            raise OptionError(f"{_NAME}({option}=…): names must be strings, got {name!r}.")
     return names

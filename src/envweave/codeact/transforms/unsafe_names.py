@@ -1,4 +1,4 @@
-"""What counts as unsafe in an agent's code: modules, names and attributes, with the reason."""
+"""The modules, builtins and attributes that count as unsafe in an agent's code, with reasons."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _BY_REASON = {
 }
 
 BY_REASON = {reason: frozenset(modules.split()) for reason, modules in _BY_REASON.items()}
-"""The unsafe modules, and what is unsafe of others, by what it does."""
+"""Unsafe modules, and unsafe parts of other modules, by what they do."""
 
 UNSAFE_MODULES = frozenset().union(*BY_REASON.values())
-"""Modules that safe code does not import. With a dot: what safe code does not use of a module."""
+"""Modules that safe code must not import; with a dot, parts of a module that it must not use."""
 
 UNSAFE_NAMES = frozenset(
     {
@@ -57,13 +57,13 @@ UNSAFE_NAMES = frozenset(
         "vars",
     }
 )
-"""Builtins that safe code does not use. `getattr` and its kind it may call with a literal name."""
+"""Builtins that safe code must not use. `getattr` and similar may be called with a literal name."""
 
 BY_NAME = frozenset({"delattr", "getattr", "setattr"})
-"""Builtins that are as safe as the attribute that their second argument names."""
+"""Builtins that are judged by the attribute that their second argument names."""
 
 GETTERS = frozenset({"attrgetter", "methodcaller"})
-"""Functions of `operator` that are as safe as the attributes that their arguments name."""
+"""Functions of `operator` that are judged by the attributes that their arguments name."""
 
 WELL_KNOWN = frozenset(
     {
@@ -81,14 +81,14 @@ WELL_KNOWN = frozenset(
         "_thread",
     }
 )
-"""Modules that are known by their name alone, also as an attribute: `random._os` is `os`."""
+"""Modules that are recognized by name alone, also as an attribute: `random._os` is `os`."""
 
 INTERNALS = frozenset(
     {
         "ag_await",
         "ag_code",
         "ag_frame",
-        "bltns",  # `enum` calls `builtins` so
+        "bltns",  # the name of `builtins` inside `enum`
         "cr_await",
         "cr_code",
         "cr_frame",
@@ -120,4 +120,4 @@ _OTHERS = """
 HARMLESS_DUNDERS = frozenset(f"__{name}__" for name in _OTHERS.split()) | frozenset(
     f"__{side}{name}__" for name in _ARITHMETIC.split() for side in ("", "r", "i")
 )
-"""Names between double underscores that lead nowhere."""
+"""Names between double underscores that give no access to the interpreter."""

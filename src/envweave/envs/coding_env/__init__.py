@@ -1,4 +1,4 @@
-"""The coding environment: an agent's Python or shell commands, run behind walls."""
+"""The coding environment: runs an agent's Python or shell commands in the sandbox."""
 
 from __future__ import annotations
 

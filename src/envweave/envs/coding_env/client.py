@@ -1,4 +1,4 @@
-"""The coding environment on a server, for its callers."""
+"""The client of the coding environment on a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave.wire.decoding import rebuilder
 
 
 class CodingEnv(ew.HTTPEnvClient[CodeAction, CodeObservation]):
-    """A caller's own session with the coding environment, in Python or in a shell."""
+    """A session with a coding environment on a server, in Python or in a shell."""
 
     def _parse_state(self, payload: dict[str, Any]) -> CodeState:
         rebuild = rebuilder(spec_from_hint(CodeState))

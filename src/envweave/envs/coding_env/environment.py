@@ -1,4 +1,4 @@
-"""The coding environment: an agent writes code, and sees its output, its errors and its status."""
+"""The coding environment: an agent writes code, and observes output, errors and exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import envweave as ew
 from envweave.codeact.environment import GradeWhen
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.executors.sandbox import SandboxOptions, SandboxSessions, SessionSource
-from envweave.codeact.factory import AnyTools, create_codeact_env
+from envweave.codeact.factory import AnyTools, create_codeact_env, read_limits
 from envweave.codeact.grading.base import Grader
 from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envweave.envs.coding_env.terminal import TerminalExecutor
@@ -22,36 +22,36 @@ from envweave.sandbox.limits import Limits
 
 
 class CodingEnvironment(ew.Environment):
-    """Runs what an agent writes, in Python or in a shell; what it leaves behind lasts an episode.
+    """Runs the Python or shell commands of an agent; variables and files persist for the episode.
 
-    Errors are observations: the traceback stands in `stderr`, and `exit_code` is not 0. Code that
-    takes too long is interrupted, and keeps what it had. Code that ends its session has ended the
-    episode, and it was the agent's doing. No episode ends by itself, unless a grader is given.
+    Errors are observations: the traceback is in `stderr`, and `exit_code` is not 0. Code that takes
+    too long is interrupted, and keeps its variables. Code that ends its session ends the episode,
+    with the agent to blame. No episode ends by itself, unless there is a grader.
 
     Args:
-        profile: `"python"`: actions are Python, variables last. `"shell"`: actions are commands of
-            one shell, in which programs can be run; it has no tools.
+        profile: `"python"`: actions are Python code. `"shell"`: actions are commands of one shell,
+            which can run programs; it has no tools.
         limits: What the code may use; a `Limits`, or its fields.
         tools: What code may call: a `ToolRegistry`, functions, or functions by name.
-        files: Whether `file_read`, `file_write` and their kind are among it.
+        files: Whether the file tools (`file_read`, `file_write`, …) are added.
         transform: Applied to every observation, once.
         isolation: The walls; see `Sandbox`.
         executor: What runs Python; see `create_codeact_env`. A shell runs in the sandbox, or with
             `"docker"` in a container.
-        preload: Modules that every session finds imported.
+        preload: Modules that are imported before a session starts.
         packages: The installed packages that code can import and read, besides the standard
             library and numpy; see `create_codeact_env`.
         visible: Files and folders of the host that code may read.
-        grader: Judges what the agent hands in; see `CodeActEnvironment`.
-        grade: When it does. A shell hands nothing in, so it is judged after every step or never.
-        tasks: What episodes can be about.
-        fatal_reward: What a step earns whose code ended its session.
+        grader: Grades what the agent submits; see `CodeActEnvironment`.
+        grade: When to grade. A shell submits nothing, so it is graded after every step or never.
+        tasks: The tasks of episodes.
+        fatal_reward: The reward of a step whose code ended its session.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
-        StartupError: There is no container engine that answers, or no image; the same.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
+        StartupError: No container engine answers, or the image is missing.
         MissingExtraError: The executor needs a library that is not installed.
-        OptionError: An option is not sound, or does not go with another.
+        OptionError: An option is invalid, or cannot be combined with another.
     """
 
     openenv_fields = ("stdout", "stderr", "exit_code")
@@ -77,7 +77,7 @@ class CodingEnvironment(ew.Environment):
         if profile not in get_args(Profile):
             known = get_args(Profile)
             raise OptionError(
-                f"profile={profile!r} is none of {', '.join(map(repr, known))}."
+                f"profile must be one of {', '.join(map(repr, known))}, got {profile!r}."
                 f"{suggest(str(profile), known)}"
             )
         self._terminal: TerminalExecutor | None = None
@@ -89,7 +89,7 @@ class CodingEnvironment(ew.Environment):
             "visible": visible,
         }
         if profile == "shell":
-            _refuse_what_only_python_has(
+            _refuse_python_options(
                 tools=tools,
                 files=files,
                 preload=preload,
@@ -97,12 +97,12 @@ class CodingEnvironment(ew.Environment):
             )
             if grader is not None and grade == "final":
                 raise OptionError(
-                    "A shell has no final_answer() to call. Grade after every step, by "
-                    "grade='every_step'."
+                    "A shell has no final_answer() to call. Pass grade='every_step' to grade after "
+                    "every step."
                 )
             executor = self._terminal = TerminalExecutor(
                 SandboxOptions(
-                    limits=_read_limits(limits),
+                    limits=read_limits(limits),
                     isolation=isolation,
                     packages=read_packages(packages),
                     private=calling_module(),
@@ -128,14 +128,14 @@ class CodingEnvironment(ew.Environment):
     async def reset(
         self, *, seed: int | None = None, task: ew.Task | None = None
     ) -> CodeObservation:
-        """Forget all variables and files, and begin anew.
+        """Start an episode without variables and files.
 
-        The seed is that of `random` and numpy in the code, or of `$RANDOM` in the shell.
+        `seed` seeds `random` and numpy in the code, or `$RANDOM` in the shell.
         """
         return self._flat(await self._inner.reset(seed=seed, task=task))
 
     async def step(self, action: CodeAction) -> CodeObservation:
-        """Run the code, and show what it came to."""
+        """Run the code, and return its outcome."""
         return self._flat(await self._inner.step(action))
 
     def _flat(self, shown: ew.CodeObservation) -> CodeObservation:
@@ -144,18 +144,18 @@ class CodingEnvironment(ew.Environment):
 
     @property
     async def state(self) -> CodeState:
-        """The exit code of the last step, and what the code has bound: names, types, reprs."""
+        """The exit code of the last step, and the variables with types and reprs."""
         state: CodeState = await self._inner.state
         if self._terminal is not None:
             state = dataclasses.replace(state, last_exit_code=self._terminal.exit_code)
         return state
 
     async def close(self) -> None:
-        """End what runs the code."""
+        """Close the executor."""
         await self._inner.close()
 
     def connect(self, outbox: list[Any]) -> None:
-        """Send what the code's end brings about to `outbox`. Called by the session."""
+        """Send the events of the code to `outbox`. Called by the session."""
         super().connect(outbox)
         self._inner.connect(outbox)
 
@@ -164,25 +164,13 @@ class CodingEnvironment(ew.Environment):
         return self._inner.hold()
 
 
-def _refuse_what_only_python_has(**given: Any) -> None:
+def _refuse_python_options(**given: Any) -> None:
     for name, value in given.items():
         if value:
-            raise OptionError(
-                f"{name}=… is for profile='python'; a shell has no such thing. Leave it out."
-            )
+            raise OptionError(f"{name}=… is only supported by profile='python', not by a shell.")
 
 
 def _docker(options: SandboxOptions) -> SessionSource:
     from envweave.codeact.executors.docker.executor import default_sessions
 
     return default_sessions(options)
-
-
-def _read_limits(given: Limits | Mapping[str, Any] | None) -> Limits:
-    if not isinstance(given, Mapping):
-        return given or Limits()
-    known = list(Limits.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise OptionError(f"limits: there is no {name!r}.{suggest(str(name), known)}")
-    return Limits(**given)

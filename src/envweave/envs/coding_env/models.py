@@ -1,4 +1,4 @@
-"""What the coding environment takes and shows: `CodeAction`, `CodeObservation`, `CodeState`."""
+"""The data types of the coding environment: `CodeAction`, `CodeObservation`, `CodeState`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
 __all__ = ["CodeAction", "CodeObservation", "CodeState"]
 
 _WHOLE = "_execution_result"
-"""Where an observation that has not travelled keeps all that is known: not among its fields."""
+"""The attribute with the full result, which is not a field and not sent over the network."""
 
 
 @dataclass
 class CodeObservation(models.CodeObservation):
-    """What the code came to, in fields of its own.
+    """The outcome of running code, in flat fields.
 
     Attributes:
         stdout: What was printed, up to the limit.
-        stderr: What was written there, and the traceback of what the code did not catch.
-        exit_code: 0 if all went well. In Python 1 after an exception; in a shell the status of
-            the command. 124 if it took too long, 137 if the session is gone.
-        result: The `repr` of the last expression; `None` where there is none, or it is `None`,
-            and always in a shell.
-        limits_hit: The limits that were met.
+        stderr: What was written to stderr, and the traceback of an uncaught exception.
+        exit_code: 0 on success. In Python, 1 after an exception; in a shell, the status of the
+            command. 124 at the time limit, 137 if the session is gone.
+        result: The `repr` of the last expression; `None` if there is none, if it is `None`, and
+            always in a shell.
+        limits_hit: The limits that were hit.
         tool_calls: The tools that the code called, in order.
     """
 
-    # An annotation of this kind takes the field away: only flat ones travel.
+    # A `ClassVar` removes the inherited field: only flat fields are sent.
     execution_result: ClassVar[ExecutionResult]  # type: ignore[misc]
 
     stdout: str = ""
@@ -42,7 +42,7 @@ class CodeObservation(models.CodeObservation):
 
     @classmethod
     def of(cls, shown: models.CodeObservation, exit_code: int) -> CodeObservation:
-        """Return the same in flat fields, with the exit code that is to be shown."""
+        """Return an observation in flat fields, with this exit code."""
         result = shown.execution_result
         flat = cls(
             code=shown.code,
@@ -64,9 +64,9 @@ class CodeObservation(models.CodeObservation):
 
     @property  # type: ignore[no-redef]
     def execution_result(self) -> ExecutionResult:
-        """All that is known of it, for transforms: whole where the code ran.
+        """The full result, for transforms that run where the code ran.
 
-        Elsewhere it is put together from what travelled, and has no `return_value`.
+        Elsewhere it is built from the fields that were sent, and has no `return_value`.
         """
         known: ExecutionResult | None = vars(self).get(_WHOLE)
         return known or ExecutionResult(
@@ -84,5 +84,5 @@ class CodeObservation(models.CodeObservation):
         vars(self)[_WHOLE] = result
 
 
-# What is listed there is sent, even if it is no field.
+# The codec sends everything that is listed there, even a `ClassVar`.
 del CodeObservation.__dataclass_fields__["execution_result"]

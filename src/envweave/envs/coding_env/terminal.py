@@ -20,28 +20,28 @@ from envweave.sandbox.results import ExecutionResult
 LEAST_OPEN_FILES = 32
 _INSIDE = "envweave.codeact.injected.shell"
 _SPARE_S = 1.0
-"""How much longer than its commands a session may take before the host ends it."""
+"""Time that a session has beyond the limits of its command before the host ends it."""
 
 
 @final
 class TerminalExecutor(Executor):
     """Runs shell commands: bash, or sh where there is no bash.
 
-    The folder, variables, functions and background jobs last for the episode. A command has no
-    input. One that takes too long is interrupted, and the shell goes on; one that will not be
-    interrupted is killed, and with it all that runs; a new shell begins. Where the session has no
-    process ids of its own, that ends the session.
+    The current folder, variables, functions and background jobs persist for the episode. A command
+    has no input. A command that takes too long is interrupted, and the shell continues. One that
+    ignores the interrupt is killed with everything that runs, and a new shell starts; if the
+    session has no PID namespace, that ends the session.
 
     Args:
-        options: What the sandbox is asked for, but for the profile.
-        source: Makes what the sessions come from: a sandbox here, unless told otherwise.
+        options: The options of the sandbox; the profile is always `"shell"`.
+        source: Creates the source of sessions; default: a sandbox on this machine.
 
     Attributes:
         exit_code: The status of the last command.
 
     Raises:
-        IsolationError: This machine cannot put up the walls; the message says what to do.
-        OptionError: An option is not sound.
+        IsolationError: This machine cannot provide the isolation; the message says what to do.
+        OptionError: An option is invalid.
     """
 
     name = "terminal"
@@ -68,13 +68,13 @@ class TerminalExecutor(Executor):
 
     @property
     def isolation(self) -> str:
-        """The walls that stand."""
+        """The isolation of the sessions."""
         return self._source.isolation
 
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
-        """Leave the old session, and start a shell in a fresh one."""
+        """Close the old session, and start a shell in a fresh one."""
         if tools or files:
-            raise OptionError("A shell calls programs, and no tools. Leave out tools and files.")
+            raise OptionError("A shell runs programs and has no tools. Omit tools and files.")
         session = await self._episode.begin(seed=seed, tools={})
         self.exit_code = 0
         begun = await session.run(f"from {_INSIDE} import Shell; shell = {self._shell}")
@@ -91,11 +91,11 @@ class TerminalExecutor(Executor):
             f"shell.run({code!r}, {limits.timeout_s})",
             timeout_s=limits.timeout_s + limits.grace_s + _SPARE_S,
         )
-        told = result.return_value
-        if not result.success or not isinstance(told, tuple) or len(told) != 4:
+        outcome = result.return_value
+        if not result.success or not isinstance(outcome, tuple) or len(outcome) != 4:
             self.exit_code = exit_code_of(result)
             return dataclasses.replace(result, return_value=None, return_repr=None)
-        self.exit_code, stdout, stderr, limits_hit = told
+        self.exit_code, stdout, stderr, limits_hit = outcome
         return ExecutionResult(
             success=self.exit_code == 0,
             stdout=stdout,
@@ -105,17 +105,17 @@ class TerminalExecutor(Executor):
         )
 
     async def variables(self) -> dict[str, Variable]:
-        """Return none: what a shell has bound is for a command to show."""
+        """Return none: commands can list the variables of a shell."""
         return {}
 
     async def close(self) -> None:
-        """End the session, and the sandbox if nobody else uses it."""
+        """End the session, and the sandbox if nothing else uses it."""
         await self._episode.close()
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
-        """Never show these."""
+        """Hide these modules from code."""
         self._source.keep_private(modules)
 
     def hold(self) -> Callable[[], None]:
-        """Keep what the sessions come from."""
+        """Keep what the source shares; see `Executor`."""
         return self._source.hold()

@@ -1,21 +1,22 @@
-"""Code in the interpreter of smolagents, with the names, lines and modules of an episode."""
+"""`SmolagentsExecutor`: runs code by the interpreter of smolagents, in this process."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-from envweave.codeact.executors.local.interpreting import Interpreter
-from envweave.codeact.executors.local.modules import Modules
-from envweave.codeact.executors.local.tracebacks import is_ours
+from envweave.codeact.executors.thread import Interpreter, ThreadExecutor
 from envweave.codeact.injected.prelude import MODULES
+from envweave.errors import MissingExtraError
 from envweave.sandbox.inside.cells import CELL
 from envweave.sandbox.inside.reprs import show_failure
+from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.messages import Failure
 
 FINAL_ANSWER = "final_answer"
@@ -25,35 +26,75 @@ _PRINTED = "_print_outputs"
 _MARK = "envweave_cell"
 _KEPT_CELLS = 1000
 _FRAMES = 100
+_OURS = (
+    str(Path(__file__).parent),
+    str(Path(sys.modules[show_failure.__module__].__file__ or "").parent),
+)
 
 
 @final
-class SmolagentsCode(Interpreter):
+class SmolagentsExecutor(ThreadExecutor):
+    """Runs code by the `LocalPythonExecutor` of smolagents, in a thread of this process.
+
+    **It is not a security boundary**, and its authors say so too. It walks the syntax tree, and
+    supports a part of Python: few builtins, and imports of `MODULES`, numpy and those that it
+    allows by itself. What it refuses is an `InterpreterError`.
+
+    Its language has rules of its own:
+
+    - `final_answer(value)` ends the code, and `value` is the return value. If the environment has
+      a tool of that name, the tool is called first.
+    - Names of tools and of its builtins cannot be bound.
+    - It stops after ten million operations, or a million iterations of one `while`.
+
+    Its own timeout would wait for the code to end, so time is limited as `InprocExecutor` limits
+    it. Everything that `InprocExecutor` shares with the process is shared here too; code has no
+    `open`, and uses files by the `file_*` tools alone.
+
+    Args:
+        limits: What the code may use.
+
+    Raises:
+        MissingExtraError: smolagents is not installed.
+    """
+
+    name = "smolagents"
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(limits)
+        try:
+            self._library = importlib.import_module("smolagents.local_python_executor")
+        except ImportError as error:
+            raise MissingExtraError.for_extra(
+                "executor='smolagents' needs smolagents.", "smolagents"
+            ) from error
+
+    def interpreter(self, names: Mapping[str, Any]) -> Interpreter:
+        """Return an interpreter of smolagents that has these names."""
+        return SmolagentsInterpreter(self._library, names)
+
+
+@final
+class SmolagentsInterpreter(Interpreter):
     """Runs code by a `LocalPythonExecutor`.
 
     Args:
-        library: The module that has it.
-        modules: The modules of this episode.
+        library: The module that defines it.
+        names: Functions become tools, all else variables.
     """
 
-    def __init__(self, library: Any, modules: Modules) -> None:
+    def __init__(self, library: Any, names: Mapping[str, Any]) -> None:
         self._library = library
-        self._modules = modules
-        self._executor: Any = None
         self._sources: dict[int, list[str]] = {}
-        self._cell = 1  # as in a session, whose first cell is not the agent's
-
-    def bind(self, names: Mapping[str, Any]) -> None:
-        """Offer functions as tools, and all else as variables."""
+        self._cell = 1  # as in a session of the sandbox, whose first cell is not the agent's
         tools = {name: one for name, one in names.items() if not isinstance(one, type)}
         tools[FINAL_ANSWER] = _final_answer(tools.get(FINAL_ANSWER))
-        executor = self._library.LocalPythonExecutor(
+        executor = library.LocalPythonExecutor(
             _ALLOWED, max_print_outputs_length=sys.maxsize, additional_functions=tools
         )
-        executor.authorized_imports.sort()  # an error names them
+        executor.authorized_imports.sort()  # an error lists them
         executor.timeout_seconds = None
-        executor.state = _Names(self._modules, executor.state)
-        executor.state.update({name: self._modules.load(name) for name in MODULES})
+        executor.state.update({name: importlib.import_module(name) for name in MODULES})
         executor.state.update({name: one for name, one in names.items() if name not in tools})
         executor.send_tools({})
         self._executor = executor
@@ -78,8 +119,8 @@ class SmolagentsCode(Interpreter):
         """Return the variables, and the functions that the code has defined."""
         return {**self._executor.state, **self._executor.custom_tools}
 
-    def show_failure(self, error: BaseException) -> Failure:
-        """Show what the code raised, not that its interpreter gave up on it."""
+    def format_failure(self, error: BaseException) -> Failure:
+        """Return what the code raised as text, not that its interpreter gave up."""
         if isinstance(error, self._library.InterpreterError) and error.__context__ is not None:
             error = error.__context__
         if isinstance(error, SyntaxError) and error.filename == "<unknown>":
@@ -99,14 +140,14 @@ class SmolagentsCode(Interpreter):
         self._sources.clear()
 
     def _mark_functions(self) -> None:
-        """Remember in which cell each function stands."""
+        """Remember which cell defines each function."""
         for function in self._executor.custom_tools.values():
             node = getattr(function, "__ast__", None)
             if node is not None and not hasattr(node, _MARK):
                 setattr(node, _MARK, self._cell)
 
     def _frames(self, entry: TracebackType | None) -> Iterator[traceback.FrameSummary]:
-        """Yield what a traceback would hold, had Python run the code."""
+        """Yield the frames that a traceback would have if Python had run the code."""
         cell, name, line = self._cell, "<module>", 0
         while entry is not None:
             frame = entry.tb_frame
@@ -118,7 +159,7 @@ class SmolagentsCode(Interpreter):
                     yield self._frame(cell, name, line)
                     node = frame.f_locals["func_def"]
                     cell, name, line = getattr(node, _MARK, cell), node.name, node.lineno
-            elif not is_ours(entry) and not where.startswith(_INSIDE):
+            elif not where.startswith(_OURS):
                 if line:
                     yield self._frame(cell, name, line)
                     line = 0
@@ -133,28 +174,9 @@ class SmolagentsCode(Interpreter):
         return traceback.FrameSummary(f"{CELL}{cell}>", line, name, line=text)
 
 
-_INSIDE = str(PurePath(sys.modules[show_failure.__module__].__file__ or "").parent)
-
-
-@final
-class _Names(dict[str, Any]):
-    """Variables. What a session has its own of is put in place of what is bound."""
-
-    def __init__(self, modules: Modules, names: Mapping[str, Any]) -> None:
-        super().__init__(names)
-        self._modules = modules
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, self._modules.own(value))
-
-    def copy(self) -> _Names:
-        """Return the variables of a function that is called."""
-        return _Names(self._modules, self)
-
-
 def _final_answer(tool: Any) -> Any:
     def final_answer(*args: Any, **kwargs: Any) -> Any:
-        """Hand in the answer, which ends the code."""
+        """Submit the answer, which ends the code."""
         if tool is not None:
             tool(*args, **kwargs)
         return next(iter((*args, *kwargs.values())), None)

@@ -1,4 +1,4 @@
-"""What the transforms for code ask of an observation: whether code ran, and which."""
+"""Checks of what transforms for code are given: observations, and options for rewards."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from envweave.types import Observation
 
 
 def read_step(observation: Observation, transform: str) -> CodeObservation | None:
-    """Return the observation of a step; `None` if it is the first one of an episode.
+    """Return the observation of a step, or `None` for the first observation of an episode.
 
-    Of an episode's first observation no code is known, and nothing that took any time. A step
-    whose code is empty is a step like any other.
+    The first observation has no code and no duration. A step with empty code has a duration, and
+    is a step like any other.
 
     Raises:
-        BadReturnError: It is no `CodeObservation`.
+        BadReturnError: It is not a `CodeObservation`.
     """
     if not isinstance(observation, CodeObservation):
         raise BadReturnError(
-            f"{transform} is for environments that run code: it needs a CodeObservation, and was "
-            f"given {type(observation).__name__}."
+            f"{transform} is for environments that run code: it needs a CodeObservation, got "
+            f"{type(observation).__name__}."
         )
     if not observation.code and not observation.execution_result.duration_s:
         return None
@@ -30,14 +30,14 @@ def read_step(observation: Observation, transform: str) -> CodeObservation | Non
 
 
 def read_reward(transform: str, name: str, given: Any) -> float:
-    """Return a reward that an option gives.
+    """Return the reward in an option as a float.
 
     Raises:
-        OptionError: It is no finite number.
+        OptionError: It is not a finite number.
     """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not math.isfinite(given):
-        raise OptionError(f"{transform}({name}={given!r}): a reward is a finite number.")
+        raise OptionError(f"{transform}({name}={given!r}): a reward must be a finite number.")
     return float(given)
 
 
@@ -45,8 +45,8 @@ def read_part(transform: str, given: Any) -> str:
     """Return the name of a part of the reward.
 
     Raises:
-        OptionError: It is no name.
+        OptionError: It is not a non-empty string.
     """
     if not isinstance(given, str) or not given:
-        raise OptionError(f"{transform}(part={given!r}): the name of a part is text.")
+        raise OptionError(f"{transform}(part={given!r}): part must be a non-empty string.")
     return given
