@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import envweave as ew
-from envweave.cli.inspect_plugins import look_at_env
+from envweave.cli.inspect_plugins import inspect_env
 from envweave.errors import BackendNotFoundError, DefinitionError, EnvIdError, PluginError
 from envweave.examples import CounterEnv
 from envweave.registry import EnvSpec, plugins
@@ -156,7 +156,7 @@ def test_a_broken_environment_is_named_with_its_package_and_the_cause(install):
 def test_a_broken_environment_does_not_break_the_others(install):
     install("fake_broken", "1 / 0", "[envweave.envs]\nbroken-v0 = fake_broken:Env\n")
 
-    found = {spec.id: look_at_env(spec) for spec in ew.list_envs()}
+    found = {spec.id: inspect_env(spec) for spec in ew.list_envs()}
 
     assert "of fake_broken is broken" in (found["broken-v0"].error or "")
     assert found["counter-v0"].error is None

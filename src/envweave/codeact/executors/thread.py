@@ -48,8 +48,8 @@ from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
 from envweave.sandbox.inside.seeding import reseed
 from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.polling import WATCH_S, settle
-from envweave.sandbox.processes.tool_loop import awaited, called
+from envweave.sandbox.processes.async_bridge import awaited, called
+from envweave.sandbox.processes.polling import WATCH_S
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import LATE, Broker, ToolInvocation
 from envweave.sandbox.protocol.messages import (
@@ -65,10 +65,10 @@ from envweave.sandbox.protocol.plain_values import (
     read_from_host,
     read_from_session,
 )
-from envweave.sandbox.protocol.session_protocol import result_of, unsaid
+from envweave.sandbox.protocol.session_protocol import result_of, unsendable
 from envweave.sandbox.protocol.termination import Termination
 from envweave.sandbox.results import ExecutionResult, ToolCall
-from envweave.sandbox.tools import SandboxTools, described
+from envweave.sandbox.tools import SandboxTools, describe_error
 
 logger = logging.getLogger("envweave.codeact")
 
@@ -166,9 +166,9 @@ class _Episode:
     ) -> None:
         table = SandboxTools({**tools, **gates()} if files else dict(tools))
         bound: dict[str, Any] = {"ToolError": ToolError}
-        for face in table.faces():
+        for face in table.signatures():
             bound[face.name] = make_tool(face, self, self)  # type: ignore[arg-type] # has `ask` and `running`
-        self.names = [face.name for face in table.faces()]
+        self.names = [face.name for face in table.signatures()]
         self._limits = limits
         self._broker = Broker(limits, table, time.monotonic)
         self._generators = _Generators(seed)
@@ -193,10 +193,10 @@ class _Episode:
         try:
             size = len(code.encode())
         except UnicodeEncodeError:
-            return unsaid("SyntaxError", "The code holds half of a surrogate pair.", ())
+            return unsendable("SyntaxError", "The code holds half of a surrogate pair.", ())
         if size > limit:
             text = f"The code is longer than Limits(message_bytes={limit})."
-            return unsaid("MessageLimit", text, ("message",))
+            return unsendable("MessageLimit", text, ("message",))
         before, self._called = self._called, ()
         result = await self._execute(
             functools.partial(self._interpreter.run, code), self._limits.timeout_s
@@ -235,7 +235,7 @@ class _Episode:
         if self._ended is not None:
             raise self._ended.error("run()")
         start_s = time.monotonic()
-        self._broker.start_over()
+        self._broker.reset()
         run = self._run = _Run(do, self._interpreter, self._generators, self._limits)
         try:
             self._worker.submit(run)
@@ -257,11 +257,11 @@ class _Episode:
                 duration_s,
                 self._broker.calls(),
                 is_late=run.is_expired,
-                is_hurried=False,
-                overcalled=self._broker.is_overdrawn,
-                worked_on=False,
+                is_interrupt_requested=False,
+                over_call_limit=self._broker.is_over_limit,
+                worked_while_idle=False,
             )
-        overdrawn = ("tool_calls",) if self._broker.is_overdrawn else ()
+        overdrawn = ("tool_calls",) if self._broker.is_over_limit else ()
         return ExecutionResult(
             success=False,
             exception_type=ended.type,
@@ -357,7 +357,7 @@ class _Episode:
         if not isinstance(error, Exception):
             run.tool_error = error
             run.expire()
-        return self._broker.fail(found, described(error))
+        return self._broker.fail(found, describe_error(error))
 
 
 @final
@@ -411,7 +411,7 @@ class _Run:
     def expire(self) -> None:
         """Interrupt the code, then let the tools that it waits for give up. Harmless twice."""
         self._interrupt()
-        settle(self.expired)
+        _resolve(self.expired)
 
     def leave_behind(self) -> None:
         """Interrupt the code once more, and give back what it shares with the host."""
@@ -419,7 +419,7 @@ class _Run:
             self._is_left_behind = True
             self._is_interrupted = False
         self._interrupt()
-        settle(self.expired)
+        _resolve(self.expired)
         self._generators.leave()
 
     def _interrupt(self) -> None:
@@ -466,7 +466,7 @@ class _Run:
             logger.debug("a thread of code that was left behind has ended", exc_info=True)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(settle, self.done)
+                self.loop.call_soon_threadsafe(_resolve, self.done)
 
     def is_left_behind(self) -> bool:
         """Whether the host no longer waits for it."""
@@ -734,3 +734,9 @@ def _redirected(
                 now: Any = getattr(sys, name)
                 if not _redirections and type(now) is _StreamOfThread:
                     setattr(sys, name, now.host)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    """Wake those who wait for a future, unless it is done."""
+    if not future.done():
+        future.set_result(None)
