@@ -10,7 +10,7 @@ from typing import Any, final
 
 from envweave.errors import SandboxError
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.processes.async_bridge import CallOutcome, awaited, called
+from envweave.sandbox.processes.async_bridge import ToolReturn, awaited, called
 from envweave.sandbox.processes.polling import WATCH_S, AsyncSocketPoller
 from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
@@ -253,7 +253,7 @@ class AsyncSession(SessionBase["AsyncSession"]):
         self._running = invocation
         is_async = invocation.tool.is_async
         running = awaited(invocation) if is_async else asyncio.to_thread(called, invocation)
-        task: asyncio.Task[CallOutcome] = poller.loop.create_task(running)
+        task: asyncio.Task[ToolReturn] = poller.loop.create_task(running)
         try:
             while not await poller.done(task, protocol.deadline_s - time.monotonic()):
                 if time.monotonic() >= protocol.deadline_s:

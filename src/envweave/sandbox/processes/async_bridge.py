@@ -38,7 +38,7 @@ class ToolLoop:
             DeadlineError: It took longer than `left_s`, and was cancelled.
         """
         ends_s = time.monotonic() + left_s
-        future: Future[CallOutcome] = asyncio.run_coroutine_threadsafe(
+        future: Future[ToolReturn] = asyncio.run_coroutine_threadsafe(
             awaited(make), self._started()
         )
         try:
@@ -80,7 +80,7 @@ class ToolLoop:
 
 
 @final
-class CallOutcome:
+class ToolReturn:
     """The outcome of a tool. An exception is a value here: some would end the thread it ran on."""
 
     __slots__ = ("error", "value")
@@ -90,25 +90,25 @@ class CallOutcome:
         self.error = error
 
 
-def called(make: Callable[[], Any]) -> CallOutcome:
+def called(make: Callable[[], Any]) -> ToolReturn:
     """Call a tool; return its outcome."""
     try:
-        return CallOutcome(make())
+        return ToolReturn(make())
     except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
-        return CallOutcome(error=error)
+        return ToolReturn(error=error)
 
 
-async def awaited(make: Callable[[], Awaitable[Any]]) -> CallOutcome:
+async def awaited(make: Callable[[], Awaitable[Any]]) -> ToolReturn:
     """Call and await a tool; return its outcome."""
     try:
-        return CallOutcome(await make())
+        return ToolReturn(await make())
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return CallOutcome(error=RuntimeError(f"the tool was cancelled: {error}"))
+        return ToolReturn(error=RuntimeError(f"the tool was cancelled: {error}"))
     except BaseException as error:  # noqa: BLE001 - the caller reports or raises it
-        return CallOutcome(error=error)
+        return ToolReturn(error=error)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
