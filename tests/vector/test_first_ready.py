@@ -143,7 +143,7 @@ def test_an_invalid_call_is_refused_and_no_row_is_stepped(gated: ew.VectorEnv) -
     with pytest.raises(ActionError, match=r"actions\[1\]\.dleta"):
         gated.send([{"delta": 1}, {"dleta": 1}], ids=[0, 1])
     gated.send([{"delta": 1}], ids=[0])
-    with pytest.raises(OptionError, match="min_ready must be .* got 0"):
+    with pytest.raises(OptionError, match=r"min_ready must be .* got 0"):
         gated.recv(0)
 
     assert gated.drain().step_index.tolist() == [1]
