@@ -1,4 +1,4 @@
-"""However a trainer leaves: no process, no shared memory, no file descriptor stays behind."""
+"""However a program ends, no process, shared memory or file descriptor is left behind."""
 
 from __future__ import annotations
 
