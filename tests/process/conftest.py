@@ -1,4 +1,4 @@
-"""Nothing is left behind by any of these tests; and a trap for whoever must die in mid-call."""
+"""Checks that these tests leave nothing behind, and a trap to kill a worker during a call."""
 
 from __future__ import annotations
 

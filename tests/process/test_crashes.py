@@ -1,4 +1,4 @@
-"""Whatever an environment does to its process, its trainer is told, and lives."""
+"""Whatever an environment does to its process, its caller survives and gets a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`timeout_s` in worker processes: whoever hangs is ended, and the rest of its worker is lost."""
+"""`timeout_s` in worker processes: hanging code is ended, and the rest of its worker is lost."""
 
 from __future__ import annotations
 
@@ -67,7 +67,12 @@ def test_a_reset_that_hangs_fails_and_the_next_one_is_of_another_episode(tmp_pat
 
         assert venv.reset(ids=[0])[0].info["seed"] == episode_seed(5, 2)
         batch = venv.step([GO] * 4)
-        assert ends(batch) == [None, MATE, None, None]  # 1 went with the worker, and is told now
+        assert ends(batch) == [
+            None,
+            MATE,
+            None,
+            None,
+        ]  # 1 was lost with its worker
 
 
 @pytest.mark.slow  # starts worker processes

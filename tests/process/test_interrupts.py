@@ -1,4 +1,4 @@
-"""Ctrl-C is for the trainer alone; afterwards every call gets its own answer."""
+"""Ctrl-C reaches only the parent process; afterwards every call gets its own reply."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_many_interrupts_never_mix_up_replies(kind: str, share: str) -> None:
         [sys.executable, "-c", STORM, kind, share],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # an interrupt in a destructor is told there
+        stderr=subprocess.DEVNULL,  # an interrupt in a destructor is reported there
         text=True,
         timeout=110,
         check=True,

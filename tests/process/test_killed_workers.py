@@ -1,4 +1,4 @@
-"""A worker that is killed costs the episodes of its rows: told, replaced, and the rest goes on."""
+"""A killed worker loses the episodes of its rows, is replaced, and the other rows go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a trainer leaves: no process, no shared memory, no file descriptor stays behind."""
+"""However a program ends, no process, shared memory or file descriptor is left behind."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def run(script: str, *, check: bool = True) -> str:
 
 
 @pytest.mark.slow  # starts worker processes
-def test_close_frees_the_shared_memory_although_its_batches_are_still_referenced() -> None:
+def test_close_frees_the_shared_memory_although_vector_and_batches_are_still_referenced() -> None:
     venv = vector()
     venv.reset(seed=5)
     batch = venv.step([GO] * venv.num_envs)

@@ -133,7 +133,10 @@ def test_a_module_beside_the_script_is_imported_by_the_workers(tmp_path: Path) -
         env=os.environ,
     )
 
-    assert (done.stdout, done.stderr) == ("[0. 0.]\n", "")  # and with the trainer's own flags
+    assert (done.stdout, done.stderr) == (
+        "[0. 0.]\n",
+        "",
+    )  # with the flags of the parent
 
 
 @pytest.mark.slow  # starts worker processes

@@ -33,12 +33,12 @@ def test_an_environment_that_cannot_be_made_is_named_once_by_its_index(
             how="raise",
         )
 
-    told = str(caught.value)
-    number, _, _ = told.removeprefix("Environment ").partition(" of 6: ")
-    assert told.startswith(f"Environment {number} of 6: Making 'Place' failed: OSError: out of")
-    # It was the first of a share; of which, depends on who came first.
+    message = str(caught.value)
+    number, _, _ = message.removeprefix("Environment ").partition(" of 6: ")
+    assert message.startswith(f"Environment {number} of 6: Making 'Place' failed: OSError: out of")
+    # It was the first of a shard; of which one depends on timing.
     assert int(number) in ({0, 3} if workers is None else {0, 2, 4})
-    assert told.count("out of machines") == 1
+    assert message.count("out of machines") == 1
 
 
 @pytest.mark.slow  # starts worker processes
@@ -49,7 +49,7 @@ def test_an_environment_of_a_pool_that_cannot_be_made_is_named_by_its_index(tmp_
 
         with pytest.raises(DefinitionError, match=r"^Environment \d of 4: Making 'Place' failed"):
             ew.pool(Place, size=4, backend="process", workers=2, at=str(at), fail_at=fail_at)
-        gc.collect()  # whoever was made already is closed, and tells nobody off
+        gc.collect()  # environments that were made already are closed, without a warning
 
 
 def test_a_single_environment_that_cannot_be_made_has_no_index_in_the_message(

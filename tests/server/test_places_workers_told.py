@@ -1,4 +1,4 @@
-"""What a server says to its workers, and what it does about one that says nothing."""
+"""Messages of a server to its workers, and silent workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def placed(factory: Any, **options: Any) -> WorkerRuntime:
 
 
 class Blocking(ew.Environment):
-    """Holds its worker's event loop, as no coroutine should."""
+    """Blocks its worker's event loop, as no coroutine should."""
 
     async def reset(self) -> int:
         return os.getpid()
@@ -44,7 +44,7 @@ class Blocking(ew.Environment):
 
 
 class SlowlyMade(ByProcess):
-    """Takes its time to be made when it was given up before."""
+    """Takes long to construct once a call was abandoned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class SlowlyMade(ByProcess):
 
 
 class Counting(ew.Environment):
-    """Has tasks whose data is no plain text by text."""
+    """Has tasks whose data is not JSON-like."""
 
     tasks = ew.Tasks({"train": [ew.Task("a", data={1: "one", (2, 3): object})]})  # type: ignore[dict-item]
 

@@ -1,4 +1,4 @@
-"""Several agents in a vector: slots, who is in, who is asked, and what each earned."""
+"""Several agents in a vector: slots, who takes part, who is asked, and the rewards."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def draw(caller: random.Random, row: ew.StepResult[Any]) -> Any:
 
 
 def in_columns(actions: dict[int, Any]) -> Any:
-    """The same actions as columns by agent, with nothing for those who are not asked."""
+    """The same actions as columns by agent, with nothing for agents that are not asked."""
     if any(isinstance(one, ew.ToolResult) for one in actions.values()):
         return list(actions.values())
     return {agent: [one.get(agent) for one in actions.values()] for agent in AGENTS}
@@ -150,11 +150,11 @@ def assert_stands(
             assert batch.to_act[k, slot] == (agent in asked)
             assert_cell(batch.current[agent], k, books[i].cell(agent, books[i].seen))
             masks = batch.action_mask[agent]
-            told = asked[agent].action_mask if agent in asked else None
+            mask = asked[agent].action_mask if agent in asked else None
             if masks is None:
-                assert told is None
+                assert mask is None
             else:
-                assert same(masks[k], np.ones(2, bool) if told is None else told.astype(bool))
+                assert same(masks[k], np.ones(2, bool) if mask is None else mask.astype(bool))
 
 
 def assert_cell(columns: Any, row: int, expected: Any) -> None:

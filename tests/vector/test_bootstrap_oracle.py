@@ -44,7 +44,7 @@ WAYS: list[dict[str, Any]] = [
 def learn(*, merged: bool, sweeps: int = 4000, **way: Any) -> np.ndarray[Any, Any]:
     venv = ew.make_vector(Endless, num_envs=8, autoreset=True, max_episode_steps=LIMIT, **way)
     values = np.zeros(LIMIT + 1)
-    values[LIMIT] = 1 / (1 - GAMMA)  # beyond the limit nobody learns; what it is truly worth
+    values[LIMIT] = 1 / (1 - GAMMA)  # not learned beyond the limit; the true value
     if merged:
         values[LIMIT] = 0.0
     batch: Any = venv.reset(seed=0)

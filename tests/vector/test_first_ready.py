@@ -1,4 +1,4 @@
-"""Sending and receiving: nobody waits for the slowest."""
+"""`send` and `recv`: no waiting for the slowest environment."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_step_and_reset_are_refused_while_rows_are_in_flight(gated: ew.VectorEnv
 def test_after_a_timeout_recv_returns_fewer_rows_or_none(gated: ew.VectorEnv) -> None:
     gated.send(np.array([-1, -1, -1, -1]))
 
-    nobody = gated.recv(min_ready=4, timeout_s=0.01)
+    empty = gated.recv(min_ready=4, timeout_s=0.01)
 
-    assert len(nobody) == 0
-    assert nobody.reward.shape == (0,)
+    assert len(empty) == 0
+    assert empty.reward.shape == (0,)
     assert gated.in_flight == 4
     GATES[-1].set()
     assert sorted(gated.drain().ids.tolist()) == [0, 1, 2, 3]

@@ -107,7 +107,7 @@ def test_an_unrequested_cancellation_is_the_environments_failure() -> None:
 
 
 class Trap:
-    """Whoever walks into it interrupts the main thread, as Ctrl-C does, and is held."""
+    """Code that reaches it interrupts the main thread, as Ctrl-C does, and blocks."""
 
     armed = False
     gate = threading.Event()

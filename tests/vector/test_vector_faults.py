@@ -1,4 +1,4 @@
-"""A failure costs one row of a vector: it is told, replaced, and the others go on."""
+"""A failure affects one row of a vector: it is reported, replaced, and the others go on."""
 
 from __future__ import annotations
 
@@ -224,9 +224,9 @@ def test_a_start_up_failure_names_its_environment_once_and_closes_the_others(
     with pytest.raises(DefinitionError) as caught:
         ew.make_vector(kind, num_envs=8, mode=mode)
 
-    told = str(caught.value)
-    assert told.startswith(f"Environment 3 of 8: Making {kind.__qualname__!r} failed: OSError:")
-    assert told.count("out of machines") == 1
+    message = str(caught.value)
+    assert message.startswith(f"Environment 3 of 8: Making {kind.__qualname__!r} failed: OSError:")
+    assert message.count("out of machines") == 1
     assert Frail.closed == [0, 1, 2]
 
 

@@ -22,7 +22,7 @@ from envweave.lifetime import OwnerProcess
 from envweave.types import EpisodeEnd
 from envweave.workers.channel import Channel, PeerGoneError, uninterrupted
 from envweave.workers.deadlines import CodeClock
-from envweave.workers.main import Settings
+from envweave.workers.main import WorkerSettings
 from envweave.workers.pickling import pack
 
 CLOSE_S = 10.0
@@ -302,7 +302,7 @@ def first_messages(host: str, definition: bytes, *host_args: Any) -> tuple[bytes
     """Return what a worker process is sent first: see `WorkerProcess.define`."""
     paths = json.dumps([path for path in sys.path if isinstance(path, str)]).encode()
     log_levels = (logging.root.manager.disable, logging.getLogger("envweave").getEffectiveLevel())
-    settings = Settings(os.getpid(), log_levels, host, host_args)
+    settings = WorkerSettings(os.getpid(), log_levels, host, host_args)
     return paths, pack(tuple(settings)), definition
 
 

@@ -1,7 +1,7 @@
 """What a worker process runs: it hands its connection to a host, and dies with its parent.
 
 `launch.py` starts it. The first message is where to import from (see `launch.py`), the second its
-`Settings`, the third the definition of what to run. A host is a function, named by its import
+`WorkerSettings`, the third the definition of what to run. A host is a function, named by its import
 path, that gets the connection, the definition and its own arguments, and returns when the worker
 is to end. When the connection closes, the parent is gone, however that happened, and the worker
 ends too, with every process that it started.
@@ -37,7 +37,7 @@ CHECK_PARENT_S = 1.0
 """How often to check that the parent lives, besides its connection."""
 
 
-class Settings(NamedTuple):
+class WorkerSettings(NamedTuple):
     """What a worker process is started with.
 
     Attributes:
@@ -88,7 +88,7 @@ def _run(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(connection)
     os.set_inheritable(connection.fileno(), False)  # noqa: FBT003 - by position only
-    settings = Settings(*pickle.loads(channel.receive()))  # noqa: S301 - from our own parent
+    settings = WorkerSettings(*pickle.loads(channel.receive()))  # noqa: S301 - from our own parent
     definition = channel.receive()
     disabled, level = settings.log_levels
     logging.disable(disabled)

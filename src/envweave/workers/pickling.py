@@ -111,7 +111,7 @@ def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
         DefinitionError: It needs a module that is not found here.
     """
     try:
-        files, names, parts = pickle.loads(packed)  # noqa: S301 - from our own trainer
+        files, names, parts = pickle.loads(packed)  # noqa: S301 - from our own parent
         for name, file in files.items():
             _load_file(name, file)
         loaded: tuple[Any, ...] = pickle.loads(parts)  # noqa: S301

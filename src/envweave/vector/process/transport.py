@@ -94,7 +94,7 @@ class ProcessTransport:
 
     @property
     def receivable(self) -> set[int]:
-        """The rows whose step was sent for, and can still be received."""
+        """The rows with a step that was sent and can still be received."""
         return self._pool.recover() | set(self._sent)
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
@@ -142,7 +142,7 @@ class ProcessTransport:
         return {row: outcomes[row] for row in resets}
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
-        """Return the standing of these environments."""
+        """Return the status of these environments."""
         return [self._rows.row_status(row) for row in ids]
 
     def state(self) -> list[State]:
@@ -349,7 +349,7 @@ class ProcessTransport:
         return self._rows.batch(*merged)
 
     def _step_local(self, rows: list[int]) -> MergedRows:
-        """Step some local rows that were sent for."""
+        """Take the steps of some local rows that were sent."""
         assert self._local is not None
         self._local.send(rows, [self._sent.pop(row) for row in rows])
         return from_caller(self._local.recv(len(rows), None))

@@ -99,7 +99,7 @@ class VectorWorker:
         )
         self._sessions: Sequence[Session] = self._transport.sessions
         self._shared: SharedColumns | None = None
-        self._sends_rows = False  # whether columns hold all there is to an observation
+        self._sends_rows = False  # whether observations are sent besides their columns
         self._batch: StepBatch | None = None  # the last one
         bind_main_classes(self._transport.interface)
 
@@ -130,8 +130,8 @@ class VectorWorker:
     def _reset(self, resets: ResetKwargs, positions: Mapping[int, Any]) -> ResetOutcomes:
         self._go_on_from(positions)
         first = self._rows.start
-        came = self._transport.reset({row - first: one for row, one in resets.items()})
-        outcomes = {i + first: outcome for i, outcome in came.items()}
+        results = self._transport.reset({row - first: one for row, one in resets.items()})
+        outcomes = {i + first: result for i, result in results.items()}
         return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
 
     def _share(
@@ -142,7 +142,7 @@ class VectorWorker:
         fill: Mapping[int, Any],
         memory: SharedMemory,
     ) -> None:
-        """Fix the columns. `fill` stands in where no episode is running."""
+        """Fix the columns. `fill` has the last observations of rows without a running episode."""
         shown = [
             fill.get(row, session.last)
             for row, session in zip(self._rows, self._sessions, strict=True)
@@ -184,7 +184,7 @@ class VectorWorker:
         tick = tick_of(batch)
         first, ids = self._rows.start, tick.ids
         lists: list[list[Any]] = []
-        if len(tick.special) < len(ids):  # else the results hold it all
+        if len(tick.special) < len(ids):  # else the results hold everything
             self._shared.rewards[rows] = tick.rewards
             lists = self._shared.put(rows, tick.successor)
         whole: dict[int, Any] = {}
@@ -223,8 +223,8 @@ class VectorWorker:
             f"The state cannot be sent to another process: {pickle_error(reply)}"
         )
 
-    def _sendable(self, rest: StepExtras, batch: StepBatch) -> StepExtras:
-        special, positions = dict(rest.special), dict(rest.positions)
+    def _sendable(self, extras: StepExtras, batch: StepBatch) -> StepExtras:
+        special, positions = dict(extras.special), dict(extras.positions)
         for i, result in zip(batch.ids.tolist(), batch, strict=True):
             session, row = self._sessions[i], i + self._rows.start
             failed = fail_step(session, result)
@@ -233,9 +233,9 @@ class VectorWorker:
             if failed.ready is None and session.autoreset:
                 failed = with_autoreset(failed, self._reset({row: {}}, {}).outcomes[row])
             special[row], positions[row] = failed, session.position
-        infos = {row: info for row, info in rest.infos.items() if row not in special}
-        whole = {row: one for row, one in rest.whole.items() if row not in special}
-        return rest._replace(special=special, infos=infos, whole=whole, positions=positions)
+        infos = {row: info for row, info in extras.infos.items() if row not in special}
+        whole = {row: one for row, one in extras.whole.items() if row not in special}
+        return extras._replace(special=special, infos=infos, whole=whole, positions=positions)
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""

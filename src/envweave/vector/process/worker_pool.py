@@ -22,6 +22,7 @@ from envweave.vector.process.turns import STEP_ALL, EventFd, TurnChannels, TurnT
 from envweave.vector.process.vector_worker import ResetOutcomes, StepExtras
 from envweave.workers.launch import CLOSE_S, WorkerLostError
 from envweave.workers.main import WorkerInfo
+from envweave.workers.pickling import pack
 from envweave.workers.shared_memory import SharedMemory
 
 ATTEMPTS = 3
@@ -219,9 +220,9 @@ class WorkerShard:
             raise
         return reply
 
-    def pack_actions(self, actions: Sequence[Any]) -> bytes | None:
-        """Return what `step_all` will send for these actions; `None` if there is no worker."""
-        return None if self.worker is None else self.worker.pack("step", actions)
+    def pack_actions(self, actions: Sequence[Any]) -> bytes:
+        """Return what `step_all` will send for these actions."""
+        return pack(("step", actions)) if self.worker is None else self.worker.pack("step", actions)
 
     def step_all(self, actions: Sequence[Any] | None, packed: bytes | None) -> None:
         """Have the worker step every row.
@@ -484,14 +485,14 @@ class WorkerPool:
             for shard in self.shards
         )
 
-    def pack_actions(self, actions: Sequence[Any]) -> list[bytes | None]:
+    def pack_actions(self, actions: Sequence[Any]) -> list[bytes]:
         """Return what `step_all` will send to each worker for these actions of all rows."""
         return [
             shard.pack_actions(actions[shard.rows.start : shard.rows.stop]) for shard in self.shards
         ]
 
     def step_all(
-        self, actions: Sequence[Any] | None, packed: Sequence[bytes | None] | None = None
+        self, actions: Sequence[Any] | None, packed: Sequence[bytes] | None = None
     ) -> None:
         """Have the workers step every row, while `is_calm`.
 
