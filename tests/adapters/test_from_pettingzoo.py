@@ -284,7 +284,7 @@ def test_an_environment_that_does_not_say_who_takes_part_is_refused():
 
 
 def test_agents_without_a_proper_name_are_refused():
-    with pytest.raises(DefinitionError, match=r"names are no strings: \[0, 1\]"):
+    with pytest.raises(DefinitionError, match=r"names are not strings: \[0, 1\]"):
         ew.make(Auction(names=[0, 1]))
 
 

@@ -327,7 +327,7 @@ class Pool(gym.vector.VectorEnv):
 def test_a_pool_that_returns_only_what_was_reset_is_understood():
     venv = ew.make_vector(Pool(), autoreset=True)
     venv.reset()
-    with pytest.raises(SeedError, match="takes its seed where it is made"):
+    with pytest.raises(SeedError, match="takes its seed when it is made"):
         venv.reset(seed=0)
 
     batches = [venv.step([0, 0, 0]) for _ in range(2)]

@@ -251,7 +251,7 @@ def test_one_seed_for_the_whole_batch_is_passed_on_and_shown():
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"seed": [5, 9]}, "One seed an environment cannot be honored.*seed=0"),
+        ({"seed": [5, 9]}, "One seed per environment cannot be honored.*seed=0"),
         ({"seed": 5, "ids": [1]}, "A seed for some environments cannot be honored"),
     ],
 )

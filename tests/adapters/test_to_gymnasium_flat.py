@@ -185,5 +185,5 @@ def test_an_action_without_fields_has_no_flat_form():
 
 
 def test_flatten_is_true_or_false():
-    with pytest.raises(OptionError, match="flatten='no'"):
+    with pytest.raises(OptionError, match="flatten must be True or False"):
         ew.to_gymnasium(car(Steer), flatten="no")

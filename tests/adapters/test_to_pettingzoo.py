@@ -321,7 +321,7 @@ def test_one_agent_is_refused_with_what_to_use():
 
 
 def test_a_form_that_does_not_exist_is_refused():
-    with pytest.raises(OptionError, match="Use 'parallel' or 'aec'"):
+    with pytest.raises(OptionError, match="must be 'parallel' or 'aec'"):
         ew.to_pettingzoo(Contest, api="turns")
 
 

@@ -111,7 +111,7 @@ def test_a_busy_server_is_asked_again_when_it_says(status: int, when: str) -> No
     ("url", "key", "says"),
     [
         ("", "sk-wrong", r"401: Incorrect API key provided\. Pass api_key=…"),
-        ("/no", "sk-test", r"404: Invalid URL .* Check that base_url"),
+        ("/no", "sk-test", r"404: Invalid URL .* Check the model.s name, and that base_url"),
     ],
 )
 def test_a_refusal_says_what_to_do_and_is_not_repeated(url: str, key: str, says: str) -> None:

@@ -128,8 +128,12 @@ def test_a_busy_server_is_asked_again():
     ("model", "api_key", "says"),
     [
         (lambda messages: "hi", "sk-wrong", "401: Incorrect API key"),
-        (lambda messages: {"choices": []}, "sk-test", "no chat completion"),
-        (lambda messages: {"choices": [{"message": {"content": 7}}]}, "sk-test", "no text: int"),
+        (lambda messages: {"choices": []}, "sk-test", "not a chat completion"),
+        (
+            lambda messages: {"choices": [{"message": {"content": 7}}]},
+            "sk-test",
+            "must be a str, got int",
+        ),
     ],
 )
 def test_what_is_no_answer_is_said_in_words(model, api_key, says):

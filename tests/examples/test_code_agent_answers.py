@@ -105,5 +105,5 @@ def test_a_server_that_speaks_no_http_is_named():
 
 
 def test_a_model_that_may_never_be_asked_is_refused():
-    with pytest.raises(ew.errors.OptionError, match="attempts=0"):
+    with pytest.raises(ew.errors.OptionError, match="attempts must be >= 1, got 0"):
         ChatModel("tiny", "http://127.0.0.1:1/v1", attempts=0)

@@ -89,7 +89,7 @@ def test_taking_a_taken_cell_loses_and_is_blamed_on_the_agent(env):
 
     assert last.reward == {"x": 1.0, "o": -1.0}
     assert (last.end.reason, last.end.blame) == ("terminated", "agent")
-    assert last.end.cause == "'o' took cell 4, which is taken"
+    assert last.end.cause == "'o' chose cell 4, which is occupied"
     assert last.valid
     assert last.info["o"]["metrics"] == {"won": 0.0, "illegal": 1.0}
 

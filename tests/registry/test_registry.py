@@ -128,7 +128,7 @@ def test_listing_shows_what_is_registered_here_then_what_packages_announce(regis
     assert ids[2:] == sorted(ids[2:])
     assert "counter-v0" in ids
     assert [spec.describe() for spec in listed[:2]] == [
-        "Count up to `done_at`; every step earns what it added.",
+        "Count up to `done_at`; the reward of a step is the number it added.",
         "Last of all.",
     ]
 
@@ -330,8 +330,8 @@ def test_an_error_of_ours_in_a_constructor_passes_as_it_is():
     [
         (None, "returned None, not an environment"),
         (CounterEnv, "CounterEnv is a class; an instance of it is needed"),
-        ("counter-v0", r"str is no environment: it has no reset\(\)"),
-        (3, r"int is no environment"),
+        ("counter-v0", r"str is not an environment: it has no reset\(\)"),
+        (3, r"int is not an environment"),
     ],
 )
 def test_a_factory_that_returns_no_environment_is_refused(registry, made, message):

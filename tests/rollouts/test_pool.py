@@ -63,8 +63,8 @@ def test_an_id_is_looked_up_in_the_registry_that_is_given():
     [
         ({"env": "cuonter-v0"}, EnvNotFoundError, "Did you mean"),
         ({"backend": "inprocc"}, BackendNotFoundError, "Did you mean 'inproc'"),
-        ({"size": 0}, OptionError, "size=0"),
-        ({"size": 2.5}, OptionError, "size=2.5"),
+        ({"size": 0}, OptionError, "size must be an integer >= 1, .* got 0"),
+        ({"size": 2.5}, OptionError, "size must be an integer >= 1, .* got 2.5"),
         ({"dnoe_at": 3}, OptionError, "dnoe_at"),
         ({"timeout_s": 1.0}, OptionError, "timeout_s"),
         ({"env": Walk()}, OptionError, "One Walk object cannot be 2 environments"),

@@ -144,7 +144,7 @@ class Sums(Walk):
 
 def test_endless_tasks_need_a_bound():
     with ew.pool(Sums, size=2) as pool:
-        with pytest.raises(OptionError, match=r"no end.*episodes=…"):
+        with pytest.raises(OptionError, match=r"endless.*episodes=…"):
             ew.rollout(pool, forward, tasks=pool.tasks("train"))
 
         episodes = ew.rollout(pool, forward, tasks=pool.tasks("train"), episodes=4).run()

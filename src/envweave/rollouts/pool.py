@@ -49,12 +49,11 @@ from envweave.vector.transport import AsyncTransport
 logger = logging.getLogger(__name__)
 
 REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, CapacityError)
-"""What the caller did wrong, such as a pool larger than its server. Another try, or another
-environment, would not help."""
+"""Mistakes of the caller, such as a pool larger than its server, which no retry would help."""
 
 
 class PoolSlot(Protocol):
-    """What runs in a pool, and must be over before the pool can be closed."""
+    """Something that runs in a pool, and must end before the pool is closed."""
 
     async def stop(self, why: Exception) -> None:
         """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
@@ -63,11 +62,11 @@ class PoolSlot(Protocol):
 
 @final
 class WaitQueue:
-    """A line to one environment, laid anew where it went dead.
+    """The connection to one environment of a pool, replaced if it is lost.
 
     Args:
-        transport: The first.
-        connect: Lays another; `None` where the first goes on by itself after a failed reset.
+        transport: The first transport.
+        connect: Makes a new one; `None` if the first recovers by itself after a failed reset.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class WaitQueue:
         self._transport: AsyncTransport | None = transport
 
     async def reset(self, **wanted: Any) -> ResetResult[Any]:
-        """Begin an episode, over a new line if the last one was given up.
+        """Begin an episode, over a new transport if the last one was given up.
 
         Raises:
-            EnvWeaveError: The reset was refused or failed, or there is no environment.
+            EnvWeaveError: The reset was refused or failed, or no transport could be made.
         """
         if self._transport is None:
             assert self._connect is not None
@@ -88,14 +87,14 @@ class WaitQueue:
         try:
             return await self._transport.reset(**wanted)
         except (*REFUSALS, EnvironmentFailure):
-            raise  # an environment that fails is replaced by who runs it
+            raise  # the backend replaces a failed environment
         except Exception:
             if self._connect is not None:
                 await self._give_up()
             raise
 
     async def step(self, action: Any) -> StepResult[Any]:
-        """Act once, in the episode that `reset` began."""
+        """Take one step in the episode that `reset` began."""
         assert self._transport is not None
         return await self._transport.step(action)
 
@@ -121,7 +120,7 @@ class Pool:
     a `with` block. Several rollouts may share it at the same time, on one event loop.
 
     Attributes:
-        id: What it was made from.
+        id: The ID or name that it was made from.
         size: How many environments there are.
     """
 
@@ -142,31 +141,31 @@ class Pool:
         self._loop: PrivateLoop | None = None
         self._is_closed = False
         self._unclosed = weakref.finalize(self, _dropped, env_id, self.size)
-        self._unclosed.atexit = False  # everything ends then anyway
+        self._unclosed.atexit = False  # at exit everything ends anyway
 
     @property
     def interface(self) -> Interface:
-        """How to talk to its environments."""
+        """The interface of its environments."""
         return self._interface
 
     @property
     def action_spec(self) -> Spec:
-        """What actions they take; by agent where there are several."""
+        """The spec of actions; by agent where there are several."""
         return self._interface.action_spec
 
     @property
     def observation_spec(self) -> Spec:
-        """What they show; by agent where there are several."""
+        """The spec of observations; by agent where there are several."""
         return self._interface.observation_spec
 
     @property
     def tasks(self) -> Tasks | None:
-        """What episodes can be about: `pool.tasks("train")` goes through a split."""
+        """The tasks that the environment offers: `pool.tasks("train")` iterates over a split."""
         return self._tasks
 
     @property
     def possible_agents(self) -> tuple[str, ...] | None:
-        """All that may ever take part; `None` for one agent without a name."""
+        """Every agent that may ever take part; `None` for one unnamed agent."""
         return self._interface.possible_agents
 
     @property
@@ -176,7 +175,7 @@ class Pool:
 
     @asynccontextmanager
     async def line(self) -> AsyncIterator[WaitQueue]:
-        """Hold a line to an environment. Who came first gets the one that was free for longest."""
+        """Lease a slot. The first caller in the queue gets the slot that was free for longest."""
         line = await self._take()
         try:
             yield line
@@ -195,7 +194,7 @@ class Pool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif not waiter.cancelled():
-                self._give(waiter.result())  # it came as we were cancelled
+                self._give(waiter.result())  # it arrived while we were being cancelled
             raise
 
     def _give(self, line: WaitQueue) -> None:
@@ -207,23 +206,23 @@ class Pool:
         self._free.append(line)
 
     def check_open(self) -> None:
-        """Refuse if it is closed."""
+        """Raise `ClosedError` if it is closed."""
         if self._is_closed:
             raise ClosedError(f"The pool of {self.id!r} is closed. Make a new one.")
 
     def admit(self, tenant: PoolSlot) -> None:
-        """Note that something runs in it, which `close` must end."""
+        """Register something that `close` must end."""
         self.check_open()
         self._tenants.add(tenant)
 
     def dismiss(self, tenant: PoolSlot) -> None:
-        """Note that it is over."""
+        """Unregister it: it has ended."""
         self._tenants.discard(tenant)
 
     async def close(self) -> None:
-        """End the rollouts that run in it and close every environment. May be called twice.
+        """End its running rollouts and close every environment. May be called twice.
 
-        The first failure is raised when all are closed.
+        The first failure is raised after all are closed.
         """
         self._is_closed = True
         why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
@@ -269,7 +268,7 @@ class Pool:
             self._loop = None
 
     def loop(self) -> PrivateLoop:
-        """Return the loop on which a caller without one runs everything.
+        """Return the event loop for a caller without one.
 
         Raises:
             CallOrderError: The caller has a loop, or is not in a `with` block.
@@ -329,45 +328,42 @@ def pool(
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
-    """Make `size` environments of one kind that take turns at whole episodes.
+    """Make a pool of `size` environments of one kind for `rollout`.
 
-    All of them are made at once, so one that cannot be made is told of here. In-process, an
-    environment written with plain functions runs on the event loop's own thread.
+    All of them are made at once, so errors in making one are raised here. In-process, an
+    environment with plain functions runs on the event loop's thread.
 
     Args:
         env: An ID, a class, or a function that makes one.
-        size: How many, and so how many episodes run at the same time.
+        size: How many environments, and so how many episodes run at the same time.
         backend: Where they run; see `make`. At a server, all of them share one connection.
-        workers: With `backend="process"`, how many processes share them; left out, one for
-            each core.
-        timeout_s: How long one call may take, on backends that can end a call.
-        max_episode_steps: Truncate every episode after so many steps.
+        workers: With `backend="process"`, how many processes run them; by default one per core.
+        timeout_s: How long one call may take, on backends that can interrupt a call.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
-        base_url: A server that runs already; what `env` names then only tells the author's
-            classes.
-        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
-        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        wait_s: How many seconds to wait for a session where the server is full; left out, a
-            full server is a `CapacityError` in the first
-            episodes, at once.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
-            and for containers a `LocalDockerProvider`.
+        registry: Where to look up the ID; by default the registry of this process.
+        base_url: The URL of a running server; `env` is then only used for the author's classes.
+        token: The token to send to the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: The encoding of messages: `"msgpack"` or `"json"`.
+        wait_s: How many seconds to wait for a session if the server is full; by default a full
+            server raises `CapacityError` in the first episodes, at once.
+        provider: Starts the server if there is no `base_url`; by default a `SubprocessProvider`,
+            for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; see `make`.
-        isolation: With containers, `"container"` gives each environment one of its own; left
-            out, one container has them all.
+        isolation: With containers, `"container"` gives each environment its own; by default one
+            container runs them all.
         install: Whether packages may be installed; see `make`.
         venv: The virtual environment whose Python runs them; see `make`.
-        requirements: What `venv="auto"` holds; see `make`.
-        kwargs: Keywords for each environment's constructor, also those that have the name of
-            an option.
+        requirements: What to install into `venv="auto"`; see `make`.
+        kwargs: Keywords for each environment's constructor, including those with the name of an
+            option.
         **keywords: Passed to each environment's constructor too.
 
     Raises:
-        EnvNotFoundError: Nobody answers to the ID.
+        EnvNotFoundError: No environment has this ID.
         BackendNotFoundError: No backend has this name.
-        OptionError: A keyword that neither `pool` nor the environment knows.
-        DefinitionError: An environment could not be made. Those that were are closed.
+        OptionError: A keyword is known neither to `pool` nor to the environment.
+        DefinitionError: An environment could not be made. Those already made are closed.
     """
     count = whole_number("size", size)
     refuse_one_object(env, count)
@@ -410,7 +406,7 @@ def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[Asyn
 
 
 async def _close(transports: list[AsyncTransport]) -> None:
-    """Close what nobody will use; what led to this is raised, not a failure here."""
+    """Close unused environments; failures are logged, since the original error is raised."""
     for transport in transports:
         try:
             await transport.close()

@@ -1,9 +1,9 @@
 """`Rollout`: whole episodes, many at a time, as they finish or all together.
 
-A crew of workers plays the episodes. A worker takes a line to an environment of the pool, then
-a job, plays it, gives the line back and delivers the episode. A conductor waits for the workers:
-the first error ends them all. Whoever leaves, by `break`, by an error or by being cancelled, ends
-the conductor first, so nothing is ever left running.
+A number of worker tasks play the episodes. A worker leases a slot of the pool, takes a job, plays
+it, returns the slot and delivers the episode. A conductor task waits for the workers: the first
+error ends them all. A caller that leaves, by `break`, by an error or by cancellation, ends the
+conductor first, so nothing is left running.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from envweave.types import Episode, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
-    """How the episodes are to be played.
+    """How to play the episodes.
 
     Attributes:
         concurrency: How many at the same time.
-        max_steps: Truncate each after so many steps.
-        on_fault: What is done about one that fails.
+        max_steps: Truncate each after this many steps.
+        on_fault: What to do about one that fails.
         attempts: How often an episode is played before it is given up.
-        max_faults: How many faults are replaced in all.
-        progress: Whether progress is shown; `None` where there is a terminal for it.
+        max_faults: How many faults are retried in all.
+        progress: Whether to show progress; `None` to show it on a terminal only.
     """
 
     concurrency: int
@@ -53,7 +53,7 @@ class RolloutOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """An episode to be played again, over another line."""
+    """An episode to play again, in another slot."""
 
     job: EpisodeJob
     attempts: int
@@ -62,15 +62,15 @@ class _Again:
 
 @final
 class Rollout:
-    """Whole episodes, many at a time. It runs once, and begins when it is asked for the first.
+    """Whole episodes, many at a time. It runs once, and starts when the first is requested.
 
     - `await rollout` returns all episodes, in the order of their tasks, groups together.
-    - `async for episode in rollout` yields each when it is finished. At most twice as many as
-      run at the same time are held for who is slow to take them; then no more are begun.
+    - `async for episode in rollout` yields each when it is finished. For a slow consumer, at most
+      twice as many as run at the same time are buffered; then no more are started.
     - In a program without an event loop, `rollout.run()` and `for episode in rollout` do the same.
 
     Attributes:
-        seed: What the seed of every episode is derived from, given or drawn; `None` if the
+        seed: The seed that those of all episodes are derived from, passed or drawn; `None` if the
             environment takes none.
         total: How many episodes there will be, if that is known.
     """
@@ -101,12 +101,12 @@ class Rollout:
 
     @property
     def faults(self) -> list[Fault]:
-        """The episodes that failed, and not by the agent: the last 1,000, with their causes."""
+        """Episodes that failed through no fault of the agent: the last 1,000, with their causes."""
         return list(self._book.recent)
 
     @property
     def fault_counts(self) -> dict[str, int]:
-        """How many episodes failed, and not by the agent, by reason."""
+        """How many episodes failed through no fault of the agent, by reason."""
         return dict(self._book.counts)
 
     # For callers with an event loop
@@ -152,7 +152,7 @@ class Rollout:
     def _begin(self) -> None:
         if self._has_begun:
             raise CallOrderError(
-                "This rollout has been awaited or gone through already. Begin another one with "
+                "This rollout was already awaited or iterated over. Begin another one with "
                 "rollout(), with the same seed for the same episodes."
             )
         self._has_begun = True
@@ -160,9 +160,9 @@ class Rollout:
             self._pool.admit(self)
 
     async def cancel(self) -> None:
-        """End it, and wait until nothing of it runs. May be called twice.
+        """Cancel it, and wait until nothing of it runs. May be called twice.
 
-        Whoever awaits it gets the episodes that were finished. The pool can be used again.
+        Code that awaits it gets the finished episodes. The pool can be used again.
         """
         self._unused.detach()
         await self._end()
@@ -183,14 +183,14 @@ class Rollout:
         self._is_over = True
         self._pool.dismiss(self)
 
-    # For callers without one
+    # For callers without an event loop
 
     def run(self) -> list[Episode]:
-        """Play all episodes and return them as `await` does, in a program without a loop.
+        """Play all episodes and return them as `await` does, in a program without an event loop.
 
         Raises:
-            CallOrderError: There is a running event loop, where it is to be awaited; or the pool
-                is in no `with` block.
+            CallOrderError: There is a running event loop, so it must be awaited; or the pool is not
+                in a `with` block.
         """
         self._unused.detach()
         return self._pool.loop().run(self._all())
@@ -206,10 +206,10 @@ class Rollout:
             if not loop.is_closed:
                 loop.run(stream.aclose())
 
-    # The crew
+    # The workers
 
     async def _conduct(self, show: Show) -> None:
-        """Let the workers play until all is played, or one of them raises. It raises nothing."""
+        """Run the workers until all is played, or one of them raises. It raises nothing."""
         figures = RolloutProgress(time.perf_counter())
         count = self._manner.concurrency
         if self.total is not None:
@@ -257,7 +257,7 @@ class Rollout:
             show(figures.finished, figures)
 
     def _next(self, line: WaitQueue) -> _Again | None:
-        """Return what to play over this line; what failed over another one comes first."""
+        """Return what to play in this slot; retries of other slots' episodes come first."""
         crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
         for i, again in enumerate(self._again):
             if crowded or again.line is not line:
@@ -310,40 +310,40 @@ def rollout(
 ) -> Rollout:
     """Play whole episodes, many at a time, and return them as they finish or all together.
 
-    Await what it returns for a list of `Episode`s, or go through it with `async for`; in a
-    program without an event loop, call its `run()`, or go through it with `for`. With the same
-    `seed`, and an agent and an environment that leave nothing else to chance, the episodes are
-    the same, however many run at the same time and whichever finishes first.
+    Await the returned `Rollout` for a list of `Episode`s, or iterate over it with `async for`; in a
+    program without an event loop, call its `run()`, or iterate over it with `for`. With the same
+    `seed`, and a deterministic agent and environment, the episodes are the same, however many run
+    at the same time and whichever finishes first.
 
-    An error that the agent raises, and an action that is refused, end the rollout and are
-    raised; a note on the error names the episode.
+    An error of the agent, or a refused action, ends the rollout and is raised; a note on the error
+    names the episode.
 
     Args:
         pool: Where to play.
         agent: Takes the last result and returns the next action, at once or as a coroutine. With
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
-            `Decision`, to have something kept beside the action. A plain function runs on the
-            loop's thread, so while it thinks nobody else does. The episodes keep the results
-            it is given, so it must not change them.
+            `Decision`, to record data beside the action. A plain function runs on the loop's
+            thread and blocks all other episodes meanwhile. The episodes keep the results that
+            it gets, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are
             needed. Left out, one is drawn for each group, if the environment has tasks.
-        episodes: How many episodes at most; needed where `tasks` is left out or endless.
-        group_size: How many episodes share a task, as GRPO wants it.
-        seed: What the seed of every episode is derived from; drawn from the system if left out.
-        share_seed: Whether those who share a task share a seed too.
+        episodes: How many episodes at most; required if `tasks` is missing or endless.
+        group_size: How many episodes share a task, as in GRPO.
+        seed: The seed that those of all episodes are derived from; random by default.
+        share_seed: Whether episodes that share a task share a seed too.
         max_concurrency: How many episodes run at the same time, if less than the pool's size.
-        max_steps: Truncate every episode after so many steps.
-        on_fault: What is done about an episode that fails, and not by the agent: `"replace"`
-            plays the same task and seed again, in another environment where one is free, and
-            after so many `attempts` returns it as not usable; `"keep"` returns it as not
-            usable; `"raise"` ends the rollout.
+        max_steps: Truncate every episode after this many steps.
+        on_fault: What to do about an episode that fails through no fault of the agent:
+            `"replace"` plays the same task and seed again, in another environment if one is
+            free, and after `attempts` attempts returns it as not usable; `"keep"` returns it
+            as not usable; `"raise"` ends the rollout.
         attempts: How often an episode is played before it is given up.
-        max_faults: How many faults are replaced in all; without a limit if left out.
-        progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
+        max_faults: How many faults are retried in all; no limit by default.
+        progress: Whether to show progress. By default a terminal gets a bar if rich is installed.
 
     Raises:
-        OptionError: An option cannot be honored, or nobody says how many episodes to play.
+        OptionError: An option cannot be honored, or the number of episodes is unknown.
         SeedError: The environment takes no seed.
         TaskError: The environment takes no task.
         ClosedError: The pool is closed.
@@ -351,13 +351,13 @@ def rollout(
             Raised where the rollout is awaited.
     """
     if not isinstance(pool, Pool):
-        raise OptionError(f"rollout() plays in a pool, and {pool!r} is none. Make one with pool().")
+        raise OptionError(f"rollout() needs a Pool, got {pool!r}. Make one with pool().")
     if not callable(agent):
         raise OptionError(f"agent={agent!r} cannot be called. Pass a function of the last result.")
     if on_fault not in get_args(OnFault):
         known = get_args(OnFault)
         raise OptionError(
-            f"on_fault={on_fault!r} is none of {', '.join(map(repr, known))}."
+            f"on_fault must be one of {', '.join(map(repr, known))}, got {on_fault!r}."
             f"{suggest(str(on_fault), known)}"
         )
     if progress is not None:
