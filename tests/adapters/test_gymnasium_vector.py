@@ -232,7 +232,7 @@ def test_send_and_recv_step_all_at_once():
     assert batch.reward.tolist() == [-1.0, 1.0]
 
 
-def test_the_state_says_how_far_each_episode_has_come():
+def test_the_state_has_the_step_count_of_each_episode():
     venv = ew.make_vector(walks([(2,), (9,)], AutoresetMode.SAME_STEP), autoreset=True)
     venv.reset()
 

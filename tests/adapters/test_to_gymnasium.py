@@ -250,7 +250,7 @@ def test_a_failure_is_raised_with_its_cause_and_needs_a_reset():
     env.close()
 
 
-def test_a_tool_call_is_refused_since_nobody_can_answer():
+def test_a_tool_call_is_refused_since_it_cannot_be_answered():
     env = ew.to_gymnasium(Machine)
     env.reset()
 

@@ -214,7 +214,7 @@ def test_a_vector_that_does_not_reset_itself_is_refused_at_once():
         ew.to_gymnasium_vector(venv)
 
 
-def test_one_environment_is_no_vector():
+def test_a_single_environment_is_not_a_vector():
     with (
         ew.make("counter-v0") as env,
         pytest.raises(OptionError, match="One Env object is not a vector"),

@@ -182,7 +182,7 @@ def test_a_turn_game_in_pettingzoos_turns():
     env.close()
 
 
-def test_a_simultaneous_game_is_asked_one_after_the_other_in_turns():
+def test_agents_of_a_simultaneous_game_act_one_after_the_other_in_aec():
     env = ew.to_pettingzoo(Contest, api="aec")
     env.reset(seed=0)
 
@@ -256,7 +256,7 @@ def test_a_mask_has_the_form_that_gymnasium_samples_with():
     env.close()
 
 
-def test_a_failure_is_raised_with_its_cause_and_pays_nobody():
+def test_a_failure_is_raised_with_its_cause_and_gives_no_reward():
     env = ew.to_pettingzoo(Contest, mishap="crash")
     env.reset(seed=0)
     env.step({"p_0": 0, "p_1": 0})

@@ -92,7 +92,7 @@ def test_connections_are_kept_in_a_block_and_none_is_left_after_it() -> None:
 
 @pytest.mark.parametrize("when", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again_when_it_says(status: int, when: str) -> None:
+def test_a_busy_server_is_tried_again_after_its_retry_after(status: int, when: str) -> None:
     failures = [Failure(status, "slow down", Retry_After=when)]
 
     def model(messages: Any) -> str:

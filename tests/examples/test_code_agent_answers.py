@@ -69,7 +69,7 @@ def test_the_command_shows_an_answer_that_python_does_not(capsys, monkeypatch):
     assert "Answer: <an answer that cannot be shown" in capsys.readouterr().out
 
 
-def test_a_server_that_says_no_number_of_seconds_is_asked_again():
+def test_a_server_with_an_invalid_retry_after_is_tried_again():
     failures = [Failure(503, "soon", Retry_After="nan")]
 
     def model(messages):
@@ -104,6 +104,6 @@ def test_a_server_that_speaks_no_http_is_named():
             server.shutdown()
 
 
-def test_a_model_that_may_never_be_asked_is_refused():
+def test_zero_attempts_are_refused():
     with pytest.raises(ew.errors.OptionError, match="attempts must be >= 1, got 0"):
         ChatModel("tiny", "http://127.0.0.1:1/v1", attempts=0)

@@ -234,7 +234,7 @@ def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):
 
 
 @pytest.mark.slow  # trains
-def test_a_full_disk_is_told_in_words_and_what_was_written_stays(tmp_path):
+def test_a_full_disk_is_reported_and_the_log_is_kept(tmp_path):
     run_dir = tmp_path / "run"
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"

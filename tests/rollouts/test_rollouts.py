@@ -118,7 +118,7 @@ def test_tasks_are_asked_for_only_when_there_is_room_for_them():
     assert taken == [0, 1]
 
 
-def test_who_is_slow_to_take_episodes_holds_back_new_ones():
+def test_a_slow_consumer_holds_back_new_episodes():
     begun = set()
 
     def agent(result: ew.StepResult) -> dict:
@@ -194,7 +194,7 @@ def test_a_rollout_runs_once():
             rollout.run()
 
 
-def test_a_rollout_that_is_never_awaited_is_told_of():
+def test_a_rollout_that_is_never_awaited_warns():
     with (
         ew.pool("counter-v0", size=1) as pool,
         pytest.warns(RuntimeWarning, match="never awaited"),
@@ -248,11 +248,11 @@ def test_no_tasks_no_episodes():
         ({"tasks": itertools.repeat("a")}, OptionError, "endless.*episodes="),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_anything_is(options, error, said):
+def test_invalid_options_are_refused_before_anything_is_played(options, error, said):
     with ew.pool(Walk, size=1) as pool, pytest.raises(error, match=said):
         ew.rollout(pool, **{"agent": forward, **options})
 
 
-def test_what_is_no_pool_is_refused():
+def test_a_non_pool_is_refused():
     with ew.make("counter-v0") as env, pytest.raises(OptionError, match="Make one with pool"):
         ew.rollout(env, forward, episodes=1)

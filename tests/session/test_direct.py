@@ -92,7 +92,7 @@ def test_a_step_after_the_end_is_refused(env: Any) -> None:
 @pytest.mark.parametrize(
     ("action", "field"), [({"oder": "x"}, "oder"), ({"order": 3}, "order"), (5, "5")]
 )
-def test_a_bad_action_is_refused_by_field_and_the_episode_goes_on(
+def test_a_bad_action_is_refused_by_field_and_the_episode_continues(
     env: Any, action: Any, field: str
 ) -> None:
     env.reset()
@@ -242,7 +242,7 @@ def test_one_inside_another_is_one() -> None:
     assert reward == 2.0
 
 
-def test_what_is_not_an_observation_is_shown_as_it_is() -> None:
+def test_a_non_observation_is_returned_unchanged() -> None:
     class Bare(ew.Environment):
         def reset(self) -> Any:
             return "begin", {}

@@ -160,10 +160,10 @@ class _Seeds:
         self._base: int | None = None
         self._k = -1
 
-    def next(self, wanted: int | None) -> int:
+    def next(self, seed: int | None) -> int:
         """Return the seed of the next episode."""
-        if wanted is not None:
-            self._base, self._k = read_seed(wanted), 0
+        if seed is not None:
+            self._base, self._k = read_seed(seed), 0
         else:
             self._base = draw_seed() if self._base is None else self._base
             self._k += 1
@@ -192,8 +192,8 @@ class ResetPlan:
         Raises:
             SeedError, TaskError, OptionError: The message says what can be honored instead.
         """
-        wishes = next(iter(wanted.values()), None)
-        if wishes is None:
+        first = next(iter(wanted.values()), None)
+        if first is None:
             return
         for i, one in wanted.items():
             if one["task"] is not None:
@@ -201,7 +201,7 @@ class ResetPlan:
                     f"Environment {i}: {self._name}.reset() takes no task, but was given "
                     f"{one['task']!r}."
                 )
-        options = wishes["options"]
+        options = first["options"]
         if options is not None and "options" not in self._takes:
             raise OptionError(
                 f"options={options!r} cannot be honored: {self._name}.reset() takes no options."

@@ -58,12 +58,12 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every environment, or in those of `options["reset_mask"]`."""
-        asked = dict(options or {})
-        mask = asked.pop("reset_mask", None)
+        rest = dict(options or {})
+        mask = rest.pop("reset_mask", None)
         ids = None if mask is None else np.flatnonzero(mask).tolist()
         if ids is not None and isinstance(seed, Sequence):
             seed = [seed[i] for i in ids]
-        batch = self._venv.reset(seed=seed, options=asked or None, ids=ids)
+        batch = self._venv.reset(seed=seed, options=rest or None, ids=ids)
         infos: dict[str, Any] = {}
         for i in np.flatnonzero(batch.began).tolist():
             check_result(batch[i], f"environment {i}")

@@ -238,7 +238,7 @@ def _union(*hints: Any) -> Any:
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-_told: set[type] = set()
+_warned: set[type] = set()
 _lock = threading.Lock()  # protects both
 
 
@@ -248,11 +248,11 @@ def _note_company(env: Any) -> None:
     if cls.SUPPORTS_CONCURRENT_SESSIONS:
         return
     with _lock:
-        is_alone = cls in _told or not any(type(other) is cls for other in _open)
+        is_alone = cls in _warned or not any(type(other) is cls for other in _open)
         _open.add(env)
         if is_alone:
             return
-        _told.add(cls)
+        _warned.add(cls)
     logger.warning(
         "There are several %s in this process, and SUPPORTS_CONCURRENT_SESSIONS of that "
         "class is False. Use backend='process' with a worker for each, or set it to True.",

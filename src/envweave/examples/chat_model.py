@@ -180,8 +180,8 @@ class ChatModel:
         if status == 200:
             return _content(response.content)
         if status not in _AGAIN or attempt == self.attempts:
-            said = f"{self.base_url} answered {status}: {_said(response)}"
-            raise ModelError(said + _ADVICE.get(status, ""))
+            message = f"{self.base_url} answered {status}: {_error_message(response)}"
+            raise ModelError(message + _ADVICE.get(status, ""))
         asked_s = _retry_after_s(response.headers.get("Retry-After"))
         return _backoff_s(attempt) if asked_s is None else min(asked_s, self.timeout_s)
 
@@ -233,11 +233,11 @@ def _content(reply: bytes) -> str:
     return content
 
 
-def _said(response: httpx2.Response) -> str:
+def _error_message(response: httpx2.Response) -> str:
     text = response.content[:2000].decode(errors="replace")
     try:
-        told = json.loads(text)["error"]
-        return str(told["message"] if isinstance(told, dict) else told)
+        error = json.loads(text)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, LookupError, TypeError):
         return text.strip() or response.reason_phrase
 

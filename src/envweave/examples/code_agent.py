@@ -62,8 +62,8 @@ def shown(observation: ew.CodeObservation) -> str:
         parts.insert(1, ("Value", result.return_repr))
     if result.limits_hit:
         parts.append(("Limits hit", ", ".join(result.limits_hit)))
-    told = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
-    return told or "It ran, and printed nothing."
+    message = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
+    return message or "It ran, and printed nothing."
 
 
 def _cut(text: str) -> str:

@@ -123,12 +123,12 @@ class HarvestEnv(ew.MultiAgentEnvironment):
         """The stock, and the energy of the living agents."""
         return HarvestState(stock=self._stock, energy=dict(self._energy))
 
-    def _harvest(self, asked: dict[str, int]) -> dict[str, float]:
+    def _harvest(self, requested: dict[str, int]) -> dict[str, float]:
         """Take the requested amounts, or the same share of each if there is not enough."""
-        wanted = sum(asked.values())
-        part = min(1.0, self._stock / wanted) if wanted else 0.0
-        taken = {agent: amount * part for agent, amount in asked.items()}
-        self._taken = wanted * part
+        total = sum(requested.values())
+        part = min(1.0, self._stock / total) if total else 0.0
+        taken = {agent: amount * part for agent, amount in requested.items()}
+        self._taken = total * part
         self._stock = max(0.0, self._stock - self._taken)
         return taken
 

@@ -226,10 +226,10 @@ class TinkerPolicy:
     def _check_model(self) -> None:
         reply = self._call("list its models", self._service.get_server_capabilities)
         known = sorted(model.model_name for model in reply.supported_models if model.model_name)
-        wanted = self._config.base_model
-        if wanted not in known:
+        name = self._config.base_model
+        if name not in known:
             raise OptionError(
-                f"Tinker has no model {wanted!r}.{suggest(wanted, known)} Use --base-model with "
+                f"Tinker has no model {name!r}.{suggest(name, known)} Use --base-model with "
                 f"one of: {', '.join(known)}."
             )
 

@@ -17,7 +17,7 @@ from envweave.errors import (
     RegistryError,
     format_error,
 )
-from envweave.rollouts.pool import REFUSALS, WaitQueue
+from envweave.rollouts.pool import REFUSALS, PoolSlot
 from envweave.rollouts.schedule import EpisodeJob, RemoteTask
 from envweave.session.snapshot import snapshot
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
@@ -60,47 +60,47 @@ class EpisodeAttempt:
     max_steps: int | None
 
 
-async def play(line: WaitQueue, agent: Agent, attempt: EpisodeAttempt) -> Episode:
+async def play(slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt) -> Episode:
     """Play one episode to its end, or to `max_steps`. A failure is an end too.
 
     Raises:
         EnvWeaveError: The environment refused the task, the seed or an action. A note says where.
         Exception: The agent raised. A note says where.
     """
-    scribe = EpisodeRecorder(attempt)
+    recorder = EpisodeRecorder(attempt)
     job, episode_id, max_steps = attempt.job, attempt.episode_id, attempt.max_steps
     result: StepResult[Any]
     try:
         if isinstance(job.task, RemoteTask):
-            scribe.task = await job.task.fetch()
-        result = await line.reset(seed=job.seed, task=scribe.task, episode_id=episode_id)
+            recorder.task = await job.task.fetch()
+        result = await slot.reset(seed=job.seed, task=recorder.task, episode_id=episode_id)
     except REFUSALS as error:
         error.add_note(f"Refused at the start of episode {episode_id} ({job.describe()}).")
         raise
     except BaseException as error:
         if not _is_failure(error):
             raise
-        return scribe.failed(error)
-    scribe.begin(result)
+        return recorder.failed(error)
+    recorder.begin(result)
     while not result.done:
         decision = await _decide(agent, result, attempt)
         kept = Decision(_kept(decision.action), decision.extra)  # agents may reuse a buffer
         try:
-            after = await line.step(decision.action)
+            after = await slot.step(decision.action)
         except REFUSALS as error:
             error.add_note(f"Refused {_where(result, attempt)}.")
             raise
         except BaseException as error:
             if not _is_failure(error):
                 raise
-            return scribe.failed(error)
-        scribe.note(result, kept, after)
+            return recorder.failed(error)
+        recorder.add(result, kept, after)
         result = after
         if max_steps is not None and result.step_index >= max_steps and not result.done:
-            return scribe.cut()
+            return recorder.truncate()
         # Agent and environment may never await anything, so let the other episodes run.
         await asyncio.sleep(0)
-    return scribe.end(result.end)
+    return recorder.end(result.end)
 
 
 def _kept(action: Any) -> Any:
@@ -182,7 +182,7 @@ class EpisodeRecorder:
         """Record the first result."""
         self._first = self._last = result
 
-    def note(self, seen: StepResult[Any], decision: Decision, after: StepResult[Any]) -> None:
+    def add(self, seen: StepResult[Any], decision: Decision, after: StepResult[Any]) -> None:
         """Record one step: the result acted on, the action, and the new result."""
         self._last = after
         step = EpisodeStep(
@@ -223,7 +223,7 @@ class EpisodeRecorder:
             if info.get("metrics"):
                 self._metrics[agent] = info["metrics"]
 
-    def cut(self) -> Episode:
+    def truncate(self) -> Episode:
         """Return the episode, truncated at the current step."""
         step = self._steps[-1]
         if self._agents is None:

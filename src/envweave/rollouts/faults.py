@@ -67,13 +67,13 @@ class FaultStats:
         self._on_fault = on_fault
         self._attempts = attempts
         self._max_faults = max_faults
-        self._patience = max(HOPELESS, concurrency)
+        self._max_given_up = max(HOPELESS, concurrency)
         self._given_up = 0
         self.counts: Counter[str] = Counter()
         self.recent: deque[Fault] = deque(maxlen=REMEMBERED)
         self.usable = 0
 
-    def judge(self, episode: Episode) -> bool:
+    def record(self, episode: Episode) -> bool:
         """Record how an episode ended, and return whether to play it again.
 
         Raises:
@@ -93,7 +93,7 @@ class FaultStats:
             )
         if not replaced:
             self._given_up += 1
-            if self._given_up >= self._patience:
+            if self._given_up >= self._max_given_up:
                 self.check()
         return replaced
 

@@ -52,16 +52,16 @@ REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, Cap
 """Mistakes of the caller, such as a pool larger than its server, which no retry would help."""
 
 
-class PoolSlot(Protocol):
+class PoolUser(Protocol):
     """Something that runs in a pool, and must end before the pool is closed."""
 
     async def stop(self, why: Exception) -> None:
-        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        """End it, and wait until nothing of it runs. Code that awaits it gets `why`."""
         ...
 
 
 @final
-class WaitQueue:
+class PoolSlot:
     """The connection to one environment of a pool, replaced if it is lost.
 
     Args:
@@ -75,7 +75,7 @@ class WaitQueue:
         self._connect = connect
         self._transport: AsyncTransport | None = transport
 
-    async def reset(self, **wanted: Any) -> ResetResult[Any]:
+    async def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode, over a new transport if the last one was given up.
 
         Raises:
@@ -85,7 +85,7 @@ class WaitQueue:
             assert self._connect is not None
             self._transport = self._connect()
         try:
-            return await self._transport.reset(**wanted)
+            return await self._transport.reset(**params)
         except (*REFUSALS, EnvironmentFailure):
             raise  # the backend replaces a failed environment
         except Exception:
@@ -134,10 +134,10 @@ class Pool:
         self.size = len(transports)
         self._interface = transports[0].interface
         self._tasks = transports[0].tasks
-        self._lines = [WaitQueue(transport, connect) for transport in transports]
-        self._free = deque(self._lines)
-        self._waiting: deque[asyncio.Future[WaitQueue]] = deque()
-        self._tenants: set[PoolSlot] = set()
+        self._slots = [PoolSlot(transport, connect) for transport in transports]
+        self._free = deque(self._slots)
+        self._waiting: deque[asyncio.Future[PoolSlot]] = deque()
+        self._users: set[PoolUser] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
         self._unclosed = weakref.finalize(self, _dropped, env_id, self.size)
@@ -174,19 +174,19 @@ class Pool:
         return self._interface.deterministic
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[WaitQueue]:
+    async def line(self) -> AsyncIterator[PoolSlot]:
         """Lease a slot. The first caller in the queue gets the slot that was free for longest."""
-        line = await self._take()
+        slot = await self._acquire()
         try:
-            yield line
+            yield slot
         finally:
-            self._give(line)
+            self._release(slot)
 
-    async def _take(self) -> WaitQueue:
+    async def _acquire(self) -> PoolSlot:
         self.check_open()
         if self._free:
             return self._free.popleft()
-        waiter: asyncio.Future[WaitQueue] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PoolSlot] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             return await waiter
@@ -194,30 +194,30 @@ class Pool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif not waiter.cancelled():
-                self._give(waiter.result())  # it arrived while we were being cancelled
+                self._release(waiter.result())  # it arrived while we were being cancelled
             raise
 
-    def _give(self, line: WaitQueue) -> None:
+    def _release(self, slot: PoolSlot) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_result(line)
+                waiter.set_result(slot)
                 return
-        self._free.append(line)
+        self._free.append(slot)
 
     def check_open(self) -> None:
         """Raise `ClosedError` if it is closed."""
         if self._is_closed:
             raise ClosedError(f"The pool of {self.id!r} is closed. Make a new one.")
 
-    def admit(self, tenant: PoolSlot) -> None:
+    def admit(self, user: PoolUser) -> None:
         """Register something that `close` must end."""
         self.check_open()
-        self._tenants.add(tenant)
+        self._users.add(user)
 
-    def dismiss(self, tenant: PoolSlot) -> None:
+    def dismiss(self, user: PoolUser) -> None:
         """Unregister it: it has ended."""
-        self._tenants.discard(tenant)
+        self._users.discard(user)
 
     async def close(self) -> None:
         """End its running rollouts and close every environment. May be called twice.
@@ -226,10 +226,10 @@ class Pool:
         """
         self._is_closed = True
         why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
-        for tenant in list(self._tenants):
-            await tenant.stop(why)
+        for user in list(self._users):
+            await user.stop(why)
         closed = await asyncio.gather(
-            *(line.close() for line in self._lines), return_exceptions=True
+            *(slot.close() for slot in self._slots), return_exceptions=True
         )
         self._unclosed.detach()
         for outcome in closed:

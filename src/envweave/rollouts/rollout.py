@@ -24,9 +24,9 @@ from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
 from envweave.rollouts.episode import Agent, EpisodeAttempt, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
-from envweave.rollouts.pool import Pool, WaitQueue
+from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
-from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, plan
+from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
 from envweave.types import Episode, Task
 
 
@@ -52,12 +52,12 @@ class RolloutOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Retry:
     """An episode to play again, in another slot."""
 
     job: EpisodeJob
     attempts: int
-    line: WaitQueue
+    slot: PoolSlot
 
 
 @final
@@ -76,22 +76,22 @@ class Rollout:
     """
 
     def __init__(
-        self, pool: Pool, agent: Agent, plan: RolloutSchedule, manner: RolloutOptions
+        self, pool: Pool, agent: Agent, schedule: RolloutSchedule, options: RolloutOptions
     ) -> None:
         self._pool = pool
         self._agent = agent
-        self._manner = manner
-        self.seed = plan.seed
-        self.total = plan.total()
-        self._jobs = plan.jobs(pool.tasks)
-        self._again: deque[_Again] = deque()
-        self._book = FaultStats(
-            pool.id, manner.on_fault, manner.attempts, manner.max_faults, manner.concurrency
+        self._options = options
+        self.seed = schedule.seed
+        self.total = schedule.total()
+        self._jobs = schedule.jobs(pool.tasks)
+        self._retries: deque[_Retry] = deque()
+        self._fault_stats = FaultStats(
+            pool.id, options.on_fault, options.attempts, options.max_faults, options.concurrency
         )
         self._name = secrets.token_hex(6)
         self._finished: deque[Episode] = deque()
-        self._news = asyncio.Event()
-        self._room = asyncio.Semaphore(2 * manner.concurrency)
+        self._changed = asyncio.Event()
+        self._room = asyncio.Semaphore(2 * options.concurrency)
         self._conductor: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._has_begun = False
@@ -102,12 +102,12 @@ class Rollout:
     @property
     def faults(self) -> list[Fault]:
         """Episodes that failed through no fault of the agent: the last 1,000, with their causes."""
-        return list(self._book.recent)
+        return list(self._fault_stats.recent)
 
     @property
     def fault_counts(self) -> dict[str, int]:
         """How many episodes failed through no fault of the agent, by reason."""
-        return dict(self._book.counts)
+        return dict(self._fault_stats.counts)
 
     # For callers with an event loop
 
@@ -127,11 +127,11 @@ class Rollout:
     async def _episodes(self) -> AsyncGenerator[Episode, None]:
         self._begin()
         if not self._is_over:
-            wanted = self._manner.progress
+            wanted = self._options.progress
             stream = None if wanted is False else sys.stderr
             with show_progress("rollout", self.total, stream, lines=bool(wanted)) as show:
                 self._conductor = asyncio.create_task(self._conduct(show))
-                self._conductor.add_done_callback(lambda _: self._news.set())
+                self._conductor.add_done_callback(lambda _: self._changed.set())
                 try:
                     while (episode := await self._receive(self._conductor)) is not None:
                         yield episode
@@ -142,8 +142,8 @@ class Rollout:
 
     async def _receive(self, conductor: asyncio.Task[None]) -> Episode | None:
         while not self._finished and not conductor.done():
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if not self._finished:
             return None
         self._room.release()
@@ -168,7 +168,7 @@ class Rollout:
         await self._end()
 
     async def stop(self, why: Exception) -> None:
-        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        """End it, and wait until nothing of it runs. Code that awaits it gets `why`."""
         if not self._is_over:
             self._error = why
         await self.cancel()
@@ -211,73 +211,73 @@ class Rollout:
     async def _conduct(self, show: Show) -> None:
         """Run the workers until all is played, or one of them raises. It raises nothing."""
         figures = RolloutProgress(time.perf_counter())
-        count = self._manner.concurrency
+        count = self._options.concurrency
         if self.total is not None:
             count = min(count, self.total)
-        crew = [asyncio.create_task(self._work(figures, show)) for _ in range(count)]
+        workers = [asyncio.create_task(self._work(figures, show)) for _ in range(count)]
         try:
-            if crew:
-                await asyncio.wait(crew, return_when=asyncio.FIRST_EXCEPTION)
-            self._note(crew)
+            if workers:
+                await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            self._keep_first_error(workers)
         finally:
-            for worker in crew:
+            for worker in workers:
                 worker.cancel()
-            await asyncio.gather(*crew, return_exceptions=True)
-            self._note(crew)
+            await asyncio.gather(*workers, return_exceptions=True)
+            self._keep_first_error(workers)
         if self._error is None:
             try:
-                self._book.check()
+                self._fault_stats.check()
             except RolloutFailedError as error:
                 self._error = error
 
-    def _note(self, crew: list[asyncio.Task[None]]) -> None:
+    def _keep_first_error(self, workers: list[asyncio.Task[None]]) -> None:
         """Keep the first error that a worker raised, if there is one."""
-        for worker in crew:
+        for worker in workers:
             if self._error is None and worker.done() and not worker.cancelled():
                 self._error = worker.exception()
 
     async def _work(self, figures: RolloutProgress, show: Show) -> None:
         while not self._is_over:
             await self._room.acquire()
-            async with self._pool.line() as line:
-                wanted = self._next(line)
-                if wanted is None:
+            async with self._pool.line() as slot:
+                attempt = self._next(slot)
+                if attempt is None:
                     self._room.release()
                     return
-                attempts = wanted.attempts + 1
-                episode = await self._play(line, wanted.job, attempts)
-            if self._book.judge(episode):
-                self._again.append(_Again(wanted.job, attempts, line))
+                attempts = attempt.attempts + 1
+                episode = await self._play(slot, attempt.job, attempts)
+            if self._fault_stats.record(episode):
+                self._retries.append(_Retry(attempt.job, attempts, slot))
                 self._room.release()
             else:
                 self._finished.append(episode)
-                self._news.set()
+                self._changed.set()
                 figures.add(episode)
-            figures.faults = self._book.counts.total()
+            figures.faults = self._fault_stats.counts.total()
             show(figures.finished, figures)
 
-    def _next(self, line: WaitQueue) -> _Again | None:
+    def _next(self, slot: PoolSlot) -> _Retry | None:
         """Return what to play in this slot; retries of other slots' episodes come first."""
-        crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
-        for i, again in enumerate(self._again):
-            if crowded or again.line is not line:
-                del self._again[i]
-                return again
+        crowded = len(self._retries) >= self._options.concurrency or self._pool.size == 1
+        for i, retry in enumerate(self._retries):
+            if crowded or retry.slot is not slot:
+                del self._retries[i]
+                return retry
         job = next(self._jobs, None)
         if job is not None:
-            return _Again(job, 0, line)
-        return self._again.popleft() if self._again else None
+            return _Retry(job, 0, slot)
+        return self._retries.popleft() if self._retries else None
 
-    async def _play(self, line: WaitQueue, job: EpisodeJob, number: int) -> Episode:
+    async def _play(self, slot: PoolSlot, job: EpisodeJob, number: int) -> Episode:
         again = "" if number == 1 else f"-{number}"
         attempt = EpisodeAttempt(
             job=job,
             episode_id=f"{self._name}-{job.group}-{job.member}{again}",
             number=number,
             agents=self._pool.possible_agents,
-            max_steps=self._manner.max_steps,
+            max_steps=self._options.max_steps,
         )
-        return await play(line, self._agent, attempt)
+        return await play(slot, self._agent, attempt)
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
@@ -366,7 +366,7 @@ def rollout(
     concurrency = pool.size
     if max_concurrency is not None:
         concurrency = min(concurrency, whole_number("max_concurrency", max_concurrency))
-    manner = RolloutOptions(
+    options = RolloutOptions(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
         on_fault=on_fault,
@@ -374,7 +374,7 @@ def rollout(
         max_faults=_faults(max_faults),
         progress=progress,
     )
-    wanted = plan(
+    schedule = make_schedule(
         pool.interface,
         tasks=tasks,
         episodes=_count("episodes", episodes),
@@ -382,7 +382,7 @@ def rollout(
         seed=seed,
         share_seed=flag("share_seed", share_seed),
     )
-    return Rollout(pool, agent, wanted, manner)
+    return Rollout(pool, agent, schedule, options)
 
 
 def _faults(value: Any) -> int | None:

@@ -45,12 +45,12 @@ class EpisodeJob:
 
     def describe(self) -> str:
         """Describe it for a message."""
-        said = [f"group {self.group}, member {self.member}"]
+        parts = [f"group {self.group}, member {self.member}"]
         if isinstance(self.task, Task):
-            said.append(f"task {self.task.id!r}")
+            parts.append(f"task {self.task.id!r}")
         if self.seed is not None:
-            said.append(f"seed {self.seed}")
-        return ", ".join(said)
+            parts.append(f"seed {self.seed}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class RolloutSchedule:
         return tasks
 
 
-def plan(
+def make_schedule(
     interface: Interface,
     *,
     tasks: Any,
@@ -146,9 +146,9 @@ def plan(
     if "seed" in interface.reset_takes:
         seed = draw_seed() if seed is None else read_seed(seed)
     elif seed is not None or share_seed:
-        asked = f"seed={seed!r}" if seed is not None else "share_seed=True"
+        option = f"seed={seed!r}" if seed is not None else "share_seed=True"
         raise SeedError(
-            f"{asked} cannot be honored: {interface.name}.reset() takes no seed. Leave it out, "
+            f"{option} cannot be honored: {interface.name}.reset() takes no seed. Leave it out, "
             "or add a `seed` parameter to its reset()."
         )
     return RolloutSchedule(

@@ -198,7 +198,7 @@ class ChatEnvironment(Environment):
         self._episode: asyncio.Task[RolloutScore] | None = None
         self._turns: asyncio.Queue[_ModelTurn] = asyncio.Queue()
         self._turn: _ModelTurn | None = None
-        self._said: dict[str, list[TurnMessage]] = {}  # the conversation so far, by role
+        self._conversations: dict[str, list[TurnMessage]] = {}  # the conversation so far, by role
         self._calls = 0  # tool calls so far
 
     async def reset(self, *, task: Task, seed: int | None = None) -> ChatObservation:
@@ -208,7 +208,7 @@ class ChatEnvironment(Environment):
         """
         del seed
         await self._abandon()
-        self._turns, self._said, self._calls = asyncio.Queue(), {}, 0
+        self._turns, self._conversations, self._calls = asyncio.Queue(), {}, 0
         index = int(task.id.rpartition("-")[2])
         self._episode = asyncio.create_task(self._rollouts.run(task.split, index, self._ask))
         observation = await self._next()
@@ -247,11 +247,11 @@ class ChatEnvironment(Environment):
     async def _ask(
         self, messages: list[TurnMessage], tools: list[ChatTool], agent: str
     ) -> ChatAction:
-        said, self._said[agent] = self._said.get(agent), messages
-        length = 0 if said is None else len(said)
+        before, self._conversations[agent] = self._conversations.get(agent), messages
+        length = 0 if before is None else len(before)
         goes_on = (
-            said is not None
-            and messages[:length] == said
+            before is not None
+            and messages[:length] == before
             and len(messages) > length
             and messages[length].role == "assistant"
         )

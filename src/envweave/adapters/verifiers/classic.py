@@ -122,8 +122,8 @@ class ClassicRollouts(Rollouts):
         else:
             output = await env.run_rollout(row, client, MODEL, {})
         if (error := output["error"]) is not None:
-            said = f"{error['error_chain_str']}: {error['message']}"
-            raise EnvironmentFailure(f"The rollout failed: {said}")
+            reason = f"{error['error_chain_str']}: {error['message']}"
+            raise EnvironmentFailure(f"The rollout failed: {reason}")
         if failed:
             raise EnvironmentFailure(f"The rollout cannot be scored: {'; '.join(failed)}")
         reward, metrics = float(output["reward"]), dict(output["metrics"] or {})

@@ -177,8 +177,10 @@ def _score(episode: Any) -> RolloutScore:
     traces = episode.traces
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in traces for error in trace.errors)]
-        said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason given"
-        raise EnvironmentFailure(f"The rollout failed: {said}")
+        reason = (
+            "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason given"
+        )
+        raise EnvironmentFailure(f"The rollout failed: {reason}")
     parts: dict[str, float] = {}
     metrics: dict[str, float] = {}
     for trace in traces:
