@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, final
 
-from envweave.adapters.export_common import open_env, open_vector
+from envweave.adapters.export import open_env, open_vector
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Environment, Interface
 from envweave.environment.introspection import reset_parameters

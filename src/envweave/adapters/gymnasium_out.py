@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,

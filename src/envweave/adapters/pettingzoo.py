@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from envweave.adapters.export_common import open_env
+from envweave.adapters.export import open_env
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Interface, MultiAgentEnvironment
 from envweave.errors import BadReturnError, DefinitionError, MissingExtraError, OptionError

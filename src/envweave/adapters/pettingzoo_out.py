@@ -11,7 +11,7 @@ from typing import Any, final
 import pettingzoo
 from gymnasium import spaces
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,

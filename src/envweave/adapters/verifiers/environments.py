@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from envweave.adapters.export_common import open_env
+from envweave.adapters.export import open_env
 from envweave.adapters.verifiers.chat_turns import (
     ChatAction,
     ChatEnvironment,
