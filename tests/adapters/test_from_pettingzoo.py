@@ -128,7 +128,7 @@ class Relay(pettingzoo.AECEnv):
 
 
 def play_theirs(env, actions, seed):
-    """Play as PettingZoo's documentation does; return what each agent was told it earned."""
+    """Play as PettingZoo's documentation does; return the rewards of each agent."""
     earned = dict.fromkeys(env.possible_agents, 0.0)
     moves = iter(actions)
     env.reset(seed=seed)

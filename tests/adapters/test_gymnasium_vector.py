@@ -79,7 +79,7 @@ def plain(batch):
     data=st.data(),
 )
 def test_a_vector_adapted_whole_gives_the_batches_of_its_environments(lengths, mode, data):
-    # A vector that resets by itself draws on; only the others are told each episode's seed.
+    # A vector that resets itself draws its own seeds; only the others get each episode's seed.
     is_random = mode is not AutoresetMode.SAME_STEP
     whole = ew.make_vector(walks(lengths, mode, is_random), autoreset=True)
     apart = serial(lengths, is_random)

@@ -32,7 +32,7 @@ class Throw(ew.Action):
 
 
 class Contest(ew.MultiAgentEnvironment):
-    """All throw at once, three rounds. Who throws "out" leaves, and "p_2" joins after the first.
+    """All throw at once, three rounds. A player that throws "out" leaves, "p_2" joins later.
 
     With a `mishap` the second round crashes, or goes unscored.
     """

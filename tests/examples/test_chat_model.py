@@ -18,7 +18,7 @@ HI: list[Message] = [{"role": "user", "content": "hi"}]
 
 
 class Gathering:
-    """A model that answers nobody before so many ask at the same time, or a while has passed.
+    """A model that answers only when N requests wait at the same time, or after a while.
 
     Attributes:
         most: How many asked at the same time.

@@ -86,7 +86,7 @@ def test_a_server_with_an_invalid_retry_after_is_tried_again():
 
 
 class Babble(socketserver.StreamRequestHandler):
-    """Answers with what is no HTTP."""
+    """Answers with invalid HTTP."""
 
     def handle(self):
         self.rfile.readline()

@@ -1,4 +1,4 @@
-"""Which seed and which task an episode gets, whoever plays it and whenever."""
+"""The seed and the task of an episode, whichever worker plays it and whenever."""
 
 from __future__ import annotations
 

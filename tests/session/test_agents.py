@@ -216,7 +216,7 @@ def test_a_flag_for_an_unknown_agent_is_the_environments_error_and_ends_the_epis
 
 
 class _Done(ew.MultiAgentEnvironment):
-    """Returns a `StepResult` with `done`, as each step is told."""
+    """Returns a `StepResult` with the given `done`."""
 
     possible_agents = ("a", "b")
 

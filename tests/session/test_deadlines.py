@@ -1,4 +1,4 @@
-"""A call that takes too long is ended, and whoever waited for it goes on."""
+"""A call that takes too long is cancelled, and its caller continues."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_behind() -> No
             with pytest.raises(asyncio.CancelledError):
                 await step
 
-    play(scenario())  # a coroutine that nobody awaited would be a warning, which is an error
+    play(scenario())  # a coroutine that was never awaited would be a warning, which is an error
 
 
 def test_a_call_that_swallows_its_cancellation_is_orphaned_and_the_environment_replaced() -> None:

@@ -20,7 +20,7 @@ from envweave.wrappers import EpisodeStatistics, TimeLimit
 
 
 class Doubling(ew.Transform):
-    """Adds one, so that whoever applies it twice is found out."""
+    """Adds one, so that applying it twice is detected."""
 
     def __call__(self, observation: ew.Observation) -> ew.Observation:
         observation.add_reward("one", 1.0)
@@ -33,7 +33,7 @@ class Told(ew.Action):
 
 
 class Ordered(ew.Environment):
-    """Fails, ends and calls tools as it is told, in either colour."""
+    """Fails, ends and calls tools as its actions say, sync or async."""
 
     def reset(self, *, seed: int | None = None) -> ew.Observation:
         return ew.Observation()

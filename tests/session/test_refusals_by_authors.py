@@ -1,4 +1,4 @@
-"""An action that the author's `step` refuses: the caller is told, and the episode goes on."""
+"""An action that the author's `step` refuses: the caller gets an error, the episode continues."""
 
 from __future__ import annotations
 

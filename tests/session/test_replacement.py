@@ -84,7 +84,7 @@ class Awaited:
 
 @pytest.fixture(params=["sync", "async", "make_async"])
 def road(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The kind of `Frail`, and `make` for it, whoever calls."""
+    """The kind of `Frail`, and `make` for it."""
     Frail.made, Frail.closed, Frail.fail_seeds = 0, [], set()
     kind = Frail if request.param == "sync" else AsyncFrail
     if request.param != "make_async":

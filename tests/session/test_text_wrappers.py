@@ -17,7 +17,7 @@ READY = {"role": "user", "content": "Echo environment ready!"}
 
 
 class Upper(ew.Environment):
-    """Says in capitals what it was told, twice; refuses nothing but a blank."""
+    """Repeats an action twice in capitals; refuses only a blank."""
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         self.told = 0
