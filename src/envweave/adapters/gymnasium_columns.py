@@ -25,7 +25,7 @@ def rows_of(space: Any, batch: Any) -> list[Any]:
     """Return a batch of a batched space row by row, copied.
 
     Raises:
-        BadReturnError: It is no such batch.
+        BadReturnError: It is not such a batch.
     """
     try:
         return [snapshot(row) for row in iterate(space, batch)]
@@ -41,7 +41,7 @@ def columns_of(layout: Layout, space: Any, batch: Any, count: int) -> Columns:
     """Return a batch of `count` rows as columns: read-only copies.
 
     Raises:
-        BadReturnError: It is no such batch.
+        BadReturnError: It is not such a batch.
     """
     if isinstance(layout, Fields):
         if not isinstance(batch, Mapping):
