@@ -17,7 +17,6 @@ import envweave as ew
 from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
 from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
 from envweave.providers.docker.options import image_of
-from envweave.rollouts.progress import show_progress
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
@@ -237,6 +236,8 @@ def summary_text(run: RunHistory, blocks: str) -> str:
 @contextmanager
 def training_progress(total: int, stream: TextIO) -> Iterator[ShowProgress]:
     """Show how far a run of `total` episodes is, and its recent return and success rate."""
+    from envweave.rollouts.progress import show_progress  # after the options were parsed
+
     every = max(1, total // 10)
     with show_progress("training", total, stream, lines=True, every=every) as show:
         yield lambda finished, mean_return, success: show(
