@@ -235,9 +235,9 @@ class BadReturnError(EnvironmentFailure, TypeError):
     """The environment returned something invalid."""
 
 
-def suggest(wanted: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest of `known`, or nothing."""
-    near = difflib.get_close_matches(wanted, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
@@ -248,14 +248,14 @@ def format_error(error: BaseException) -> str:
         message = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - an author's __str__ may do anything
         message = "its message cannot be shown"
-    said = f"{name}: {message}" if message else name
+    text = f"{name}: {message}" if message else name
     if isinstance(error, EnvWeaveError):
-        return said
+        return text
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen")
     ]
     if not frames:
-        return said
-    return f"{said} ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})"
+        return text
+    return f"{text} ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})"

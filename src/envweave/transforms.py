@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from envweave.errors import BadReturnError, OptionError
@@ -108,10 +108,3 @@ def apply_transform(
             f"The transform {transform!r} returned {type(changed).__name__}, not an Observation."
         )
     return changed
-
-
-def apply_to_each(
-    transform: Callable[[Observation], Observation], observations: Mapping[str, Any]
-) -> dict[str, Observation]:
-    """Apply a transform to the observation of each agent."""
-    return {agent: apply_transform(transform, one) for agent, one in observations.items()}

@@ -171,7 +171,7 @@ class TimeLimit(Wrapper):
     def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
         """Set `truncated` on the last step that is allowed."""
         self._taken += 1
-        if any(isinstance(said, ToolCallRequest) for said in self._outbox or ()):
+        if any(isinstance(event, ToolCallRequest) for event in self._outbox or ()):
             return result  # the step is not over before its tool call is answered
         return self.after_answer(result)
 
@@ -272,7 +272,7 @@ class TextWrapper(Wrapper):
         self.observation_field = _text_field(self, shown, "observation", observation_field)
         self.action_field = _text_field(self, taken, "action", action_field)
         self._shows_dict = isinstance(shown, DictSpec)
-        self._said: Any = None
+        self._last_action: Any = None
 
     @abstractmethod
     def read_action(self, action: Any) -> str:
@@ -297,7 +297,7 @@ class TextWrapper(Wrapper):
 
     def before_step(self, action: Any) -> Any:
         """Return an action of the environment inside with this text."""
-        text, self._said = self.read_action(action), action
+        text, self._last_action = self.read_action(action), action
         value = text if self.action_field is None else {self.action_field: text}
         try:
             return self._interface.action_spec.check(value, "action")
@@ -311,7 +311,7 @@ class TextWrapper(Wrapper):
 
     def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
         """Show the action and the next text too."""
-        result.observation = self.go_on(self._said, self._text(result))
+        result.observation = self.go_on(self._last_action, self._text(result))
         return result
 
     def after_answer(self, result: StepResult[Any]) -> StepResult[Any]:

@@ -242,8 +242,8 @@ def test_a_vector_environment_is_refused_with_what_to_do():
     vector.close()
 
 
-def test_what_is_no_gymnasium_environment_is_refused():
-    with pytest.raises(DefinitionError, match=r"int cannot be adapted: it is no gymnasium\.Env"):
+def test_a_non_gymnasium_environment_is_refused():
+    with pytest.raises(DefinitionError, match=r"int cannot be adapted: it is not a gymnasium\.Env"):
         ew.from_gymnasium(3)
 
 

@@ -76,7 +76,9 @@ def test_an_option_does_not_replace_the_seed_or_the_episode_id(base: Any, name: 
     assert env.reset(seed=3, options={"level": 2}) == {"seed": 3, "level": 2}
 
 
-def test_one_that_is_closed_is_no_company(base: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_closed_environment_does_not_count_as_concurrent(
+    base: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     world = make_class(base)
     first = from_openenv(world())
     first.close()

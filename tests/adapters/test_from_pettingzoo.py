@@ -128,7 +128,7 @@ class Relay(pettingzoo.AECEnv):
 
 
 def play_theirs(env, actions, seed):
-    """Play as PettingZoo's documentation does; return what each agent was told it earned."""
+    """Play as PettingZoo's documentation does; return the rewards of each agent."""
     earned = dict.fromkeys(env.possible_agents, 0.0)
     moves = iter(actions)
     env.reset(seed=seed)
@@ -186,7 +186,7 @@ def test_in_turns_each_agent_earns_what_pettingzoo_pays(numbers):
     assert sum(expected.values()) > 0
 
 
-def test_only_the_selected_agent_is_asked():
+def test_only_the_selected_agent_must_act():
     with ew.make(Relay()) as env:
         result = env.reset(seed=0)
         assert [need.agent_id for need in result.needs] == ["r_0"]
@@ -234,7 +234,7 @@ def test_only_those_concerned_are_observed():
 
 
 @pytest.mark.parametrize("chatty", [False, True])
-def test_all_at_once_and_only_those_who_live(chatty):
+def test_all_living_agents_act_at_once(chatty):
     with ew.make(Auction(chatty=chatty)) as env:
         result = env.reset(seed=3)
         assert [need.agent_id for need in result.needs] == ["ann", "bob", "cid"]
@@ -278,17 +278,17 @@ def test_it_is_closed():
     assert inner.closed == 1
 
 
-def test_an_environment_that_does_not_say_who_takes_part_is_refused():
+def test_an_environment_without_possible_agents_is_refused():
     with pytest.raises(DefinitionError, match="auction has no possible_agents"):
         ew.make(Auction(names=[]))
 
 
 def test_agents_without_a_proper_name_are_refused():
-    with pytest.raises(DefinitionError, match=r"names are no strings: \[0, 1\]"):
+    with pytest.raises(DefinitionError, match=r"names are not strings: \[0, 1\]"):
         ew.make(Auction(names=[0, 1]))
 
 
-def test_what_is_no_pettingzoo_environment_is_refused():
+def test_a_non_pettingzoo_environment_is_refused():
     with pytest.raises(DefinitionError, match="neither a ParallelEnv nor an AECEnv"):
         ew.from_pettingzoo(3)
 

@@ -87,7 +87,7 @@ def test_keywords_go_to_gymnasium():
         assert env.observation_spec.high == 63
 
 
-def test_a_keyword_that_nobody_knows_is_refused_by_name():
+def test_an_unknown_keyword_is_refused_by_name():
     with pytest.raises(OptionError, match=r"'map_nam' .* Did you mean 'map_name'\?"):
         ew.make("gym://FrozenLake-v1", map_nam="8x8")
 

@@ -79,7 +79,7 @@ def plain(batch):
     data=st.data(),
 )
 def test_a_vector_adapted_whole_gives_the_batches_of_its_environments(lengths, mode, data):
-    # A vector that resets by itself draws on; only the others are told each episode's seed.
+    # A vector that resets itself draws its own seeds; only the others get each episode's seed.
     is_random = mode is not AutoresetMode.SAME_STEP
     whole = ew.make_vector(walks(lengths, mode, is_random), autoreset=True)
     apart = serial(lengths, is_random)
@@ -232,7 +232,7 @@ def test_send_and_recv_step_all_at_once():
     assert batch.reward.tolist() == [-1.0, 1.0]
 
 
-def test_the_state_says_how_far_each_episode_has_come():
+def test_the_state_has_the_step_count_of_each_episode():
     venv = ew.make_vector(walks([(2,), (9,)], AutoresetMode.SAME_STEP), autoreset=True)
     venv.reset()
 
@@ -327,7 +327,7 @@ class Pool(gym.vector.VectorEnv):
 def test_a_pool_that_returns_only_what_was_reset_is_understood():
     venv = ew.make_vector(Pool(), autoreset=True)
     venv.reset()
-    with pytest.raises(SeedError, match="takes its seed where it is made"):
+    with pytest.raises(SeedError, match="takes its seed when it is made"):
         venv.reset(seed=0)
 
     batches = [venv.step([0, 0, 0]) for _ in range(2)]

@@ -106,7 +106,7 @@ def test_a_batch_of_final_tuples_is_understood():
     assert [(depth.tolist(), count) for depth, count in batch.current] == [([0.0], 0), ([2.0], 2)]
 
 
-def test_a_step_that_raises_ends_every_episode_and_all_begin_anew(caplog):
+def test_a_step_that_raises_ends_every_episode_and_all_are_reset(caplog):
     def breaks(returned, taken):
         if taken == 2:
             raise RuntimeError("the dam broke")
@@ -140,7 +140,7 @@ def test_a_step_that_raises_ends_every_episode_and_all_begin_anew(caplog):
         (lambda told: (*told[:4], None), "info is a NoneType"),
     ],
 )
-def test_what_no_vector_may_return_ends_every_episode(quirk, words):
+def test_an_invalid_return_value_ends_every_episode(quirk, words):
     venv = ew.make_vector(Tides(mode=DISABLED, quirk=lambda told, taken: quirk(told)))
     venv.reset()
 
@@ -184,7 +184,7 @@ def test_where_one_row_cannot_be_reset_alone_its_failure_asks_for_a_reset_of_all
     assert venv.reset().step_index.tolist() == [0, 0]
 
 
-def test_an_end_without_its_final_observation_is_no_valid_end():
+def test_an_end_without_its_final_observation_is_not_valid():
     def forgets(returned, taken):
         returned[4].clear()
         return returned
@@ -216,7 +216,7 @@ def test_reward_parts_that_do_not_sum_are_refused():
     assert "sum to 4.0, but the reward is 0.0" in batch[1].end.cause
 
 
-def test_a_reset_that_raises_is_told_and_the_next_one_may_succeed():
+def test_a_reset_that_raises_is_reported_and_the_next_one_may_succeed():
     inner = Tides(mode=DISABLED)
     venv = ew.make_vector(inner, autoreset=True)
     venv.reset()
@@ -251,7 +251,7 @@ def test_one_seed_for_the_whole_batch_is_passed_on_and_shown():
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"seed": [5, 9]}, "One seed an environment cannot be honored.*seed=0"),
+        ({"seed": [5, 9]}, "One seed per environment cannot be honored.*seed=0"),
         ({"seed": 5, "ids": [1]}, "A seed for some environments cannot be honored"),
     ],
 )

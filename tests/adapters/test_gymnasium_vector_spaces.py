@@ -46,7 +46,7 @@ class Shows(gym.Env):
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shown", SHOWN)
-def test_observations_of_any_space_begin_anew_as_they_do_apart(shown, mode):
+def test_observations_of_any_space_are_reset_as_in_single_environments(shown, mode):
     lengths, is_told_seeds = [2, 3, 1, 4], mode is not AutoresetMode.SAME_STEP
     makers = [lambda one=one: Shows(SHOWN[shown], one) for one in lengths]
     turn = iter(makers)

@@ -150,7 +150,7 @@ def test_without_pettingzoo_our_own_environments_are_made_as_ever(monkeypatch):
         assert len(env.reset().needs) == 1
 
 
-def test_a_pettingzoo_without_a_registry_is_told_apart(monkeypatch):
+def test_a_pettingzoo_without_a_registry_is_an_error(monkeypatch):
     monkeypatch.delattr(pettingzoo, "aec_registry")
 
     with pytest.raises(MissingExtraError, match=r"needs PettingZoo 1\.27 or newer"):

@@ -250,7 +250,7 @@ def test_a_failure_is_raised_with_its_cause_and_needs_a_reset():
     env.close()
 
 
-def test_a_tool_call_is_refused_since_nobody_can_answer():
+def test_a_tool_call_is_refused_since_it_cannot_be_answered():
     env = ew.to_gymnasium(Machine)
     env.reset()
 
@@ -327,7 +327,7 @@ def test_an_environment_that_resets_itself_is_refused():
 
 
 def test_keywords_for_what_is_made_already_are_refused():
-    with ew.make(Radio) as made, pytest.raises(OptionError, match="'limit' came too late"):
+    with ew.make(Radio) as made, pytest.raises(OptionError, match="'limit' comes too late"):
         ew.to_gymnasium(made, limit=3)
 
 
@@ -361,7 +361,7 @@ def test_rendering_shows_the_last_observation_as_text():
 
     assert "colour='red'" in env.render()
     assert ew.to_gymnasium(Machine).render() is None
-    with pytest.raises(OptionError, match="Use 'ansi' or None"):
+    with pytest.raises(OptionError, match="must be 'ansi' or None"):
         ew.to_gymnasium(Machine, render_mode="human")
     env.close()
 

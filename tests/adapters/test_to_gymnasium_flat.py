@@ -131,7 +131,7 @@ class Talking(ew.Environment):
         return Said("bye", done=True)
 
 
-def test_flatten_refuses_what_has_no_flat_form_and_says_which():
+def test_flatten_names_the_part_without_a_flat_form():
     with pytest.raises(SpecError, match=r"observation\['said'\]: .* cannot be flattened"):
         ew.to_gymnasium(Talking, flatten=True)
     with pytest.raises(SpecError, match=r"^action: flatten=True.*'force'.*'gear'"):
@@ -185,5 +185,5 @@ def test_an_action_without_fields_has_no_flat_form():
 
 
 def test_flatten_is_true_or_false():
-    with pytest.raises(OptionError, match="flatten='no'"):
+    with pytest.raises(OptionError, match="flatten must be True or False"):
         ew.to_gymnasium(car(Steer), flatten="no")

@@ -136,7 +136,7 @@ def test_a_vector_that_is_made_already_is_taken_as_it_is():
 
     with pytest.raises(ew.errors.ClosedError):
         venv.reset()
-    with pytest.raises(OptionError, match="'num_envs' came too late"):
+    with pytest.raises(OptionError, match="'num_envs' comes too late"):
         ew.to_gymnasium_vector(venv, num_envs=2)
 
 
@@ -214,8 +214,11 @@ def test_a_vector_that_does_not_reset_itself_is_refused_at_once():
         ew.to_gymnasium_vector(venv)
 
 
-def test_one_environment_is_no_vector():
-    with ew.make("counter-v0") as env, pytest.raises(OptionError, match="One Env is no vector"):
+def test_a_single_environment_is_not_a_vector():
+    with (
+        ew.make("counter-v0") as env,
+        pytest.raises(OptionError, match="One Env object is not a vector"),
+    ):
         ew.to_gymnasium_vector(env)
 
 

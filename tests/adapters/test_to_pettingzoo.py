@@ -32,7 +32,7 @@ class Throw(ew.Action):
 
 
 class Contest(ew.MultiAgentEnvironment):
-    """All throw at once, three rounds. Who throws "out" leaves, and "p_2" joins after the first.
+    """All throw at once, three rounds. A player that throws "out" leaves, "p_2" joins later.
 
     With a `mishap` the second round crashes, or goes unscored.
     """
@@ -182,7 +182,7 @@ def test_a_turn_game_in_pettingzoos_turns():
     env.close()
 
 
-def test_a_simultaneous_game_is_asked_one_after_the_other_in_turns():
+def test_agents_of_a_simultaneous_game_act_one_after_the_other_in_aec():
     env = ew.to_pettingzoo(Contest, api="aec")
     env.reset(seed=0)
 
@@ -256,7 +256,7 @@ def test_a_mask_has_the_form_that_gymnasium_samples_with():
     env.close()
 
 
-def test_a_failure_is_raised_with_its_cause_and_pays_nobody():
+def test_a_failure_is_raised_with_its_cause_and_gives_no_reward():
     env = ew.to_pettingzoo(Contest, mishap="crash")
     env.reset(seed=0)
     env.step({"p_0": 0, "p_1": 0})
@@ -321,7 +321,7 @@ def test_one_agent_is_refused_with_what_to_use():
 
 
 def test_a_form_that_does_not_exist_is_refused():
-    with pytest.raises(OptionError, match="Use 'parallel' or 'aec'"):
+    with pytest.raises(OptionError, match="must be 'parallel' or 'aec'"):
         ew.to_pettingzoo(Contest, api="turns")
 
 

@@ -50,7 +50,7 @@ def test_the_json_list_names_environments_schemes_and_backends(envweave):
     counter = next(one for one in listed["environments"] if one["name"] == "counter-v0")
     assert counter == {
         "name": "counter-v0",
-        "description": "Count up to `done_at`; every step earns what it added.",
+        "description": "Count up to `done_at`; the reward of a step is the number it added.",
         "defined_in": "envweave.examples.counter:CounterEnv",
         "error": None,
     }

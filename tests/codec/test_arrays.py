@@ -61,7 +61,7 @@ def test_numbers_become_an_array_of_the_dtype_where_nothing_is_lost(spec, value,
         (ArraySpec((2,)), [10**30, 1], "is not an array of numbers"),
     ],
 )
-def test_what_an_array_would_lose_is_refused(spec, value, message):
+def test_lossy_array_conversions_are_refused(spec, value, message):
     with pytest.raises(SpecError, match=message):
         spec.check(value)
 

@@ -23,7 +23,7 @@ def test_a_format_is_drawn_and_described_and_not_checked() -> None:
     assert StrSpec(format="date").json_schema() == {"type": "string", "format": "date"}
 
 
-def test_a_format_that_nobody_knows_is_not_drawn() -> None:
+def test_an_unknown_format_is_not_sampled() -> None:
     spec = StrSpec(format="of their own")
 
     assert not spec.can_sample

@@ -176,7 +176,7 @@ def test_a_value_of_the_hinted_type_is_taken_as_it_is(hint, value):
         (np.bool_, True, True),
     ],
 )
-def test_what_loses_nothing_is_converted(hint, value, read):
+def test_lossless_conversions_are_made(hint, value, read):
     converted = spec_from_hint(hint).check(value)
 
     assert converted == read
@@ -229,7 +229,7 @@ def test_what_loses_nothing_is_converted(hint, value, read):
         (np.int8, 200, "action: 200 is not between -128 and 127"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_path(hint, value, message):
+def test_a_mismatch_is_reported_by_path(hint, value, message):
     assert refusal(hint, value) == message
 
 
@@ -310,7 +310,7 @@ def test_bounds_of_a_float_include_what_they_say_and_never_nan(mark, fits, beyon
     )
 
 
-def test_nan_is_a_float_where_nothing_is_said_of_bounds():
+def test_nan_is_a_float_without_bounds():
     assert math.isnan(spec_from_hint(float).check(math.nan))
 
 
@@ -362,7 +362,7 @@ def test_hints_that_make_no_sense_are_refused_where_they_are_read(hint, message)
 # Arrays
 
 
-def test_an_array_hint_says_dtype_shape_and_bounds():
+def test_an_array_hint_gives_dtype_shape_and_bounds():
     plain = spec_from_hint(np.ndarray)
     typed = spec_from_hint(npt.NDArray[np.float32])
     family = spec_from_hint(npt.NDArray[np.floating[Any]])

@@ -187,7 +187,7 @@ def test_a_pattern_is_simple_if_it_is_found_quickly_in_any_text(
     assert Pattern(pattern).is_simple is is_simple
 
 
-def test_what_limits_a_field_is_named_by_its_path() -> None:
+def test_a_broken_limit_is_reported_by_path() -> None:
     with ew.make(Echo) as env:
         env.reset()
 
@@ -246,7 +246,9 @@ def test_documentation_is_ignored(mark: Any) -> None:
         (Annotated[str, Meta(pattern="a"), Meta(pattern="b")], "pattern is given twice"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_when_the_environment_is_made(hint: Any, words: str) -> None:
+def test_an_unsupported_limit_is_refused_when_the_environment_is_made(
+    hint: Any, words: str
+) -> None:
     class Limited(ew.Environment):
         def reset(self) -> int:
             return 0

@@ -186,7 +186,7 @@ def test_a_dict_becomes_the_dataclass_all_the_way_down():
         ),
     ],
 )
-def test_what_is_wrong_in_a_nested_dataclass_is_named_by_its_full_path(value, message):
+def test_an_error_in_a_nested_dataclass_has_its_full_path(value, message):
     assert refusal(Outer, value) == message
 
 
@@ -231,7 +231,7 @@ def test_a_field_that_was_deleted_is_missing():
     assert refusal(Inner, action) == "action.delta: this field is missing"
 
 
-def test_class_variables_are_no_fields():
+def test_class_variables_are_not_fields():
     assert refusal(Frozen, {"speed": 1, "CLASS_WIDE": 3}).startswith("action.CLASS_WIDE: unknown")
     assert refusal(Frozen, {"speed": 1, "mode": "a"}) == "action.mode: 'a' is not an int"
 
@@ -243,7 +243,7 @@ def test_a_dataclass_without_fields_takes_an_empty_dict():
     assert refusal(Nothing, {"a": 1}) == "action.a: unknown field. It has none."
 
 
-def test_what_only_the_constructor_takes_is_taken_from_a_dict():
+def test_init_only_fields_are_read_from_a_dict():
     spec = spec_from_hint(Scaled)
 
     assert spec.check({"value": 2, "scale": 3}) == Scaled(2, 3)
@@ -253,7 +253,7 @@ def test_what_only_the_constructor_takes_is_taken_from_a_dict():
     assert refusal(Scaled, {"value": 2, "scael": 1}).endswith("Did you mean 'scale'?")
 
 
-def test_converting_an_instance_does_not_make_it_anew():
+def test_converting_an_instance_does_not_call_its_constructor():
     """`Scaled` could not be: its `scale` is not kept."""
     action = Scaled(1, 2)
     action.value = 5  # an int for a float
@@ -261,7 +261,7 @@ def test_converting_an_instance_does_not_make_it_anew():
     assert spec_from_hint(Scaled).check(action) == Scaled(5.0, 1)
 
 
-def test_what_the_constructor_does_not_take_may_still_come_back_from_plain_data():
+def test_derived_fields_may_come_back_from_plain_data():
     spec = spec_from_hint(Derived)
 
     assert spec.check({"a": 2}).total == 4
@@ -278,7 +278,7 @@ def test_what_the_constructor_does_not_take_may_still_come_back_from_plain_data(
         (Careless, {}, "action: Careless refuses it: TypeError: object of type 'int' has"),
     ],
 )
-def test_what_a_post_init_raises_is_the_reason_of_the_refusal(hint, value, start):
+def test_an_error_of_post_init_is_the_reason_of_the_refusal(hint, value, start):
     message = refusal(hint, value)
 
     assert message.startswith(start)
@@ -377,7 +377,7 @@ def test_hints_that_cannot_be_evaluated_are_refused_with_what_to_do():
         spec_from_hint(Unreadable)
 
 
-def test_specs_say_what_they_are():
+def test_specs_have_readable_reprs():
     spec = spec_from_hint(Inner)
 
     assert repr(spec).startswith(

@@ -133,7 +133,7 @@ def test_a_value_goes_to_the_space_and_comes_back_the_same(spec, seed):
 
 
 @given(specs, st.integers(0, 2**31 - 1))
-def test_what_a_space_draws_is_a_value_of_the_spec(spec, seed):
+def test_a_sample_of_the_space_is_a_value_of_the_spec(spec, seed):
     way = bridge(spec)
     way.space.seed(seed)
 
@@ -243,7 +243,7 @@ def test_a_discrete_space_takes_every_form_of_a_whole_number(action):
     assert type(spec.check(action)) is int
 
 
-def test_what_is_no_space_is_refused():
+def test_a_non_space_is_refused():
     with pytest.raises(SpecError, match="3 is not a Gymnasium space"):
         from_space(3)
 
@@ -356,7 +356,7 @@ def test_a_number_too_large_for_the_space_is_refused():
     ],
     ids=repr,
 )
-def test_what_has_no_space_is_named(spec, path):
+def test_a_part_without_a_space_is_named(spec, path):
     with pytest.raises(SpecError, match=f"^{path}: .* has no Gymnasium space"):
         spec.to_space()
 

@@ -306,7 +306,7 @@ def faults(schema: Any, value: Any, root: dict[str, Any] | None = None) -> list[
         (int | None, "a"),
     ],
 )
-def test_what_a_spec_refuses_its_schema_refuses_too(hint: Any, value: Any):
+def test_a_value_that_a_spec_refuses_its_schema_refuses_too(hint: Any, value: Any):
     spec = spec_from_hint(hint)
 
     assert not spec.contains(value)

@@ -185,7 +185,7 @@ def test_samples_reach_both_ends_of_the_bounds():
         (spec_from_hint(Endless), "Endless contains another Endless endlessly"),
     ],
 )
-def test_what_cannot_be_sampled_says_why(spec, message):
+def test_a_spec_that_cannot_be_sampled_gives_the_reason(spec, message):
     with pytest.raises(SpecError, match=message):
         spec.sample(np.random.default_rng(0))
 

@@ -44,7 +44,7 @@ def test_a_dict_becomes_the_struct_and_an_instance_is_checked_by_field() -> None
             spec.check(value)
 
 
-def test_a_tag_says_which_member_of_a_union_is_meant() -> None:
+def test_a_tag_selects_the_member_of_a_union() -> None:
     spec = spec_from_hint(Open | Close)
 
     assert spec.check({"type": "close", "door": 2}) == Close(2)

@@ -108,7 +108,7 @@ def test_one_within_itself_is_checked_all_the_way_down() -> None:
         spec.check({"name": "a", "kids": [{"name": "b", "kid": []}]})
 
 
-def test_of_a_union_the_one_that_was_meant_says_what_is_wrong() -> None:
+def test_the_likeliest_member_of_a_union_gives_the_error() -> None:
     spec = spec_from_hint(Jump | Say)
 
     assert spec.check({"words": "hello"}) == {"words": "hello"}

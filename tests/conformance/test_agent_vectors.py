@@ -41,7 +41,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(env_id: str, mode: s
 
 
 @pytest.mark.slow  # starts worker processes
-def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_go_on() -> None:
+def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_continue() -> None:
     actions = [{"a": {}, "b": {}}] * 4
     with ew.make_vector(Homed, num_envs=4, autoreset=True, backend="process") as venv:
         venv.reset(seed=0)

@@ -80,7 +80,7 @@ def test_a_caller_without_the_classes_has_the_same_fields(encoding: Any) -> None
         (3, "is neither Deal nor a dict of its fields"),
     ],
 )
-def test_what_the_model_refuses_is_refused_by_its_path(action: Any, message: str) -> None:
+def test_an_error_of_the_model_is_reported_by_path(action: Any, message: str) -> None:
     with ew.make(Market) as env:
         env.reset()
         with pytest.raises(ActionError, match=message):

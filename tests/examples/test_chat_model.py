@@ -18,7 +18,7 @@ HI: list[Message] = [{"role": "user", "content": "hi"}]
 
 
 class Gathering:
-    """A model that answers nobody before so many ask at the same time, or a while has passed.
+    """A model that answers only when N requests wait at the same time, or after a while.
 
     Attributes:
         most: How many asked at the same time.
@@ -92,7 +92,7 @@ def test_connections_are_kept_in_a_block_and_none_is_left_after_it() -> None:
 
 @pytest.mark.parametrize("when", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again_when_it_says(status: int, when: str) -> None:
+def test_a_busy_server_is_tried_again_after_its_retry_after(status: int, when: str) -> None:
     failures = [Failure(status, "slow down", Retry_After=when)]
 
     def model(messages: Any) -> str:
@@ -111,7 +111,7 @@ def test_a_busy_server_is_asked_again_when_it_says(status: int, when: str) -> No
     ("url", "key", "says"),
     [
         ("", "sk-wrong", r"401: Incorrect API key provided\. Pass api_key=…"),
-        ("/no", "sk-test", r"404: Invalid URL .* Check that base_url"),
+        ("/no", "sk-test", r"404: Invalid URL .* Check the model.s name, and that base_url"),
     ],
 )
 def test_a_refusal_says_what_to_do_and_is_not_repeated(url: str, key: str, says: str) -> None:

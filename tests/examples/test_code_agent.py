@@ -84,7 +84,7 @@ def test_one_agent_plays_many_episodes_at_once_without_mixing_them_up():
     assert [episode.reward for episode in episodes] == [1.0] * 12
 
 
-def test_an_answer_without_code_is_told_to_the_model_and_asked_again():
+def test_an_answer_without_code_gets_an_error_message_and_another_try():
     def model(messages):
         if "no block of code" in messages[-1]["content"]:
             return "```python\nfinal_answer(1)\n```"
@@ -108,7 +108,7 @@ def test_a_model_that_never_writes_code_costs_steps_and_not_the_program():
     assert len(server.requests) == 12
 
 
-def test_a_busy_server_is_asked_again():
+def test_a_busy_server_is_tried_again():
     failures = [Failure(429, "slow down", Retry_After="0"), Failure(503, "soon", Retry_After="0")]
 
     def model(messages):
@@ -128,11 +128,15 @@ def test_a_busy_server_is_asked_again():
     ("model", "api_key", "says"),
     [
         (lambda messages: "hi", "sk-wrong", "401: Incorrect API key"),
-        (lambda messages: {"choices": []}, "sk-test", "no chat completion"),
-        (lambda messages: {"choices": [{"message": {"content": 7}}]}, "sk-test", "no text: int"),
+        (lambda messages: {"choices": []}, "sk-test", "not a chat completion"),
+        (
+            lambda messages: {"choices": [{"message": {"content": 7}}]},
+            "sk-test",
+            "must be a str, got int",
+        ),
     ],
 )
-def test_what_is_no_answer_is_said_in_words(model, api_key, says):
+def test_an_invalid_answer_is_a_readable_error(model, api_key, says):
     with chat_server(model) as server:
         asked = ChatModel("tiny", server.base_url, api_key)
 

@@ -70,7 +70,7 @@ def test_the_command_shows_an_answer_that_python_does_not(capsys, monkeypatch):
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_a_server_that_says_no_number_of_seconds_is_asked_again():
+def test_a_server_with_an_invalid_retry_after_is_tried_again():
     failures = [Failure(503, "soon", Retry_After="nan")]
 
     def model(messages):
@@ -87,7 +87,7 @@ def test_a_server_that_says_no_number_of_seconds_is_asked_again():
 
 
 class Babble(socketserver.StreamRequestHandler):
-    """Answers with what is no HTTP."""
+    """Answers with invalid HTTP."""
 
     def handle(self):
         self.rfile.readline()
@@ -105,6 +105,6 @@ def test_a_server_that_speaks_no_http_is_named():
             server.shutdown()
 
 
-def test_a_model_that_may_never_be_asked_is_refused():
-    with pytest.raises(ew.errors.OptionError, match="attempts=0"):
+def test_zero_attempts_are_refused():
+    with pytest.raises(ew.errors.OptionError, match="attempts must be >= 1, got 0"):
         ChatModel("tiny", "http://127.0.0.1:1/v1", attempts=0)

@@ -77,7 +77,7 @@ def test_restraint_is_better_for_all_and_greed_better_for_one():
     assert mixed["farmer_1"] < restrained["farmer_1"]
 
 
-def test_who_eats_nothing_starves_and_leaves_once_while_the_others_go_on(env):
+def test_an_agent_that_takes_nothing_starves_and_leaves_once_while_the_others_continue(env):
     results = live(env, 0, one_fasts)
 
     ends = [e for result in results for e in result.events if isinstance(e, ew.AgentEnd)]
@@ -92,7 +92,7 @@ def test_who_eats_nothing_starves_and_leaves_once_while_the_others_go_on(env):
     assert results[-1].step_index == 50
 
 
-def test_an_action_for_one_who_left_is_refused_by_name(env):
+def test_an_action_for_an_agent_that_left_is_refused_by_name(env):
     result = env.reset(seed=0)
     while "farmer_2" in env.agents:
         result = env.step({n.agent_id: {"take": one_fasts(n.agent_id)} for n in result.needs})
@@ -115,7 +115,7 @@ def test_all_may_starve_and_the_episode_is_over(env):
     assert last.step_index <= 6
 
 
-def test_what_is_short_is_shared_in_proportion_to_what_was_asked():
+def test_a_short_stock_is_shared_in_proportion_to_the_requests():
     asked = {"farmer_0": 5, "farmer_1": 4, "farmer_2": 3, "farmer_3": 5}
 
     with ew.make("harvest-v0") as env:
@@ -126,7 +126,7 @@ def test_what_is_short_is_shared_in_proportion_to_what_was_asked():
     assert last.reward["farmer_2"] == pytest.approx(last.reward["farmer_0"] * 3 / 5)
 
 
-def test_a_starving_agents_reward_is_told_in_parts(env):
+def test_a_starving_agents_reward_has_parts(env):
     results = live(env, 0, one_fasts)
 
     leaving = next(result for result in results if result.events)
@@ -134,7 +134,7 @@ def test_a_starving_agents_reward_is_told_in_parts(env):
     assert parts == {"harvest": 0.0, "starving": -10.0}
 
 
-def test_everybody_who_is_left_counts_as_alive(env):
+def test_every_remaining_agent_counts_as_alive(env):
     results = live(env, 0, one_fasts)
 
     leaving = next(result for result in results if result.events)
@@ -158,7 +158,7 @@ def test_observations_fit_their_spec_with_any_number_of_agents(num_agents):
 
 
 @pytest.mark.parametrize("take", [6, -1, 2.5, "all"])
-def test_taking_what_nobody_can_take_is_refused(env, take):
+def test_taking_an_invalid_amount_is_refused(env, take):
     env.reset(seed=0)
 
     with pytest.raises(ew.errors.ActionError, match=r"action\['farmer_1'\]\.take"):

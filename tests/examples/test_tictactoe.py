@@ -43,7 +43,7 @@ def test_requests_name_exactly_the_player_to_move(env):
     assert asked == [["x"], ["o"]] * 4 + [["x"], []]
 
 
-def test_the_other_player_is_refused_and_the_game_goes_on(env):
+def test_the_other_player_is_refused_and_the_game_continues(env):
     env.reset(seed=0)
 
     with pytest.raises(ew.errors.ActionError, match=r"not this agent's turn.*'x'"):
@@ -78,7 +78,7 @@ def test_every_line_of_three_wins(env, line):
     assert last.info["x"]["metrics"] == {"won": 1.0, "illegal": 0.0}
 
 
-def test_a_line_completed_with_the_last_free_cell_is_no_draw(env):
+def test_a_line_completed_with_the_last_free_cell_is_not_a_draw(env):
     last = play(env, [0, 1, 2, 3, 4, 5, 7, 6, 8])[-1]
 
     assert last.reward == {"x": 1.0, "o": -1.0}
@@ -89,7 +89,7 @@ def test_taking_a_taken_cell_loses_and_is_blamed_on_the_agent(env):
 
     assert last.reward == {"x": 1.0, "o": -1.0}
     assert (last.end.reason, last.end.blame) == ("terminated", "agent")
-    assert last.end.cause == "'o' took cell 4, which is taken"
+    assert last.end.cause == "'o' chose cell 4, which is occupied"
     assert last.valid
     assert last.info["o"]["metrics"] == {"won": 0.0, "illegal": 1.0}
 

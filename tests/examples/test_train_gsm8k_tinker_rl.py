@@ -91,7 +91,7 @@ class TestLearning:
         assert mean(played[:64]) > 0.03
         assert mean(played[-100:]) < 0.02
 
-    def test_what_holds_for_all_questions_is_learnt_for_held_out_ones_too(self, service, tmp_path):
+    def test_learning_generalizes_to_held_out_questions(self, service, tmp_path):
         """Of four choices the policy learns to name one, and reaches what chance reaches."""
         service.train(
             *("--env", "gsm8k-choice-v0", "--max-tokens", 2, "--lr", 0.3, "--episodes", 768),

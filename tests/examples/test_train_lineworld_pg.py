@@ -156,7 +156,7 @@ def test_an_image_without_a_backend_for_it_is_refused(tmp_path, capsys):
     ("option", "said"),
     [
         (["--episodes", "0"], "argument --episodes: 0 is too small; use 1 or more"),
-        (["--num-envs", "many"], "argument --num-envs: 'many' is not a whole number"),
+        (["--num-envs", "many"], "argument --num-envs: 'many' is not an integer"),
         (["--seed", "-1"], "argument --seed: -1 is too small; use 0 or more"),
         (["--seed", str(2**31)], "is too large"),
         (["--gamma", "1.5"], "argument --gamma: 1.5 is not between 0 and 1"),
@@ -212,7 +212,7 @@ def test_a_directory_without_a_run_cannot_be_drawn(tmp_path, capsys):
     code = plots_main([str(tmp_path)])
 
     assert code == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "has no run" in capsys.readouterr().err
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path):
@@ -235,7 +235,7 @@ def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):
 
 
 @pytest.mark.slow  # trains
-def test_a_full_disk_is_told_in_words_and_what_was_written_stays(tmp_path):
+def test_a_full_disk_is_reported_and_the_log_is_kept(tmp_path):
     run_dir = tmp_path / "run"
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"

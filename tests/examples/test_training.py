@@ -62,7 +62,7 @@ def test_a_resumed_log_drops_the_lines_after_its_checkpoint_and_one_that_was_cut
     ]
 
 
-def test_times_of_a_resumed_log_go_on_where_the_checkpoint_was(tmp_path):
+def test_times_of_a_resumed_log_continue_from_the_checkpoint(tmp_path):
     settings = json.dumps({"type": "run", **SETTINGS, "time_s": 0.0})
     (tmp_path / "metrics.jsonl").write_text(settings + '\n{"type": "update", "time_s": 500.0}\n')
 
@@ -72,7 +72,7 @@ def test_times_of_a_resumed_log_go_on_where_the_checkpoint_was(tmp_path):
     assert read_run_log(tmp_path)[-1]["time_s"] >= 500
 
 
-def test_a_resumed_run_may_go_on_elsewhere_and_longer_but_not_with_another_seed(tmp_path):
+def test_a_resumed_run_may_change_its_backend_and_length_but_not_its_seed(tmp_path):
     with RunLog(tmp_path, SETTINGS):
         pass
 

@@ -94,12 +94,12 @@ def test_an_argument_of_the_command_line_may_have_the_name_of_an_option(command:
         ),
     ],
 )
-def test_a_collision_is_told_and_names_kwargs(given: Any, words: str) -> None:
+def test_the_error_of_a_collision_names_kwargs(given: Any, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         ew.make(Colliding, **given)
 
 
-def test_a_backend_that_nobody_knows_may_have_been_meant_for_the_constructor() -> None:
+def test_an_unknown_backend_may_have_been_meant_for_the_constructor() -> None:
     with pytest.raises(ew.errors.BackendNotFoundError, match=r"pass it as kwargs={'backend': …}"):
         ew.make(Colliding, backend="gpu")
 

@@ -208,7 +208,7 @@ def test_a_path_that_was_registered_here_is_not_blamed_on_a_package(install):
         ew.make("mine-v0", registry=registry)
 
 
-def test_what_nobody_announces_is_no_plug_in():
+def test_a_missing_entry_point_is_not_a_plug_in():
     with pytest.raises(LookupError):
         plugins.load_plugin(plugins.ENVS, "zzz")
     with pytest.raises(BackendNotFoundError):

@@ -71,7 +71,7 @@ def test_a_pinned_id_needs_no_network(hub):
     assert hub.requests == []
 
 
-def test_what_is_registered_under_a_bare_name_comes_before_the_hub(hub):
+def test_a_registered_bare_name_takes_precedence_over_the_hub(hub):
     registry = ew.Registry()
     ew.register("maze-lab/loop-maze", CounterEnv, registry=registry)
 
@@ -131,7 +131,7 @@ def test_asking_is_refused_where_there_is_no_terminal(hub, monkeypatch):
     ("answer", "outcome", "downloads"),
     [(b"n\n", "It was not installed, as you chose", 0), (b"y\n", "the SHA-256 of", 1)],
 )
-def test_who_is_asked_on_a_terminal_decides(hub, answer, outcome, downloads):
+def test_the_answer_on_a_terminal_decides(hub, answer, outcome, downloads):
     hub.releases["maze-lab", "loop-maze"]["0.2.0"].sha256 = "0" * 64  # never to be installed
     ours, theirs = pty.openpty()
     os.write(ours, answer)
@@ -188,7 +188,7 @@ def test_a_missing_version_lists_those_that_there_are(hub):
 @pytest.mark.parametrize(
     "rest", ["loop-maze", "a/b/c", "maze-lab/", "maze-lab/loop-maze@", "../b", "a b/c"]
 )
-def test_what_is_no_name_of_the_hub_is_refused(hub, rest):
+def test_an_invalid_hub_name_is_refused(hub, rest):
     with pytest.raises(EnvIdError, match="prime://owner/name@version"):
         ew.spec(f"prime://{rest}")
 
@@ -237,7 +237,7 @@ def test_a_key_that_cannot_be_sent_is_not_shown(hub, monkeypatch, key):
     assert "cret" not in str(refused.value)
 
 
-def test_white_space_around_a_key_is_no_part_of_it(hub, monkeypatch):
+def test_white_space_around_a_key_is_ignored(hub, monkeypatch):
     hub.key = "right"
     monkeypatch.setenv("PRIME_API_KEY", "right\n")
 

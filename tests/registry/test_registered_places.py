@@ -150,7 +150,7 @@ def test_an_id_without_a_factory_is_not_made_here(registry, url) -> None:
         ({"factory": CounterEnv, "replace": True, "overwrite": False}, OptionError, "contradict"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradicting_options_are_refused(
     registry, given: dict[str, Any], kind: type[EnvWeaveError], words: str
 ) -> None:
     with pytest.raises(kind, match=words):

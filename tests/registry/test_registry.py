@@ -128,7 +128,7 @@ def test_listing_shows_what_is_registered_here_then_what_packages_announce(regis
     assert ids[2:] == sorted(ids[2:])
     assert "counter-v0" in ids
     assert [spec.describe() for spec in listed[:2]] == [
-        "Count up to `done_at`; every step earns what it added.",
+        "Count up to `done_at`; the reward of a step is the number it added.",
         "Last of all.",
     ]
 
@@ -163,14 +163,14 @@ def test_a_factory_without_words_of_its_own_has_no_description(registry, factory
         (CounterEnv, "must be a string"),
     ],
 )
-def test_what_is_no_id_cannot_be_registered(registry, env_id, message):
+def test_an_invalid_id_cannot_be_registered(registry, env_id, message):
     with pytest.raises(EnvIdError, match=message):
         ew.register(env_id, CounterEnv, registry=registry)
     assert ew.list_envs(registry=registry) == ew.list_envs(registry=ew.Registry())
 
 
 @pytest.mark.parametrize("factory", [CounterEnv(), 3])
-def test_what_makes_no_environments_cannot_be_registered(registry, factory):
+def test_a_non_callable_cannot_be_registered(registry, factory):
     with pytest.raises(DefinitionError, match=r"'mine-v0' cannot .* is not callable"):
         ew.register("mine-v0", factory, registry=registry)
 
@@ -198,7 +198,7 @@ def test_what_makes_no_environments_cannot_be_registered(registry, factory):
         ("pkg://envweave:", EnvIdError, "Use 'pkg://module:attribute'"),
     ],
 )
-def test_an_id_that_nobody_answers_to_says_what_to_do(registry, env_id, error, message):
+def test_an_unknown_id_is_an_error_with_advice(registry, env_id, error, message):
     ew.register("mine-v0", CounterEnv, registry=registry)
 
     with pytest.raises(error, match=message):
@@ -206,7 +206,7 @@ def test_an_id_that_nobody_answers_to_says_what_to_do(registry, env_id, error, m
 
 
 @pytest.mark.parametrize("env_id", [None, 3, CounterEnv])
-def test_a_recipe_is_asked_for_by_text(env_id):
+def test_an_id_must_be_a_string(env_id):
     with pytest.raises(EnvIdError, match="must be a string"):
         ew.spec(env_id)
 
@@ -300,7 +300,7 @@ def test_a_keyword_that_is_unknown_or_missing_is_named(registry, target, kwargs,
         ew.make(target, registry=registry, **kwargs)
 
 
-def test_unnamed_arguments_are_no_keywords():
+def test_positional_only_arguments_are_not_keywords():
     def factory(*args: Any) -> CounterEnv:
         return CounterEnv(*args)
 
@@ -330,8 +330,8 @@ def test_an_error_of_ours_in_a_constructor_passes_as_it_is():
     [
         (None, "returned None, not an environment"),
         (CounterEnv, "CounterEnv is a class; an instance of it is needed"),
-        ("counter-v0", r"str is no environment: it has no reset\(\)"),
-        (3, r"int is no environment"),
+        ("counter-v0", r"str is not an environment: it has no reset\(\)"),
+        (3, r"int is not an environment"),
     ],
 )
 def test_a_factory_that_returns_no_environment_is_refused(registry, made, message):

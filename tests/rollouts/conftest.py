@@ -1,4 +1,4 @@
-"""A backend of somebody else's, for pools to run on."""
+"""A third-party backend for pools to run on."""
 
 from __future__ import annotations
 

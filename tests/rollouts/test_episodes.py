@@ -24,7 +24,7 @@ def play(env, agent, *, pool_options=None, **options):
     return episode
 
 
-def test_a_step_holds_what_was_seen_what_was_done_and_what_came_of_it():
+def test_a_step_has_the_observation_the_action_and_its_result():
     episode = play("counter-v0", lambda result: {"delta": result.observation.value + 1})
 
     assert [step.observation.value for step in episode.steps] == [0, 1]
@@ -92,7 +92,7 @@ def test_parts_of_the_reward_are_summed_and_the_last_metrics_kept():
     assert episode.metrics == {"metric": 2}
 
 
-def test_an_episode_that_nobody_scored_has_no_reward():
+def test_an_unscored_episode_has_no_reward():
     script = [{}, {}]
 
     episode = play(ScriptedEnvironment, lambda result: {}, pool_options={"script": script})
@@ -101,7 +101,7 @@ def test_an_episode_that_nobody_scored_has_no_reward():
     assert episode.usable
 
 
-def test_what_the_agent_wants_kept_stands_beside_its_action():
+def test_extra_data_of_the_agent_is_kept_beside_its_action():
     received = []
 
     class Spy(Walk):
@@ -124,7 +124,7 @@ def test_the_mask_that_an_action_was_chosen_under_is_kept():
     assert [step.action_mask for step in episode.steps] == [None, [0, 1], [1, 1]]
 
 
-def test_what_the_environment_logs_is_kept():
+def test_log_events_are_kept():
     script = [{"log": "hello"}, {}]
 
     episode = play(ScriptedEnvironment, lambda result: {}, pool_options={"script": script})
@@ -132,7 +132,7 @@ def test_what_the_environment_logs_is_kept():
     assert [step.events for step in episode.steps] == [(ew.LogEvent("hello"),), ()]
 
 
-def test_an_episode_is_cut_after_max_steps_and_can_be_learnt_from():
+def test_an_episode_is_truncated_after_max_steps_and_is_usable():
     episode = play("counter-v0", lambda result: {"delta": 0}, max_steps=4)
 
     assert (episode.length, episode.end) == (4, ew.EpisodeEnd("truncated"))
@@ -158,7 +158,7 @@ def test_a_failure_of_the_agent_is_an_outcome_to_learn_from():
 
 
 @pytest.mark.parametrize("kind", [ScriptedEnvironment, AsyncScriptedEnvironment])
-def test_a_tool_call_is_answered_by_the_agent_and_is_no_step(kind):
+def test_a_tool_call_is_answered_by_the_agent_and_does_not_count_as_a_step(kind):
     def agent(result: ew.StepResult) -> object:
         if result.tool_calls:
             (call,) = result.tool_calls
@@ -208,7 +208,7 @@ def test_several_agents_at_once_some_of_whom_leave_early():
         assert episode.length > episode.metrics["farmer_0"]["rounds"]
 
 
-def test_cutting_an_episode_of_several_agents_cuts_those_who_were_still_there():
+def test_truncating_an_episode_truncates_all_living_agents():
     script = [{"leave": ["a"]}, {}, {}]
 
     episode = play(

@@ -37,7 +37,7 @@ def test_a_fault_is_replaced_by_another_run_of_the_same_task_and_seed(where):
     assert rollout.fault_counts == {"error": 1}
 
 
-def test_a_fault_is_told_with_its_cause():
+def test_a_fault_is_recorded_with_its_cause():
     kind, _ = flaky(once("step", "b"))
 
     with ew.pool(kind, size=1) as pool:
@@ -68,7 +68,7 @@ def test_it_is_played_again_in_another_environment(lossy):
     assert failed != replaced
 
 
-def test_what_never_works_is_given_up_and_returned_as_not_usable():
+def test_an_episode_that_never_works_is_given_up_and_not_usable():
     kind, _ = flaky(lambda task, before: "step" if task == "b" else None)
 
     with ew.pool(kind, size=2) as pool:
@@ -93,7 +93,7 @@ def test_an_episode_is_played_as_often_as_the_caller_allows():
     assert rollout.fault_counts == {"error": 4}
 
 
-def test_what_cannot_even_be_reset_is_an_episode_without_steps():
+def test_an_episode_whose_reset_fails_has_no_steps():
     kind, _ = flaky(lambda task, before: "reset" if task == "b" else None)
 
     with ew.pool(kind, size=1) as pool:
@@ -174,7 +174,7 @@ def test_if_nothing_works_there_is_an_end_to_trying():
     assert len(log) < 100
 
 
-def test_what_the_agent_caused_is_no_fault():
+def test_a_failure_caused_by_the_agent_is_not_a_fault():
     kind, log = flaky(lambda task, before: "agent")
 
     with ew.pool(kind, size=1) as pool:
@@ -185,7 +185,7 @@ def test_what_the_agent_caused_is_no_fault():
     assert rollout.faults == []
 
 
-def test_what_was_earned_before_a_failure_does_not_count():
+def test_rewards_before_a_failure_do_not_count():
     script = [{"reward": 2.0, "info": {"reward_parts": {"part": 2.0}}}, {"raise": "broke"}]
 
     with ew.pool(ScriptedEnvironment, size=1, script=script) as pool:
@@ -196,7 +196,7 @@ def test_what_was_earned_before_a_failure_does_not_count():
     assert episode.steps[0].reward == 2.0
 
 
-def test_nor_does_what_an_agent_earned_who_left_before():
+def test_rewards_of_an_agent_that_left_before_a_failure_do_not_count():
     script = [{"rewards": {"a": 1.0, "b": 1.0}, "leave": ["a"]}, {"raise": "broke"}]
 
     with ew.pool(ScriptedAgents, size=1, agents=["a", "b", "c"], script=script) as pool:

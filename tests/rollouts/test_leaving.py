@@ -204,7 +204,7 @@ def test_an_agent_that_will_not_be_cancelled_is_waited_for_until_its_episode_is_
     asyncio.run(scenario())
 
 
-def test_what_the_agent_raises_is_raised_with_the_place_where():
+def test_an_error_of_the_agent_is_raised_with_a_note_where():
     def agent(result: ew.StepResult) -> dict:
         if result.task_id == "b" and result.step_index == 0:
             raise LookupError("no idea")
@@ -218,7 +218,7 @@ def test_what_the_agent_raises_is_raised_with_the_place_where():
     assert "group 1, member 0, task 'b', seed " in note
 
 
-def test_an_agent_whose_call_was_cancelled_by_somebody_else_is_an_error():
+def test_a_cancellation_inside_the_agent_is_an_error():
     async def agent(result: ew.StepResult) -> dict:
         raise asyncio.CancelledError
 
@@ -244,7 +244,7 @@ def test_an_action_while_a_tool_call_is_open_ends_the_rollout():
         ew.rollout(pool, lambda result: {}, episodes=1).run()
 
 
-def test_what_was_finished_before_an_error_is_still_given():
+def test_episodes_finished_before_an_error_are_still_yielded():
     def agent(result: ew.StepResult) -> dict:
         if result.task_id == "c":
             raise LookupError("no idea")

@@ -83,7 +83,7 @@ def test_faults_are_counted_while_they_are_replaced(capsys):
     assert last.split()[:6] == ["2/2", "episodes", "reward", "+1.000", "faults", "2"]
 
 
-def test_how_many_there_will_be_is_left_out_if_nobody_knows(capsys):
+def test_an_unknown_total_is_left_out(capsys):
     kind, _ = flaky(lambda task, before: None)
     with ew.pool(kind, size=1) as pool:
         rollout = ew.rollout(pool, forward, tasks=(name for name in "ab"), progress=True)

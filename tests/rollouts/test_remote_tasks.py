@@ -41,7 +41,7 @@ def stoppable(env: Any, path: Path) -> Iterator[tuple[str, Callable[[], None], C
 
 def impatient(pool: ew.Pool) -> None:
     """Let a pool try for a moment only to reach its server again."""
-    connection: Any = pool._lines[0]._transport._connection
+    connection: Any = pool._slots[0]._transport._connection
     connection._patience = Backoff(0.05)
 
 
@@ -56,7 +56,7 @@ KINDS: list[tuple[type[Walk], Callable[[ew.Pool], Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "tasks"), KINDS)
-def test_a_rollout_waits_for_a_server_that_is_away_and_the_loop_goes_on(
+def test_a_rollout_waits_for_an_unreachable_server_without_blocking_the_loop(
     kind: type[Walk], tasks: Callable[[ew.Pool], Any], tmp_path: Path
 ) -> None:
     async def play(env: Any, start: Callable[[], None], **options: Any) -> list[ew.Episode]:
@@ -79,7 +79,7 @@ def test_a_rollout_waits_for_a_server_that_is_away_and_the_loop_goes_on(
 
 
 @pytest.mark.parametrize(("kind", "tasks"), KINDS[::3])
-def test_a_server_that_stays_away_costs_episodes_that_are_told(
+def test_an_unreachable_server_costs_episodes_that_are_reported(
     kind: type[Walk], tasks: Callable[[ew.Pool], Any], tmp_path: Path
 ) -> None:
     with stoppable(kind, tmp_path / "one.sock") as (url, _, stop), ew.pool(url, size=2) as pool:
@@ -116,7 +116,7 @@ def test_a_task_that_the_server_does_not_know_is_refused(tmp_path: Path) -> None
         ew.rollout(pool, forward, tasks=["a", "y"]).run()
 
 
-def test_a_split_goes_on_where_the_last_rollout_left_it(tmp_path: Path) -> None:
+def test_a_split_continues_where_the_last_rollout_left_it(tmp_path: Path) -> None:
     with served(Walk, uds=tmp_path / "one.sock", drain_s=0) as url, ew.pool(url, size=2) as pool:
         tasks = pool.tasks("train")
         first = ew.rollout(pool, forward, tasks=tasks, episodes=2)
@@ -129,9 +129,9 @@ def test_a_split_goes_on_where_the_last_rollout_left_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ManyTasks, Endless])
-def test_each_page_is_asked_for_once(kind: type[Walk], tmp_path: Path) -> None:
+def test_each_page_is_fetched_once(kind: type[Walk], tmp_path: Path) -> None:
     with served(kind, uds=tmp_path / "one.sock", drain_s=0) as url, ew.pool(url, size=40) as pool:
-        connection: Any = pool._lines[0]._transport._connection
+        connection: Any = pool._slots[0]._transport._connection
         asked: Counter[int] = Counter()
         question = connection.exchange.server_call
 

@@ -118,7 +118,7 @@ def test_tasks_are_asked_for_only_when_there_is_room_for_them():
     assert taken == [0, 1]
 
 
-def test_who_is_slow_to_take_episodes_holds_back_new_ones():
+def test_a_slow_consumer_holds_back_new_episodes():
     begun = set()
 
     def agent(result: ew.StepResult) -> dict:
@@ -194,7 +194,7 @@ def test_a_rollout_runs_once():
             rollout.run()
 
 
-def test_a_rollout_that_is_never_awaited_is_told_of():
+def test_a_rollout_that_is_never_awaited_warns():
     with (
         ew.pool("counter-v0", size=1) as pool,
         pytest.warns(RuntimeWarning, match="never awaited"),
@@ -211,28 +211,48 @@ def test_no_tasks_no_episodes():
     ("options", "error", "said"),
     [
         ({}, OptionError, "how many episodes"),
-        ({"episodes": 0}, OptionError, "episodes=0"),
+        ({"episodes": 0}, OptionError, "episodes must be an integer >= 1, .* got 0"),
         ({"episodes": 10, "group_size": 4}, OptionError, "Use episodes=12"),
-        ({"episodes": 1, "group_size": 0}, OptionError, "group_size=0"),
-        ({"episodes": 1, "max_concurrency": -1}, OptionError, "max_concurrency=-1"),
-        ({"episodes": 1, "max_steps": 0}, OptionError, "max_steps=0"),
-        ({"episodes": 1, "max_faults": -1}, OptionError, "max_faults=-1"),
+        (
+            {"episodes": 1, "group_size": 0},
+            OptionError,
+            "group_size must be an integer >= 1, .* got 0",
+        ),
+        (
+            {"episodes": 1, "max_concurrency": -1},
+            OptionError,
+            "max_concurrency must be an integer >= 1, .* got -1",
+        ),
+        (
+            {"episodes": 1, "max_steps": 0},
+            OptionError,
+            "max_steps must be an integer >= 1, .* got 0",
+        ),
+        (
+            {"episodes": 1, "max_faults": -1},
+            OptionError,
+            "max_faults must be an integer >= 1, .* got -1",
+        ),
         ({"episodes": 1, "on_fault": "replcae"}, OptionError, "Did you mean 'replace'"),
-        ({"episodes": 1, "share_seed": 1}, OptionError, "share_seed=1"),
-        ({"episodes": 1, "progress": "yes"}, OptionError, "progress='yes'"),
+        ({"episodes": 1, "share_seed": 1}, OptionError, "share_seed must be True or False, got 1"),
+        (
+            {"episodes": 1, "progress": "yes"},
+            OptionError,
+            "progress must be True or False, got 'yes'",
+        ),
         ({"episodes": 1, "agent": 7}, OptionError, "agent=7 cannot be called"),
         ({"tasks": "train"}, TaskError, r"pool\.tasks\('train'\)"),
-        ({"tasks": TASKS}, TaskError, "no tasks to go through"),
-        ({"tasks": 3}, TaskError, "no tasks to go through"),
-        ({"tasks": itertools.cycle(["a"])}, OptionError, "no end.*episodes="),
-        ({"tasks": itertools.repeat("a")}, OptionError, "no end.*episodes="),
+        ({"tasks": TASKS}, TaskError, "tasks must be iterable"),
+        ({"tasks": 3}, TaskError, "tasks must be iterable"),
+        ({"tasks": itertools.cycle(["a"])}, OptionError, "endless.*episodes="),
+        ({"tasks": itertools.repeat("a")}, OptionError, "endless.*episodes="),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_anything_is(options, error, said):
+def test_invalid_options_are_refused_before_anything_is_played(options, error, said):
     with ew.pool(Walk, size=1) as pool, pytest.raises(error, match=said):
         ew.rollout(pool, **{"agent": forward, **options})
 
 
-def test_what_is_no_pool_is_refused():
+def test_a_non_pool_is_refused():
     with ew.make("counter-v0") as env, pytest.raises(OptionError, match="Make one with pool"):
         ew.rollout(env, forward, episodes=1)

@@ -1,4 +1,4 @@
-"""Which seed and which task an episode gets, whoever plays it and whenever."""
+"""The seed and the task of an episode, whichever worker plays it and whenever."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_environment_without_a_seed_gets_none():
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True])
-def test_what_is_no_seed_is_refused(seed):
+def test_an_invalid_seed_is_refused(seed):
     with ew.pool(Walk, size=1) as pool, pytest.raises(SeedError, match="integer >= 0"):
         ew.rollout(pool, forward, episodes=1, seed=seed)
 
@@ -129,7 +129,7 @@ def test_a_split_is_as_long_as_it_is():
     assert total == len(episodes) == 12
 
 
-def test_no_more_episodes_than_asked_for_are_played():
+def test_no_more_than_the_requested_episodes_are_played():
     with ew.pool(Walk, size=4) as pool:
         few = ew.rollout(pool, forward, tasks=list("abcdef"), group_size=2, episodes=6).run()
         all_there_are = ew.rollout(pool, forward, tasks=list("ab"), episodes=100).run()
@@ -144,7 +144,7 @@ class Sums(Walk):
 
 def test_endless_tasks_need_a_bound():
     with ew.pool(Sums, size=2) as pool:
-        with pytest.raises(OptionError, match=r"no end.*episodes=…"):
+        with pytest.raises(OptionError, match=r"endless.*episodes=…"):
             ew.rollout(pool, forward, tasks=pool.tasks("train"))
 
         episodes = ew.rollout(pool, forward, tasks=pool.tasks("train"), episodes=4).run()

@@ -26,7 +26,7 @@ def test_all_that_live_act_at_once_by_default() -> None:
     assert env.agents == ["a", "b"]
 
 
-def test_only_the_player_to_move_is_asked_and_the_other_is_refused_by_name() -> None:
+def test_only_the_player_to_move_may_act_and_the_other_is_refused_by_name() -> None:
     env = agents({"act": ["b"]}, {}, first=["a"])
     result = env.reset()
     assert [need.agent_id for need in result.needs] == ["a"]
@@ -84,7 +84,7 @@ def test_an_early_leaver_gets_its_last_observation_reward_and_flags_once() -> No
         env.step({"a": {}, "b": {}})
 
 
-def test_the_episode_is_over_when_nobody_is_left_or_all_is_said() -> None:
+def test_the_episode_ends_when_no_agent_is_left_or_all_is_set() -> None:
     class FiveDicts(ew.MultiAgentEnvironment):
         possible_agents = ("a", "b")
 
@@ -104,7 +104,7 @@ def test_the_episode_is_over_when_nobody_is_left_or_all_is_said() -> None:
     assert result.end == ew.EpisodeEnd("terminated", rewards={"a": 1.0, "b": 2.0})
 
 
-def test_a_cut_is_truncated_for_everyone_who_is_there() -> None:
+def test_a_limit_truncates_the_episode_for_every_agent() -> None:
     env = ew.make(ScriptedAgents(), max_episode_steps=1)
     env.reset()
 
@@ -168,7 +168,7 @@ def test_an_action_mask_travels_in_the_need() -> None:
     assert masks == [[1, 0], [0, 1]]
 
 
-def test_what_to_act_names_is_put_in_order_and_a_text_is_refused() -> None:
+def test_to_act_is_put_in_order_and_a_str_is_refused() -> None:
     class Named(ScriptedAgents):
         named: ClassVar[Any] = {"b", "a"}
 
@@ -185,7 +185,7 @@ def test_what_to_act_names_is_put_in_order_and_a_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize("possible", [(), ("a", "a"), ("a", "seed"), ("__all__",)])
-def test_agents_that_cannot_be_told_apart_are_refused(possible: tuple[str, ...]) -> None:
+def test_duplicate_or_reserved_agent_names_are_refused(possible: tuple[str, ...]) -> None:
     class Confused(ScriptedAgents):
         possible_agents = possible
 
@@ -196,7 +196,7 @@ def test_agents_that_cannot_be_told_apart_are_refused(possible: tuple[str, ...])
         ew.make(Confused())
 
 
-def test_a_flag_for_nobody_is_the_environments_error_and_the_end_leaves_nobody() -> None:
+def test_a_flag_for_an_unknown_agent_is_the_environments_error_and_ends_the_episode() -> None:
     class Misspelt(ew.MultiAgentEnvironment):
         possible_agents = ("a", "b")
 
@@ -216,7 +216,7 @@ def test_a_flag_for_nobody_is_the_environments_error_and_the_end_leaves_nobody()
 
 
 class _Done(ew.MultiAgentEnvironment):
-    """Returns a `StepResult` with `done`, as each step is told."""
+    """Returns a `StepResult` with the given `done`."""
 
     possible_agents = ("a", "b")
 
@@ -232,7 +232,7 @@ class _Done(ew.MultiAgentEnvironment):
         )
 
 
-def test_an_agent_whose_done_is_true_has_left_and_the_others_go_on() -> None:
+def test_an_agent_whose_done_is_true_has_left_and_the_others_continue() -> None:
     with ew.make(_Done({"a": True, "b": False}, {"b": True})) as env:
         env.reset()
 
@@ -262,7 +262,7 @@ def test_done_that_is_false_ends_nothing(done: Any) -> None:
         assert env.step({"a": 1, "b": 1}).done is False
 
 
-def test_done_that_is_no_bool_is_the_environments_error() -> None:
+def test_a_done_that_is_not_a_bool_is_the_environments_error() -> None:
     with ew.make(_Done("yes")) as env:
         env.reset()
 

@@ -94,7 +94,7 @@ def test_the_async_close_of_the_author_runs_once() -> None:
     assert environment.closed == 1
 
 
-def test_the_async_close_of_an_object_that_is_no_environment_of_ours_is_awaited() -> None:
+def test_the_async_close_of_a_foreign_object_is_awaited() -> None:
     class Foreign:
         closed = 0
 

@@ -108,7 +108,7 @@ def test_a_server_tells_the_state_of_each_session(world: Any, workers: int) -> N
     assert told == ("glad", "sad")
 
 
-def test_a_state_that_fails_says_so_and_harms_no_episode(world: Any) -> None:
+def test_a_failing_state_raises_and_does_not_harm_the_episode(world: Any) -> None:
     with ew.make(world) as env:
         env.reset()
         env.step("raise")
@@ -131,7 +131,7 @@ def test_a_state_that_takes_too_long_is_given_up(backend: str) -> None:
             env.state()
 
 
-def test_a_served_state_that_takes_too_long_is_given_up_and_the_episode_goes_on() -> None:
+def test_a_served_state_that_takes_too_long_times_out_and_the_episode_continues() -> None:
     with served(Moody, timeout_s=0.5) as url, ew.make(url) as env:
         env.reset()
         env.step("hang")
@@ -143,7 +143,7 @@ def test_a_served_state_that_takes_too_long_is_given_up_and_the_episode_goes_on(
         assert (result.reward, env.state().told) == (1.0, "glad")
 
 
-def test_what_an_environment_says_while_it_is_looked_at_is_said_to_nobody(world: Any) -> None:
+def test_events_emitted_while_reading_state_are_dropped(world: Any) -> None:
     with ew.make(world) as env:
         env.reset()
         env.state()

@@ -1,4 +1,4 @@
-"""A call that takes too long is ended, and whoever waited for it goes on."""
+"""A call that takes too long is cancelled, and its caller continues."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_timeout_of_the_authors_own_is_an_error_of_the_environment(error: Any)
     assert [play(reason(TimesOut)), play(reason(GivesUp))] == ["error", "error"]
 
 
-def test_a_caller_who_cancels_before_the_deadline_is_cancelled_and_no_episode_is_left() -> None:
+def test_a_cancellation_before_the_deadline_leaves_no_episode() -> None:
     async def scenario() -> None:
         async with ew.make_async(Sleepy, timeout_s=5) as env:
             await env.reset()
@@ -177,10 +177,10 @@ def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_behind() -> No
             with pytest.raises(asyncio.CancelledError):
                 await step
 
-    play(scenario())  # a coroutine that nobody awaited would be a warning, which is an error
+    play(scenario())  # a coroutine that was never awaited would be a warning, which is an error
 
 
-def test_an_author_who_swallows_the_cancellation_is_left_behind_and_replaced() -> None:
+def test_a_call_that_swallows_its_cancellation_is_orphaned_and_the_environment_replaced() -> None:
     async def scenario() -> Any:
         async with ew.make_async(Stubborn, timeout_s=5, autoreset=True) as env:
             await env.reset()
@@ -210,7 +210,7 @@ def test_a_ready_made_environment_is_not_reset_while_its_last_call_still_runs() 
     assert play(scenario()).observation == 0
 
 
-def test_a_caller_who_cancels_is_not_held_up_by_an_author_who_goes_on() -> None:
+def test_a_cancellation_does_not_wait_for_a_call_that_ignores_it() -> None:
     async def scenario() -> None:
         async with ew.make_async(Stubborn, timeout_s=50) as env:
             await env.reset()
@@ -225,7 +225,7 @@ def test_a_caller_who_cancels_is_not_held_up_by_an_author_who_goes_on() -> None:
     assert len(Sleepy.made) == 2, "two calls at once on one environment are none"
 
 
-def test_a_caller_who_cancels_a_replacement_finds_it_done_at_the_next_reset() -> None:
+def test_a_cancelled_replacement_is_done_at_the_next_reset() -> None:
     async def scenario() -> Any:
         async with ew.make_async(Stubborn, timeout_s=50) as env:
             await env.reset()
@@ -243,7 +243,7 @@ def test_a_caller_who_cancels_a_replacement_finds_it_done_at_the_next_reset() ->
     assert [one.log for one in Sleepy.made] == [["shrugged", "awake"], ["closed"]]
 
 
-def test_a_close_that_hangs_is_told_of_after_its_deadline() -> None:
+def test_a_close_that_hangs_raises_after_its_deadline() -> None:
     async def scenario() -> None:
         env = ew.make_async(Sleepy, timeout_s=5)
         await env.reset()
@@ -255,7 +255,7 @@ def test_a_close_that_hangs_is_told_of_after_its_deadline() -> None:
     play(scenario())
 
 
-def test_a_failed_environment_that_cannot_be_closed_either_holds_up_nobody(
+def test_a_failed_close_of_a_failed_environment_is_logged_and_the_reset_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> Any:
@@ -297,7 +297,7 @@ def test_a_private_loop_counts_the_seconds_in_which_it_does_not_turn() -> None:
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_a_sync_caller_has_deadlines_too_and_an_author_who_goes_on_does_not_hang_close() -> None:
+def test_a_sync_caller_has_deadlines_too_and_an_orphaned_call_does_not_hang_close() -> None:
     with ew.make(Stubborn, timeout_s=0.02, autoreset=True) as env:
         env.reset(seed=1)
 
@@ -368,7 +368,7 @@ def test_an_environment_that_was_made_for_a_refused_call_is_closed_and_a_callers
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, math.nan, math.inf, "5", [5], 10**400])
-def test_what_is_no_length_of_time_is_refused_with_what_to_do(seconds: Any) -> None:
+def test_an_invalid_timeout_is_refused_with_advice(seconds: Any) -> None:
     for make in (ew.make, ew.make_async, lambda *a, **k: ew.make_vector(*a, num_envs=1, **k)):
         with pytest.raises(OptionError, match=r"seconds > 0, such as timeout_s=5.0"):
             make(Sleepy, timeout_s=seconds)

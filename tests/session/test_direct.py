@@ -20,7 +20,7 @@ from envweave.wrappers import EpisodeStatistics, TimeLimit
 
 
 class Doubling(ew.Transform):
-    """Adds one, so that whoever applies it twice is found out."""
+    """Adds one, so that applying it twice is detected."""
 
     def __call__(self, observation: ew.Observation) -> ew.Observation:
         observation.add_reward("one", 1.0)
@@ -33,7 +33,7 @@ class Told(ew.Action):
 
 
 class Ordered(ew.Environment):
-    """Fails, ends and calls tools as it is told, in either colour."""
+    """Fails, ends and calls tools as its actions say, sync or async."""
 
     def reset(self, *, seed: int | None = None) -> ew.Observation:
         return ew.Observation()
@@ -92,7 +92,7 @@ def test_a_step_after_the_end_is_refused(env: Any) -> None:
 @pytest.mark.parametrize(
     ("action", "field"), [({"oder": "x"}, "oder"), ({"order": 3}, "order"), (5, "5")]
 )
-def test_a_bad_action_is_refused_by_field_and_the_episode_goes_on(
+def test_a_bad_action_is_refused_by_field_and_the_episode_continues(
     env: Any, action: Any, field: str
 ) -> None:
     env.reset()
@@ -242,7 +242,7 @@ def test_one_inside_another_is_one() -> None:
     assert reward == 2.0
 
 
-def test_what_is_not_an_observation_is_shown_as_it_is() -> None:
+def test_a_non_observation_is_returned_unchanged() -> None:
     class Bare(ew.Environment):
         def reset(self) -> Any:
             return "begin", {}

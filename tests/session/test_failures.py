@@ -40,7 +40,7 @@ class Returns:
         (("o", [1.0, 2.0], False, False, {}), "is not a number"),
     ],
 )
-def test_what_no_environment_may_return_is_its_own_error(outcome: Any, words: str) -> None:
+def test_an_invalid_return_value_is_the_environments_error(outcome: Any, words: str) -> None:
     env = ew.make(Returns(outcome))
     env.reset()
 
@@ -109,7 +109,7 @@ def test_a_result_with_an_end_of_the_authors_own_is_taken() -> None:
     assert (result.reward, result.valid, result.done) == (-1.0, True, True)
 
 
-def test_emitting_what_is_no_event_is_the_environments_error() -> None:
+def test_emitting_a_non_event_is_the_environments_error() -> None:
     class Emits(CounterEnv):
         def step(self, action: CounterAction) -> CounterObservation:
             self.emit("hello")
@@ -144,9 +144,7 @@ def test_an_observation_that_cannot_be_copied_is_refused_in_words() -> None:
     ("reward", "words"), [(10**400, "too large"), (math.nan, "None means not scored yet")]
 )
 @pytest.mark.parametrize("vector", [False, True])
-def test_a_reward_that_is_no_real_number_costs_its_own_row(
-    reward: Any, words: str, vector: bool
-) -> None:
+def test_an_invalid_reward_fails_only_its_own_row(reward: Any, words: str, vector: bool) -> None:
     outcomes = (("o", reward, False, False, {}), ("o", 1.0, False, False, {}))
     if vector:
         venv = ew.make_vector(lambda: Returns(*outcomes), num_envs=2, autoreset=True)
@@ -196,7 +194,7 @@ def test_a_failure_that_the_environment_declares_has_no_reward_and_no_parts() ->
     assert (result.reward_parts, result.valid) == ({}, False)
 
 
-def test_a_reset_that_says_the_episode_is_over_is_refused() -> None:
+def test_a_reset_that_ends_the_episode_is_refused() -> None:
     class OverAlready(CounterEnv):
         def reset(self, *, seed: int | None = None) -> CounterObservation:
             return CounterObservation(0, done=True)

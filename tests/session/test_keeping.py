@@ -71,7 +71,7 @@ def test_buffers_that_take_turns_are_copied_and_so_are_masks() -> None:
     assert [r.needs[0].action_mask.tolist() for r in results] == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
-def test_a_caller_who_writes_into_an_observation_harms_nobody() -> None:
+def test_writing_into_an_observation_does_not_affect_the_environment() -> None:
     class ShowsItsOwnState:
         def reset(self) -> Any:
             self.at = np.zeros(1)

@@ -1,4 +1,4 @@
-"""An action that the author's `step` refuses: the caller is told, and the episode goes on."""
+"""An action that the author's `step` refuses: the caller gets an error, the episode continues."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_refused_action_leaves_an_episode_at_a_server_where_it_was(encoding: s
         assert env.step({"square": 2}).step_index == 1
 
 
-def test_a_refused_action_over_plain_http_is_a_422_and_the_session_goes_on() -> None:
+def test_a_refused_action_over_plain_http_is_a_422_and_the_session_continues() -> None:
     with client_of(Refusing) as client:
         client.post("/reset")
 
@@ -91,7 +91,7 @@ def test_a_refused_action_in_a_servers_worker_process_leaves_the_episode_alone()
         assert env.step({"square": 2}).step_index == 1
 
 
-def test_an_async_caller_is_told_of_a_refused_action() -> None:
+def test_an_async_caller_gets_the_error_of_a_refused_action() -> None:
     async def play() -> tuple[str, int]:
         async with ew.make_async(AsyncRefusing, timeout_s=30.0) as env:
             await env.reset()
@@ -124,7 +124,7 @@ def test_the_traceback_of_a_refusal_leads_to_the_authors_line() -> None:
         assert isinstance(refusal.value.__cause__, PickyError)
 
 
-def test_what_a_refused_step_logged_comes_with_the_next_result() -> None:
+def test_logs_of_a_refused_step_come_with_the_next_result() -> None:
     with ew.make(Refusing, says=True) as env:
         env.reset()
         with pytest.raises(ActionError):
@@ -149,7 +149,7 @@ def test_a_refused_answer_leaves_its_tool_call_open() -> None:
         assert (answered.step_index, answered.tool_calls) == (1, [])
 
 
-def test_agents_whose_action_was_refused_are_asked_again() -> None:
+def test_agents_must_act_again_after_a_refused_action() -> None:
     with ew.make(RefusingAgents) as env:
         env.reset()
         before = env.step({"a": 1, "b": 2})
@@ -291,7 +291,7 @@ def test_a_refused_row_of_agents_asks_the_same_agents_again(options: Any) -> Non
         assert venv.step([{"a": 1, "b": 1}] * 2).step_index.tolist() == [3, 2]
 
 
-def test_agents_at_a_server_are_asked_again_as_they_are_here() -> None:
+def test_agents_at_a_server_must_act_again_as_in_process() -> None:
     with (
         served(RefusingAgents) as url,
         ew.make_vector(url, num_envs=2) as far,

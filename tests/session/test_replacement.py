@@ -84,7 +84,7 @@ class Awaited:
 
 @pytest.fixture(params=["sync", "async", "make_async"])
 def road(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The kind of `Frail`, and `make` for it, whoever calls."""
+    """The kind of `Frail`, and `make` for it."""
     Frail.made, Frail.closed, Frail.fail_seeds = 0, [], set()
     kind = Frail if request.param == "sync" else AsyncFrail
     if request.param != "make_async":
@@ -95,7 +95,9 @@ def road(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("fault", ["raise", "nonsense", "environment", "infrastructure"])
-def test_what_failed_is_closed_and_made_anew_before_the_next_reset(road: Any, fault: str) -> None:
+def test_a_failed_environment_is_closed_and_replaced_before_the_next_reset(
+    road: Any, fault: str
+) -> None:
     kind, make = road
     env = make(kind)
     env.reset()
@@ -124,7 +126,7 @@ def test_a_failure_in_an_answer_costs_the_environment_too(road: Any) -> None:
 
 
 @pytest.mark.parametrize("harmless", ["agent", "end", "cut", "refused"])
-def test_what_is_no_fault_of_the_environment_replaces_nothing(road: Any, harmless: str) -> None:
+def test_a_failure_of_the_caller_replaces_nothing(road: Any, harmless: str) -> None:
     kind, make = road
     env = make(kind)
     env.reset(seed=1)
@@ -156,7 +158,7 @@ def test_with_autoreset_the_replacements_first_episode_comes_with_the_failure(ro
     env.close()
 
 
-def test_seeds_and_episode_ids_go_on_as_if_nothing_had_failed(road: Any) -> None:
+def test_seeds_and_episode_ids_continue_after_a_failure(road: Any) -> None:
     kind, make = road
     env = make(kind, autoreset=True)
     first = env.reset(seed=7)
@@ -200,7 +202,7 @@ def test_an_autoreset_that_fails_costs_the_environment_too(road: Any) -> None:
     env.close()
 
 
-def test_a_factory_that_fails_is_asked_again_at_the_next_reset(road: Any) -> None:
+def test_a_factory_that_fails_is_called_again_at_the_next_reset(road: Any) -> None:
     kind, make = road
     left = iter([True, False, False, True])
 
@@ -224,7 +226,7 @@ def test_a_factory_that_fails_is_asked_again_at_the_next_reset(road: Any) -> Non
     env.close()
 
 
-def test_nobody_is_closed_twice_where_no_other_could_be_made(road: Any) -> None:
+def test_an_environment_is_not_closed_twice_if_its_replacement_fails(road: Any) -> None:
     kind, make = road
     made = iter([kind])
     env = make(lambda: next(made)())
@@ -298,7 +300,7 @@ def test_a_replacement_of_another_kind_is_refused_and_closed(road: Any) -> None:
     env.close()
 
 
-def test_several_agents_go_on_with_a_replacement() -> None:
+def test_several_agents_continue_with_a_replacement() -> None:
     entries = [{"rewards": {"a": 1.0}, "act": ["b"]}, {"raise": "no more"}]
     env = ew.make(ScriptedAgents, script=entries, autoreset=True)
     first = env.reset(seed=5)
@@ -329,7 +331,7 @@ def test_a_replacement_draws_from_tasks_of_its_own() -> None:
     assert drawn == ["of-0", "of-0", "of-1"]
 
 
-def test_no_task_to_draw_is_no_fault_of_reset_and_replaces_nothing() -> None:
+def test_a_failed_task_draw_is_not_a_reset_failure_and_replaces_nothing() -> None:
     class NoTasks(Frail):
         tasks = ew.Tasks({"train": [], "test": [ew.Task("t", "test")]})
 
@@ -345,7 +347,7 @@ def test_no_task_to_draw_is_no_fault_of_reset_and_replaces_nothing() -> None:
         assert env.reset(task="t").observation == 0
 
 
-def test_another_session_goes_on_from_where_one_stood() -> None:
+def test_another_session_can_resume_from_a_position() -> None:
     def play(session: Session, episodes: int) -> list[Any]:
         return [SyncDriver(session).reset() for _ in range(episodes)]
 

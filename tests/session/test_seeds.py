@@ -25,7 +25,7 @@ def test_a_seed_for_an_environment_that_takes_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [1]])
-def test_what_is_no_seed_is_refused(seed: object) -> None:
+def test_an_invalid_seed_is_refused(seed: object) -> None:
     with pytest.raises(SeedError, match="integer >= 0"):
         ew.make(CounterEnv()).reset(seed=seed)
 

@@ -115,7 +115,7 @@ def test_every_reward_reaches_its_agent_once_however_agents_come_and_go(
         assert len({need.agent_id for need in result.needs}) == len(result.needs)
         result = env.step({need.agent_id: {} for need in result.needs})
         if not result.valid:
-            return  # the script broke a rule, and was told so
+            return  # the script broke a rule, and got an error
         for agent, reward in result.reward.items():
             earned[agent] += reward or 0.0
         for event in result.events:

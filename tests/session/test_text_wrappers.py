@@ -17,7 +17,7 @@ READY = {"role": "user", "content": "Echo environment ready!"}
 
 
 class Upper(ew.Environment):
-    """Says in capitals what it was told, twice; refuses nothing but a blank."""
+    """Repeats an action twice in capitals; refuses only a blank."""
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         self.told = 0
@@ -89,7 +89,7 @@ def test_a_chat_shows_the_conversation_so_far() -> None:
     assert (by_text.reward, by_message.reward) == (0.2, 0.3)
 
 
-def test_a_chat_begins_anew_with_each_episode_and_an_empty_text_adds_no_message() -> None:
+def test_a_chat_starts_over_with_each_episode_and_an_empty_text_adds_no_message() -> None:
     with ew.make(ew.ChatWrapper(Upper()), autoreset=True) as env:
         env.reset()
         env.step("a")
@@ -106,7 +106,7 @@ def test_a_chat_whose_first_text_is_empty_begins_with_the_system_prompt_alone() 
     assert began.observation == [{"role": "system", "content": "Choose."}]
 
 
-def test_what_was_shown_does_not_change_afterwards() -> None:
+def test_past_observations_do_not_change() -> None:
     wrapped = ew.ChatWrapper(EchoEnvironment())
 
     first = wrapped.reset().observation
@@ -124,7 +124,7 @@ def test_what_was_shown_does_not_change_afterwards() -> None:
         (" ", "a blank says nothing"),
     ],
 )
-def test_a_message_that_is_refused_is_no_part_of_the_conversation(action, words) -> None:
+def test_a_refused_message_is_not_part_of_the_conversation(action, words) -> None:
     with ew.make(ew.ChatWrapper(Upper())) as env:
         env.reset()
 
@@ -273,7 +273,7 @@ def test_an_environment_without_one_text_is_refused(make, words) -> None:
         make()
 
 
-def test_what_is_no_environment_is_refused() -> None:
+def test_a_non_environment_is_refused() -> None:
     with (
         ew.make("echo-v0") as made,
         pytest.raises(DefinitionError, match=r"got Env.*ew\.make\(ChatWrapper\(MyEnvironment"),

@@ -29,7 +29,7 @@ class Asks(ew.Environment):
         return f"got {result.value}", 2.0, False, False, {}
 
 
-def test_what_still_waits_is_told_after_every_answer() -> None:
+def test_open_tool_calls_are_listed_after_every_answer() -> None:
     env = ew.make(Asks())
     env.reset()
     asked = env.step("go")
@@ -55,7 +55,7 @@ def test_the_need_after_the_last_answer_carries_all_that_was_earned() -> None:
     assert [need.reward for need in result.needs] == [5.0]
 
 
-def test_an_answer_nobody_waits_for_is_refused_even_where_any_action_is_taken() -> None:
+def test_an_answer_to_no_open_call_is_refused_even_if_any_action_is_taken() -> None:
     for env in (ew.make(Asks()), ew.make_vector(Asks, num_envs=1)):
         env.reset()
         action = ew.ToolResult("a", 1)
@@ -86,7 +86,7 @@ def test_an_end_drops_the_calls_that_wait() -> None:
     assert env.reset().needs
 
 
-def test_a_vector_says_which_row_waits_for_a_tool() -> None:
+def test_a_vector_reports_which_row_waits_for_a_tool() -> None:
     script = [{"tool": "search"}, {"reward": 1.0}]
     venv = ew.make_vector(ScriptedEnvironment, num_envs=2, script=script)
     venv.reset()
@@ -99,7 +99,7 @@ def test_a_vector_says_which_row_waits_for_a_tool() -> None:
     assert venv.step([ew.ToolResult(call) for call in calls]).step_index.tolist() == [1, 1]
 
 
-def test_what_a_new_episode_says_comes_after_the_old_ones_end() -> None:
+def test_events_of_a_new_episode_come_after_the_end_of_the_old_one() -> None:
     class Talks(ew.Environment):
         def reset(self) -> Any:
             self.emit(ew.LogEvent("hello"))

@@ -25,7 +25,7 @@ def applied(transform: ew.Transform) -> list[str]:
     return names
 
 
-def test_what_is_last_comes_after_all_others_and_the_rest_keeps_its_order() -> None:
+def test_last_transforms_come_after_all_others_which_keep_their_order() -> None:
     every = ew.CompositeTransform(
         [Note("z", last=True), Note("a"), Note("y", last=True), Note("b")]
     )
@@ -59,7 +59,7 @@ def test_the_environments_own_last_word_comes_after_the_callers_transform() -> N
     assert result.info["applied"] == ["own", "callers", "own last"]
 
 
-def test_what_was_put_together_does_not_change_behind_ones_back() -> None:
+def test_a_composite_does_not_change_with_its_input_list() -> None:
     given = [Note("a")]
     every = ew.CompositeTransform(given)
 
@@ -69,7 +69,7 @@ def test_what_was_put_together_does_not_change_behind_ones_back() -> None:
     assert every.transforms == tuple(given[:1])
 
 
-def test_what_cannot_be_called_is_refused_when_it_is_put_together() -> None:
+def test_a_composite_refuses_a_non_callable() -> None:
     with pytest.raises(OptionError, match="'bonus' cannot be called"):
         ew.CompositeTransform([Note("a"), "bonus"])  # type: ignore[list-item]
 

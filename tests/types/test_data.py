@@ -98,7 +98,7 @@ def test_a_part_may_be_set_where_nothing_was_scored_yet():
     assert (observation.reward, observation.metadata["reward_parts"]) == (0.0, {"task": 0.0})
 
 
-def test_what_an_author_paid_is_a_part_that_may_be_set():
+def test_an_authors_reward_is_a_part_that_can_be_set():
     observation = Shown(1, reward=5.0)
 
     observation.set_reward("base", 2)

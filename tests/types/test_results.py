@@ -147,7 +147,7 @@ def test_a_reset_result_is_a_step_result_that_is_not_scored():
     assert result.requests == [NeedAction("first")]
 
 
-def test_who_is_not_named_is_the_one_agent_with_its_mask_and_reward():
+def test_an_unnamed_agent_gets_its_mask_and_reward():
     result = StepResult("seen", 0.5, info={"action_mask": [1, 0]})
 
     assert result.needs == [NeedAction("seen", [1, 0], 0.5, "agent")]
@@ -291,7 +291,7 @@ def test_a_numpy_bool_is_a_bool_as_done() -> None:
 
 
 @pytest.mark.parametrize("done", ["yes", 3, [True], {"a": "no"}, {"a": None}, 0.0])
-def test_done_that_is_no_bool_is_refused(done: object) -> None:
+def test_a_done_that_is_not_a_bool_is_refused(done: object) -> None:
     with pytest.raises(SpecError, match="done must be a bool, or a dict of bools by agent id, got"):
         StepResult(0, done=done)  # type: ignore[arg-type]
 

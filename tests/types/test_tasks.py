@@ -56,7 +56,7 @@ def test_a_seed_draws_the_same_task_and_seeds_draw_different_ones(tasks: Tasks):
     assert all(tasks.get(task.id) == task for task in drawn)
 
 
-def test_a_task_is_drawn_from_the_split_that_was_asked_for():
+def test_a_task_is_drawn_from_the_given_split():
     assert listed().draw(0, "test").id == "last"
     assert endless().draw(0, "eval").split == "eval"
     assert listed().draw(None).split == "train"
@@ -80,7 +80,7 @@ def test_a_task_is_drawn_from_the_split_that_was_asked_for():
         (lambda: endless().get(""), "There is no task ''"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(ask, message):
+def test_an_unknown_task_or_split_is_refused_by_name(ask, message):
     with pytest.raises(TaskError, match=message):
         ask()
 

@@ -1,4 +1,4 @@
-"""Where environments enter: ours pass, foreign ones are converted, the rest is refused."""
+"""Recognizes environments: ours pass, those of other libraries are adapted, the rest is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave.errors import DefinitionError
 
 
 def adopt(candidate: Any) -> Environment:
-    """Return an `Environment` for whatever a factory made.
+    """Return an `Environment` for an object that a factory made.
 
     Takes our own, Gymnasium's, PettingZoo's, OpenEnv's and verifiers' environments, and any other
     object with `reset` and `step` methods that return tuples or results.
@@ -24,7 +24,7 @@ def adopt(candidate: Any) -> Environment:
         return candidate.unwrap()
     if isinstance(candidate, type):
         raise DefinitionError(f"{candidate.__name__} is a class; an instance of it is needed.")
-    # An object of a library exists only where that library was imported.
+    # An object of a library can only exist if that library was imported.
     if "gymnasium" in sys.modules:
         from envweave.adapters import gymnasium
 
@@ -45,7 +45,7 @@ def adopt(candidate: Any) -> Environment:
     missing = [name for name in ("reset", "step") if not callable(getattr(candidate, name, None))]
     if missing:
         raise DefinitionError(
-            f"{type(candidate).__name__} is no environment: it has no {missing[0]}(). Subclass "
+            f"{type(candidate).__name__} is not an environment: it has no {missing[0]}(). Subclass "
             "envweave.Environment, or give it reset() and step()."
         )
     return GymLike(candidate)
@@ -59,7 +59,7 @@ class GymLike(Environment):
         self.inner = inner
         self.deterministic = getattr(inner, "deterministic", True)
         self.tasks = getattr(inner, "tasks", None)
-        # Bound here, so that a step costs no further call, and hints and colours are theirs.
+        # Bound here to save a call per step, and to keep the object's hints and async methods.
         self.reset = inner.reset  # type: ignore[method-assign]
         self.step = inner.step  # type: ignore[method-assign]
         if callable(getattr(inner, "close", None)):

@@ -1,11 +1,11 @@
-"""Gymnasium's environments as ours, and ours as Gymnasium's."""
+"""Adapters from and to Gymnasium environments."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, final
 
-from envweave.adapters.export_common import open_env, open_vector
+from envweave.adapters.export import open_env, open_vector
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Environment, Interface
 from envweave.environment.introspection import reset_parameters
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_foreign(candidate: Any) -> bool:
-    """Whether this is an environment of Gymnasium's, one or a vector of them."""
+    """Whether this is a Gymnasium environment or vector."""
     try:
         from gymnasium import Env
         from gymnasium.vector import VectorEnv
@@ -26,7 +26,7 @@ def is_foreign(candidate: Any) -> bool:
 
 
 def is_vector(candidate: Any) -> bool:
-    """Whether this is a vector of Gymnasium's, or a class of such."""
+    """Whether this is a Gymnasium vector, or a class of such."""
     from gymnasium.vector import VectorEnv
 
     return issubclass(candidate if isinstance(candidate, type) else type(candidate), VectorEnv)
@@ -35,18 +35,21 @@ def is_vector(candidate: Any) -> bool:
 def from_gymnasium(env: gymnasium.Env[Any, Any]) -> Environment:
     """Return a Gymnasium environment as an `Environment`.
 
-    Its spaces become specs, its `reset` takes `seed` and `options`, and what its `step` returns
-    is passed on untouched. `info["action_mask"]` is shown in `NeedAction`. Float actions beyond
-    a `Box` are left to the environment, as in Gymnasium; a wrong shape or dtype is refused.
+    Its spaces become specs, its `reset` takes `seed` and `options`, and the return value of its
+    `step` is passed on unchanged. `info["action_mask"]` is shown in `NeedAction`. Float actions
+    outside a `Box` are passed to the environment, as in Gymnasium; a wrong shape or dtype is
+    refused.
 
     Raises:
         MissingExtraError: Gymnasium is not installed.
-        DefinitionError: It is no single Gymnasium environment, or has no spaces.
+        DefinitionError: It is not a single Gymnasium environment, or has no spaces.
     """
     gymnasium = gymnasium_module()
     many = isinstance(env, gymnasium.vector.VectorEnv)
     if many or not isinstance(env, gymnasium.Env):  # EnvPool's are both
-        why = "a vector of environments; pass it to make_vector()" if many else "no gymnasium.Env"
+        why = (
+            "a vector of environments; pass it to make_vector()" if many else "not a gymnasium.Env"
+        )
         raise DefinitionError(f"{type(env).__name__} cannot be adapted: it is {why}.")
     return FromGymnasium(env)
 
@@ -65,7 +68,7 @@ class FromGymnasium(Environment):
         self.observation_spec = from_space(env.observation_space)
         self.deterministic = env.spec is None or not env.spec.nondeterministic
         self._takes = reset_parameters(env.reset, self._name) & {"seed", "options"}
-        # Bound here, so that a step costs no further call.
+        # Bound here to save a call per step.
         self.step = env.step  # type: ignore[method-assign]
 
     def reset(self, **given: Any) -> Any:
@@ -87,22 +90,22 @@ class FromGymnasium(Environment):
 def to_gymnasium(
     env: Any, *, render_mode: str | None = None, flatten: bool = False, **kwargs: Any
 ) -> gymnasium.Env[Any, Any]:
-    """Return an environment of ours as a `gymnasium.Env`.
+    """Return an environment as a `gymnasium.Env`.
 
     The spaces come from the specs (see `Spec.to_space`): a dataclass becomes a `Dict` of the
     author's own fields, without `reward`, `done`, `truncated` and `metadata`; an `Action` of one
     field that field's space; and a `Literal` the index of its value. A number is a `Box` of one
-    item, unless it is a whole one with both bounds. A reward that is not scored yet becomes NaN.
+    item, unless it is an integer with both bounds. A reward that is not scored yet becomes NaN.
     A seed that the environment cannot honor is refused, and so are options, unless they are
     empty.
 
     Args:
         env: An ID, an environment object, a class, or an `Env` made without `autoreset`.
-            From an ID or a class it can be made again, so that it has a `spec`.
+            From an ID or a class it can be recreated, so it has a `spec`.
         render_mode: `"ansi"`, to let `render` return the last observation as text.
-        flatten: Whether to show one flat `Box`, in which a choice is one-hot (one of more than
-            1,000 values is a number), and to take actions as `Discrete`, `MultiDiscrete` (both
-            from 0) or a flat `Box`, as stable-baselines3 does.
+        flatten: Whether to flatten observations to one `Box`, in which a choice is one-hot (with
+            more than 1,000 values, a number), and to take actions as `Discrete`, `MultiDiscrete`
+            (both from 0) or a flat `Box`, as stable-baselines3 needs it.
         **kwargs: Passed to `make`.
 
     Raises:
@@ -112,14 +115,14 @@ def to_gymnasium(
         DefinitionError: It has several agents.
         OptionError: The render mode or a keyword is unknown, or `flatten` is not a bool.
 
-    While stepping, it raises what `Env` raises, and `EnvironmentFailure` for an episode that
-    failed: such an episode has no reward to hand out.
+    While stepping, it raises what `Env` raises, and `EnvironmentFailure` for a failed episode,
+    which has no reward.
     """
     gymnasium_module()
     from envweave.adapters.gymnasium_out import AsGymnasium, spec_of
 
     if not isinstance(flatten, bool):
-        raise OptionError(f"flatten={flatten!r} is neither True nor False; use one of them.")
+        raise OptionError(f"flatten must be True or False, got {flatten!r}.")
     opened = open_env(env, kwargs)
     try:
         adapted = AsGymnasium(opened, render_mode, flatten=flatten)
@@ -136,12 +139,12 @@ def to_gymnasium(
 def to_gymnasium_vector(
     env: Any, *, num_envs: int | None = None, **kwargs: Any
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Return many environments of ours as a `gymnasium.vector.VectorEnv`.
+    """Return many environments as a `gymnasium.vector.VectorEnv`.
 
-    What ends begins anew in the same step (`AutoresetMode.SAME_STEP`): observations are those
-    to act on, and `infos["final_obs"]` and `infos["final_info"]` hold the last of each episode
-    that ended. Spaces, rewards, seeds and options are as with `to_gymnasium`; `reset` takes one
-    seed an environment, and `options={"reset_mask": …}`.
+    Ended episodes are reset in the same step (`AutoresetMode.SAME_STEP`): observations are those
+    to act on, and `infos["final_obs"]` and `infos["final_info"]` hold the last ones of each ended
+    episode. Spaces, rewards, seeds and options are as with `to_gymnasium`; `reset` takes one seed
+    per environment, and `options={"reset_mask": …}`.
 
     Args:
         env: An ID, a class, or a `VectorEnv` made with `autoreset=True`.
@@ -152,10 +155,10 @@ def to_gymnasium_vector(
         MissingExtraError: Gymnasium is not installed.
         SpecError: Gymnasium has no space for a part of an action or observation.
         DefinitionError: It has several agents.
-        OptionError: A keyword that nobody knows, or that came too late.
+        OptionError: A keyword is unknown, or comes too late.
 
-    While stepping, it raises what `VectorEnv` raises, and `EnvironmentFailure` where an episode
-    failed: there is no reward to hand out for it.
+    While stepping, it raises what `VectorEnv` raises, and `EnvironmentFailure` for a failed
+    episode, which has no reward.
     """
     gymnasium_module()
     from envweave.adapters.gymnasium_vector_out import AsGymnasiumVector

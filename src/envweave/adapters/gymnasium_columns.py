@@ -1,6 +1,6 @@
-"""Between the batches of a Gymnasium vector and our columns, rows, infos and actions.
+"""Conversion between the batches of a Gymnasium vector and our columns, rows, infos and actions.
 
-Imported only where Gymnasium is.
+Imports Gymnasium.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rows_of(space: Any, batch: Any) -> list[Any]:
     """Return a batch of a batched space row by row, copied.
 
     Raises:
-        BadReturnError: It is no such batch.
+        BadReturnError: It is not such a batch.
     """
     try:
         return [snapshot(row) for row in iterate(space, batch)]
@@ -33,19 +33,19 @@ def rows_of(space: Any, batch: Any) -> list[Any]:
         raise
     except Exception as error:
         raise BadReturnError(
-            f"The observations, a {type(batch).__name__}, are no batch of {space}: {error}"
+            f"The observations, a {type(batch).__name__}, are not a batch of {space}: {error}"
         ) from error
 
 
 def columns_of(layout: Layout, space: Any, batch: Any, count: int) -> Columns:
-    """Return a batch of `count` rows as columns, copied; nobody may write to them.
+    """Return a batch of `count` rows as columns: read-only copies.
 
     Raises:
-        BadReturnError: It is no such batch.
+        BadReturnError: It is not such a batch.
     """
     if isinstance(layout, Fields):
         if not isinstance(batch, Mapping):
-            raise BadReturnError(f"The observations are a {type(batch).__name__}, and no dict.")
+            raise BadReturnError(f"The observations are a {type(batch).__name__}, not a dict.")
         missing = [name for name in layout.columns if name not in batch]
         if missing:
             raise BadReturnError(f"The observations have no {missing[0]!r}.")
@@ -56,7 +56,7 @@ def columns_of(layout: Layout, space: Any, batch: Any, count: int) -> Columns:
     if isinstance(layout, Listed):
         rows = rows_of(space, batch)
         if len(rows) != count:
-            raise BadReturnError(f"The observations have {len(rows)} rows, and not {count}.")
+            raise BadReturnError(f"The observations have {len(rows)} rows, not {count}.")
         return rows
     assert isinstance(layout, Arrays | Numbers)
     array = np.array(batch)
@@ -80,14 +80,14 @@ def row_of(columns: Columns, i: int, layout: Layout) -> Any:
 
 
 def fitted(layout: Layout, value: Any) -> Any:
-    """Return one environment's own observation as a row of the batch would hold it.
+    """Return one environment's observation in the form of a row of the batch.
 
     Raises:
         BadReturnError: It does not fit.
     """
     if isinstance(layout, Fields):
         if not isinstance(value, Mapping) or value.keys() != layout.columns.keys():
-            raise BadReturnError(f"A final observation is {value!r}, and no dict of all fields.")
+            raise BadReturnError(f"A final observation is {value!r}, not a dict of all fields.")
         return {name: fitted(column, value[name]) for name, column in layout.columns.items()}
     if isinstance(layout, Listed):
         return snapshot(value)
@@ -96,14 +96,14 @@ def fitted(layout: Layout, value: Any) -> Any:
     array = np.asarray(value)
     if array.shape != shape or not np.can_cast(array.dtype, layout.dtype, "same_kind"):
         raise BadReturnError(
-            f"A final observation is {array.dtype}{array.shape}, and not {layout.dtype}{shape}."
+            f"A final observation is {array.dtype}{array.shape}, not {layout.dtype}{shape}."
         )
     row = array.astype(layout.dtype)
     return row[()] if isinstance(layout, Numbers) else row
 
 
 def final_row(finals: Any, i: int, space: Any) -> Any:
-    """Return one environment's own last observation: from an array of objects, or of a batch."""
+    """Return one environment's last observation, from an array of objects or from a batch."""
     if isinstance(space, spaces.Dict) and isinstance(finals, Mapping):
         return {name: final_row(finals[name], i, one) for name, one in space.spaces.items()}
     if isinstance(space, spaces.Tuple) and isinstance(finals, tuple):
@@ -114,7 +114,7 @@ def final_row(finals: Any, i: int, space: Any) -> Any:
 def length_of(batch: Any, space: Any) -> int:
     """Return how many rows a batch of this single space has."""
     while isinstance(space, spaces.Dict | spaces.Tuple):
-        # Neither is a sequence of rows: they hold one batch a part.
+        # Neither is a sequence of rows: they hold one batch per part.
         key: Any = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
         batch, space = batch[key], space[key]
     return len(batch)
@@ -122,7 +122,7 @@ def length_of(batch: Any, space: Any) -> int:
 
 @final
 class Rows(Sequence[Any]):
-    """The rows of columns, made when looked at."""
+    """The rows of columns, made on access."""
 
     def __init__(self, columns: Columns, layout: Layout, count: int) -> None:
         self._columns, self._layout, self._count = columns, layout, count
@@ -143,7 +143,7 @@ class Rows(Sequence[Any]):
 
 @final
 class RowInfos(Mapping[int, dict[str, Any]]):
-    """The info of each row, taken out of a vector's info when looked at."""
+    """The info of each row, taken out of a vector's info on access."""
 
     def __init__(self, infos: Mapping[str, Any], count: int) -> None:
         self._infos, self._count = infos, count
@@ -159,7 +159,7 @@ class RowInfos(Mapping[int, dict[str, Any]]):
 
 
 def row_info(infos: Mapping[str, Any], i: int, count: int) -> dict[str, Any]:
-    """Return what a vector's info says of row i, by Gymnasium's masks `_key`."""
+    """Return the info of row i, according to Gymnasium's masks `_key`."""
     info: dict[str, Any] = {}
     for key, value in infos.items():
         if key.startswith("_") and key[1:] in infos:
@@ -182,13 +182,13 @@ def _has_rows(value: Any) -> bool:
 
 
 def kept(infos: Any) -> dict[str, Any]:
-    """Return a vector's info with arrays of its own.
+    """Return a copy of a vector's info, with copied arrays.
 
     Raises:
-        BadReturnError: It is no dict.
+        BadReturnError: It is not a dict.
     """
     if not isinstance(infos, dict):
-        raise BadReturnError(f"info is a {type(infos).__name__}, and no dict.")
+        raise BadReturnError(f"info is a {type(infos).__name__}, not a dict.")
     return {
         key: kept(value)
         if isinstance(value, dict)
@@ -201,14 +201,14 @@ def kept(infos: Any) -> dict[str, Any]:
 
 @final
 class BatchActions:
-    """Reads the actions of all environments into what a vector's `step` takes."""
+    """Converts the actions of all environments to the form that a vector's `step` takes."""
 
     def __init__(self, space: Any, count: int) -> None:
         self.spec = from_space(space)
         self._space, self._count = space, count
 
     def read_array(self, actions: NDArray[Any]) -> Any:
-        """Return one array of all actions as `step` takes it; `None` if it must be looked at."""
+        """Return one array of all actions as `step` takes it; `None` if rows must be checked."""
         spec, count = self.spec, self._count
         if isinstance(spec, IntSpec):
             if actions.shape != (count,) or actions.dtype.kind not in "iu":
@@ -232,7 +232,7 @@ class BatchActions:
         """Return the actions as one batch.
 
         Raises:
-            ActionError: One is refused; the message begins with its place.
+            ActionError: One is refused; the message begins with its index.
         """
         try:
             rows = self.spec.read_all(actions)
@@ -249,5 +249,5 @@ class BatchActions:
 
 
 def batched(space: Any, count: int) -> Any:
-    """Return the space of a batch. EnvPool calls a single space so, so it is made anew."""
+    """Return the space of a batch, rebuilt because EnvPool uses that name for a single space."""
     return batch_space(space, count)

@@ -1,4 +1,4 @@
-"""An `Env` as a `gymnasium.Env`. Imported only where Gymnasium is."""
+"""An `Env` as a `gymnasium.Env`. Imports Gymnasium."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,
@@ -24,19 +24,19 @@ from envweave.errors import DefinitionError, OptionError
 
 @final
 class AsGymnasium(gymnasium.Env[Any, Any]):
-    """An environment of ours, as Gymnasium's. See `to_gymnasium`."""
+    """An `Env` as a `gymnasium.Env`. See `to_gymnasium`."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 4}  # type: ignore[misc] # theirs is an instance variable
 
     def __init__(self, env: Any, render_mode: str | None, *, flatten: bool) -> None:
         if env.possible_agents is not None:
             raise DefinitionError(
-                f"{env.id!r} has several agents, a gymnasium.Env has one. Use to_pettingzoo()."
+                f"{env.id!r} has several agents, but a gymnasium.Env has one. Use to_pettingzoo()."
             )
         if render_mode not in (None, "ansi"):
             raise OptionError(
-                f"render_mode={render_mode!r} is not known here; observations are shown as text. "
-                "Use 'ansi' or None."
+                f"render_mode must be 'ansi' or None, got {render_mode!r}. Observations are shown "
+                "as text."
             )
         self._env = env
         self._actions = bridge(env.action_spec, "action")
@@ -79,7 +79,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
         return with_mask(info, info.get("action_mask"), self._number_of_actions)
 
     def render(self) -> str | None:
-        """Return the last observation as text, or with no render mode nothing."""
+        """Return the last observation as text; `None` without a render mode."""
         return None if self.render_mode is None else repr(self._shown)
 
     def close(self) -> None:
@@ -91,6 +91,6 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
 
 
 def spec_of(env: Any, make_again: Callable[..., Any]) -> EnvSpec:
-    """Return Gymnasium's recipe for an environment, under a name that Gymnasium allows."""
+    """Return Gymnasium's spec of an environment, under a name that Gymnasium allows."""
     name = re.sub(r"[^\w.-]+", "_", env.id.removeprefix("local://"))
     return EnvSpec(f"envweave/{name}", make_again, nondeterministic=not env.deterministic)

@@ -1,7 +1,7 @@
-"""A Gymnasium vector, adapted whole: stepped by arrays, never taken apart.
+"""A Gymnasium vector, adapted as a whole: stepped with arrays, never split up.
 
-On an ordinary step nothing is done by row. Rows in which something ended become results of
-their own, as they do for single environments.
+On an ordinary step nothing is done per row. Rows whose episode ended become separate results, as
+for single environments.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from envweave.vector.batch import RowStatus, Tick
 from envweave.vector.columns import Arrays, Columns, Layout, Listed, replaced
 
 Seeding: TypeAlias = Literal["each", "batch", "none"]
-"""Whether `reset` takes one seed an environment, one for the batch, or none at all."""
+"""Whether `reset` takes one seed per environment, one for the batch, or none."""
 
 _PASSES_RESETS_ON = (VectorWrapper.reset, VectorObservationWrapper.reset)
 
@@ -66,8 +66,8 @@ class Abilities(NamedTuple):
     """What a Gymnasium vector can do.
 
     Attributes:
-        same_step: Whether it resets what ended by itself, in the same step.
-        resets_some: Whether it can reset some environments and leave the others alone.
+        same_step: Whether it resets ended episodes by itself, in the same step.
+        resets_some: Whether it can reset only some environments.
         seeding: How it takes seeds.
         reset_takes: Which of `seed` and `options` its `reset` takes.
     """
@@ -79,11 +79,11 @@ class Abilities(NamedTuple):
 
 
 def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
-    """Look at a Gymnasium vector.
+    """Find out what a Gymnasium vector can do.
 
     Raises:
-        DefinitionError: It lacks what every such vector has.
-        OptionError: It cannot be stepped as `autoreset` asks; the message says which can.
+        DefinitionError: It lacks an attribute that every such vector has.
+        OptionError: It does not support the value of `autoreset`; the message says which do.
     """
     for needed in ("num_envs", "single_action_space", "single_observation_space"):
         if getattr(env, needed, None) is None:
@@ -98,7 +98,7 @@ def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
     pooled = _is_envpool(inner)
     if pooled and inner.is_async:
         raise OptionError(
-            f"{name} is made with batch_size below num_envs, so that a step returns some rows. "
+            f"{name} was made with batch_size below num_envs, so a step returns only some rows. "
             "Make it without batch_size."
         )
     single = isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
@@ -107,7 +107,7 @@ def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
     some = (by_contract or (is_direct and (single or pooled))) and "options" in takes
     if mode is AutoresetMode.SAME_STEP and not autoreset:
         raise OptionError(
-            f"{name} resets what ended by itself (autoreset_mode SAME_STEP), so autoreset=False "
+            f"{name} resets ended episodes itself (autoreset_mode SAME_STEP), so autoreset=False "
             "cannot be honored. Pass autoreset=True, or construct it with DISABLED."
         )
     if by_contract and not some:
@@ -117,21 +117,21 @@ def read_abilities(env: Any, name: str, *, autoreset: bool) -> Abilities:
         )
     if mode is AutoresetMode.NEXT_STEP and not (some and _clears_what_is_pending(inner)):
         raise OptionError(
-            f"{name} resets what ended in the next step and drops that step's action "
-            "(autoreset_mode NEXT_STEP), and cannot be told to reset it before. Construct it with "
-            "autoreset_mode SAME_STEP or DISABLED, or pass what makes one environment."
+            f"{name} resets ended episodes in the next step and drops that step's action "
+            "(autoreset_mode NEXT_STEP), and cannot reset them earlier. Construct it with "
+            "autoreset_mode SAME_STEP or DISABLED, or pass a function that makes one environment."
         )
     return Abilities(
         same_step=mode is AutoresetMode.SAME_STEP,
         resets_some=some,
         seeding="none" if pooled else "each" if single else "batch",
-        # EnvPool takes no seed but where it is made, and no options but the mask.
+        # EnvPool takes a seed only in its constructor, and no options but the mask.
         reset_takes=frozenset() if pooled else takes,
     )
 
 
 def _unwrapped(env: Any) -> tuple[Any, bool]:
-    """Return the vector under its wrappers, and whether all of these pass resets on as they are."""
+    """Return the vector under its wrappers, and whether all of them pass resets on unchanged."""
     is_direct = True
     while isinstance(env, VectorWrapper):
         is_direct = is_direct and type(env).reset in _PASSES_RESETS_ON
@@ -144,26 +144,26 @@ def _is_envpool(env: Any) -> bool:
 
 
 def _clears_what_is_pending(env: Any) -> bool:
-    # Without shared memory its workers forget to, as of Gymnasium 1.4.
+    # Without shared memory its workers ignore it, as of Gymnasium 1.4.
     return not isinstance(env, AsyncVectorEnv) or bool(env.shared_memory)
 
 
 MASK = "reset_mask"
-"""The option by which Gymnasium's `reset` is told which environments are meant."""
+"""The option of Gymnasium's `reset` that selects environments."""
 
 
 @final
 class _Seeds:
-    """A stream of seeds: a caller's begins it, and without one it begins with one drawn."""
+    """A stream of seeds, which begins with a caller's seed or a random one."""
 
     def __init__(self) -> None:
         self._base: int | None = None
         self._k = -1
 
-    def next(self, wanted: int | None) -> int:
+    def next(self, seed: int | None) -> int:
         """Return the seed of the next episode."""
-        if wanted is not None:
-            self._base, self._k = read_seed(wanted), 0
+        if seed is not None:
+            self._base, self._k = read_seed(seed), 0
         else:
             self._base = draw_seed() if self._base is None else self._base
             self._k += 1
@@ -172,11 +172,11 @@ class _Seeds:
 
 @final
 class ResetPlan:
-    """The episodes of each environment of a vector, and how to ask for the next ones.
+    """The episodes of each environment of a vector, and how to request the next ones.
 
-    Where the vector takes one seed an environment, these form streams, as for single
-    environments. Where it takes one for the batch, that one begins a stream of the batch's
-    own, and what is reset in between goes on with the vector's own generator.
+    If the vector takes one seed per environment, each has a stream of seeds, as single
+    environments do. If it takes one for the batch, the batch has a stream, and resets in between
+    continue with the vector's own generator.
     """
 
     def __init__(self, interface: Interface, abilities: Abilities, count: int) -> None:
@@ -187,13 +187,13 @@ class ResetPlan:
         self._begun = [-1] * count
 
     def check(self, wanted: ResetKwargs) -> None:
-        """Refuse what cannot be honored; nothing changes.
+        """Refuse arguments that cannot be honored; nothing changes.
 
         Raises:
-            SeedError, TaskError, OptionError: What cannot be, and what can.
+            SeedError, TaskError, OptionError: The message says what can be honored instead.
         """
-        wishes = next(iter(wanted.values()), None)
-        if wishes is None:
+        first = next(iter(wanted.values()), None)
+        if first is None:
             return
         for i, one in wanted.items():
             if one["task"] is not None:
@@ -201,13 +201,13 @@ class ResetPlan:
                     f"Environment {i}: {self._name}.reset() takes no task, but was given "
                     f"{one['task']!r}."
                 )
-        options = wishes["options"]
+        options = first["options"]
         if options is not None and "options" not in self._takes:
             raise OptionError(
                 f"options={options!r} cannot be honored: {self._name}.reset() takes no options."
             )
         if MASK in (options or ()):
-            raise OptionError(f"options[{MASK!r}] is ours to set. Use ids=[…].")
+            raise OptionError(f"options[{MASK!r}] is set by envweave. Use ids=[…].")
         self._check_seeds([one["seed"] for one in wanted.values()])
         if len(wanted) < self._count and not self._abilities.resets_some:
             raise OptionError(
@@ -221,8 +221,8 @@ class ResetPlan:
             return
         if self._abilities.seeding == "none":
             raise SeedError(
-                f"seed={given[0]} cannot be honored: {self._name} takes its seed where it is "
-                "made, as in envpool.make_gymnasium(…, seed=0). Reset without one."
+                f"seed={given[0]} cannot be honored: {self._name} takes its seed when it is made, "
+                "as in envpool.make_gymnasium(…, seed=0). Reset without one."
             )
         if "seed" not in self._takes:
             raise SeedError(
@@ -237,14 +237,14 @@ class ResetPlan:
                 )
             if given != list(range(given[0], given[0] + self._count)):
                 raise SeedError(
-                    f"One seed an environment cannot be honored: {self._name} takes one seed "
+                    f"One seed per environment cannot be honored: {self._name} takes one seed "
                     "for the whole batch. Pass one number, such as seed=0."
                 )
 
     def choose(self, wanted: ResetKwargs) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
-        """Return the keywords for the vector's `reset`, and what is known of each seed.
+        """Return the keywords for the vector's `reset`, and the known seeds for each info.
 
-        An environment's own seed is its `seed`; one that all share is the `batch_seed`.
+        A per-environment seed is called `seed`; one for the whole batch `batch_seed`.
         """
         keywords: dict[str, Any] = {}
         known: dict[int, dict[str, int]] = {}
@@ -278,7 +278,7 @@ _NO_WISHES: Mapping[str, Any] = {"seed": None, "task": None, "options": None}
 
 
 class _StepColumns(NamedTuple):
-    """What one `step` of the vector returned, checked and copied."""
+    """The return value of one `step` of the vector, checked and copied."""
 
     shown: Columns
     rewards: NDArray[np.float64]
@@ -288,7 +288,7 @@ class _StepColumns(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """How one environment's next episode begins; `seeds` are what is known of its seed."""
+    """The start of one environment's next episode; `seeds` are the known seeds."""
 
     observation: Any
     info: dict[str, Any]
@@ -319,27 +319,27 @@ class GymnasiumBatch:
         self._resets = ResetPlan(self.interface, abilities, count)
         self._ids = range(count)
         self._layout: Layout = Listed()
-        self._columns: Columns = None  # what to act on next; nobody writes to it
+        self._columns: Columns = None  # what to act on next; read-only
         self._sent: list[Any] | None = None
         self._is_closed = False
         self._tick = 0
-        # Batches refer to these, so they are copied before they are written to.
+        # Batches refer to these, so they are copied before each write.
         self._starts = np.zeros(count, np.int64)
         self._episodes: list[str | None] = [None] * count
         self._tasks: list[str | None] = [None] * count
 
     @property
     def columns(self) -> Columns:
-        """What to act on next. Nobody writes to it."""
+        """What to act on next. Read-only."""
         return self._columns
 
     @property
     def receivable(self) -> set[int]:
-        """All environments, if they were sent for and have not been stepped yet."""
+        """All environments, if actions were sent and not stepped yet."""
         return set() if self._sent is None else set(self._ids)
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
-        """Fix the columns, at the first reset of all."""
+        """Fix the layout of the columns, at the first reset."""
         self._layout = layout
         self._columns = layout.gather(observations)
 
@@ -350,7 +350,7 @@ class GymnasiumBatch:
         self._resets.check(wanted)
 
     def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
-        """Begin an episode in each of these; a failure stands in each one's place."""
+        """Begin an episode in each of these; on failure, the error takes each result's place."""
         try:
             starts = self._restart(wanted)
         except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
@@ -380,7 +380,7 @@ class GymnasiumBatch:
         if self._columns is None:
             rows = rows_of(self._space, shown)
             if len(rows) != count:
-                raise BadReturnError(f"reset() returned {len(rows)} rows, and not {count}.")
+                raise BadReturnError(f"reset() returned {len(rows)} rows, not {count}.")
             observed = {i: rows[i] for i in ids}
         else:
             columns = columns_of(self._layout, self._space, shown, count)
@@ -394,7 +394,7 @@ class GymnasiumBatch:
         }
 
     def _start(self, observed: Mapping[int, Any]) -> None:
-        """Book the first observations of new episodes."""
+        """Record the first observations of new episodes."""
         if not observed:
             return
         ids = list(observed)
@@ -406,7 +406,7 @@ class GymnasiumBatch:
             self._columns = replaced(self._columns, observed, self._layout)
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
-        """Return where these environments stand."""
+        """Return the current observations of these environments."""
         index = self._tick - self._starts
         return [
             RowStatus(
@@ -430,16 +430,16 @@ class GymnasiumBatch:
         return [self._actions.read([by_id[i] for i in self._ids])]
 
     def admit_array(self, actions: NDArray[Any]) -> list[Any] | None:
-        """Return one array as `step` wants it; `None` where each action must be looked at."""
+        """Return one array as `step` takes it; `None` if each action must be checked."""
         batch = self._actions.read_array(actions)
         return None if batch is None else [batch]
 
     def send(self, ids: Sequence[int], actions: Sequence[Any]) -> None:  # noqa: ARG002 - all
-        """Keep the actions; the environments are stepped when somebody receives."""
+        """Keep the actions; the environments are stepped by `recv`."""
         self._sent = list(actions)
 
     def recv(self, min_ready: int, timeout_s: float | None) -> StepBatch:  # noqa: ARG002
-        """Step all of them; all are ready then."""
+        """Step all of them; all are then ready."""
         sent, self._sent = self._sent, None
         assert sent is not None
         return self.step(sent)
@@ -447,28 +447,29 @@ class GymnasiumBatch:
     def step(self, actions: Sequence[Any]) -> StepBatch:
         """Step every environment once, with the batch of actions that was admitted."""
         try:
-            told = self._read(self._env.step(actions[0]))
+            columns = self._read(self._env.step(actions[0]))
         except Exception as error:
             logger.warning("all episodes of %s ended: its step failed", self._name, exc_info=error)
             nothing = np.zeros(self.num_envs, np.bool_)
-            unpaid = np.full(self.num_envs, math.nan)
-            told = _StepColumns(self._columns, unpaid, nothing, nothing, {})
-            return self._book(told, {i: self._failed(i, error) for i in self._ids}, {})
-        failures = self._failures(told)
-        over = np.flatnonzero(told.terminated | told.truncated).tolist()
+            no_rewards = np.full(self.num_envs, math.nan)
+            columns = _StepColumns(self._columns, no_rewards, nothing, nothing, {})
+            return self._record(columns, {i: self._failed(i, error) for i in self._ids}, {})
+        failures = self._failures(columns)
+        over = np.flatnonzero(columns.terminated | columns.truncated).tolist()
         if not over and not failures:
-            return self._book(told, {}, {})
+            return self._record(columns, {}, {})
         if self._abilities.same_step:
-            return self._book_same_step(told, over, failures)
-        infos = RowInfos(told.infos, self.num_envs)
+            return self._record_same_step(columns, over, failures)
+        infos = RowInfos(columns.infos, self.num_envs)
         special = {
-            i: self._ended(i, told, row_of(told.shown, i, self._layout), infos[i]) for i in over
+            i: self._ended(i, columns, row_of(columns.shown, i, self._layout), infos[i])
+            for i in over
         }
         special |= {i: self._failed(i, error) for i, error in failures.items()}
-        return self._book(told, special, {})
+        return self._record(columns, special, {})
 
     def _read(self, outcome: Any) -> _StepColumns:
-        """Check what the vector's `step` returned, and take copies that are ours."""
+        """Check the return value of the vector's `step`, and copy it."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
             raise bad_step(outcome)
         rewards = np.array(outcome[1], np.float64)
@@ -478,33 +479,33 @@ class GymnasiumBatch:
         ):
             if column.shape != (self.num_envs,) or (name != "rewards" and column.dtype != bool):
                 raise BadReturnError(
-                    f"step() returned {name} of {column.dtype}{column.shape}; expected one an "
-                    f"environment, of {self.num_envs}."
+                    f"step() returned {name} of {column.dtype}{column.shape}; expected one for "
+                    f"each of {self.num_envs} environments."
                 )
         shown = columns_of(self._layout, self._space, outcome[0], self.num_envs)
         return _StepColumns(shown, rewards, flags[0], flags[1], kept(outcome[4]))
 
-    def _failures(self, told: _StepColumns) -> dict[int, Exception]:
-        """Return what is wrong with single rows: no reward may be NaN, and parts must sum."""
+    def _failures(self, columns: _StepColumns) -> dict[int, Exception]:
+        """Return the errors of single rows: no reward may be NaN, and parts must sum."""
         failures: dict[int, Exception] = {}
-        if np.isnan(told.rewards).any():
+        if np.isnan(columns.rewards).any():
             wrong = BadReturnError("reward is NaN.")
-            failures = dict.fromkeys(np.flatnonzero(np.isnan(told.rewards)).tolist(), wrong)
-        if "reward_parts" in told.infos:
+            failures = dict.fromkeys(np.flatnonzero(np.isnan(columns.rewards)).tolist(), wrong)
+        if "reward_parts" in columns.infos:
             for i in self._ids:
-                info = row_info(told.infos, i, self.num_envs)
+                info = row_info(columns.infos, i, self.num_envs)
                 try:
                     if "reward_parts" in info:
-                        check_parts(info["reward_parts"], float(told.rewards[i]))
+                        check_parts(info["reward_parts"], float(columns.rewards[i]))
                 except BadReturnError as error:
                     failures.setdefault(i, error)
         return failures
 
-    def _book_same_step(
-        self, told: _StepColumns, over: list[int], failures: dict[int, Exception]
+    def _record_same_step(
+        self, columns: _StepColumns, over: list[int], failures: dict[int, Exception]
     ) -> StepBatch:
-        """Book a step of a vector that has begun anew by itself where it ended."""
-        infos, count = told.infos, self.num_envs
+        """Record a step of a vector that resets ended episodes itself."""
+        infos, count = columns.infos, self.num_envs
         finals, masks = infos.pop("final_obs", None), infos.pop("_final_obs", None)
         last_infos = infos.pop("final_info", {})
         infos.pop("_final_info", None)
@@ -516,7 +517,7 @@ class GymnasiumBatch:
             # RecordEpisodeStatistics puts it beside the new episode's info.
             if "episode" in info:
                 last_info["episode"] = info.pop("episode")
-            began[i] = _Start(row_of(told.shown, i, self._layout), info, {})
+            began[i] = _Start(row_of(columns.shown, i, self._layout), info, {})
             try:
                 if finals is None or (masks is not None and not masks[i]):
                     raise BadReturnError("the step that ended the episode gave no final_obs.")
@@ -524,19 +525,19 @@ class GymnasiumBatch:
             except BadReturnError as error:
                 failures.setdefault(i, error)
                 continue
-            special[i] = self._ended(i, told, last, last_info)
+            special[i] = self._ended(i, columns, last, last_info)
         special |= {i: self._failed(i, error) for i, error in failures.items()}
-        return self._book(told, special, began)
+        return self._record(columns, special, began)
 
     def _ended(
-        self, i: int, told: _StepColumns, last: Any, info: dict[str, Any]
+        self, i: int, columns: _StepColumns, last: Any, info: dict[str, Any]
     ) -> StepResult[Any]:
         """Return the result of a step that ended an episode."""
         return StepResult(
             last,
-            float(told.rewards[i]),
-            bool(told.terminated[i]),
-            bool(told.truncated[i]),
+            float(columns.rewards[i]),
+            bool(columns.terminated[i]),
+            bool(columns.truncated[i]),
             info,
             episode_id=self._episodes[i],
             step_index=int(self._tick + 1 - self._starts[i]),
@@ -553,17 +554,20 @@ class GymnasiumBatch:
             step_index=int(self._tick + 1 - self._starts[i]),
         )
 
-    def _book(
-        self, told: _StepColumns, special: dict[int, StepResult[Any]], began: Mapping[int, _Start]
+    def _record(
+        self,
+        columns: _StepColumns,
+        special: dict[int, StepResult[Any]],
+        began: Mapping[int, _Start],
     ) -> StepBatch:
-        """Book a step, and begin the episodes that an autoreset owes.
+        """Record a step, and begin the episodes that an autoreset has to.
 
         Args:
-            told: What the step returned.
+            columns: The return value of the step.
             special: The result of each row whose episode is over.
-            began: Which of them the vector has begun anew by itself.
+            began: The rows that the vector has already reset itself.
         """
-        successor, rewards, layout = told.shown, told.rewards, self._layout
+        successor, rewards, layout = columns.shown, columns.rewards, self._layout
         if special:
             successor = replaced(
                 successor, {i: result.observation for i, result in special.items()}, layout
@@ -578,7 +582,7 @@ class GymnasiumBatch:
             None if isinstance(layout, Arrays) else Rows(successor, layout, self.num_envs),
             rewards,
             special,
-            RowInfos(told.infos, self.num_envs) if told.infos else _NOTHING,
+            RowInfos(columns.infos, self.num_envs) if columns.infos else _NOTHING,
             self._tick - self._starts,
             self._episodes,
             self._tasks,
@@ -592,7 +596,7 @@ class GymnasiumBatch:
         return StepBatch(tick, self._columns)
 
     def _go_on(self, special: Mapping[int, StepResult[Any]], due: list[int]) -> None:
-        """Begin the next episode of these rows, or tell in their results why it could not be."""
+        """Begin the next episode of these rows, or add to their results why it could not begin."""
         try:
             if len(due) < self.num_envs and not self._abilities.resets_some:
                 raise OptionError(
@@ -611,10 +615,10 @@ class GymnasiumBatch:
             info = {**start.info, **start.seeds}
             special[i].ready = AutoResetReady(start.observation, info, self._episodes[i])
 
-    # The rest
+    # State and close
 
     def state(self) -> list[State]:
-        """Return how far each environment's episode has come; more a vector does not tell."""
+        """Return the episode and step count of each environment; a vector has no other state."""
         counts = (self._tick - self._starts).tolist()
         return [
             State(episode_id=episode, step_count=count)

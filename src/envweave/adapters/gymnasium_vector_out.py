@@ -1,4 +1,4 @@
-"""A `VectorEnv` as a `gymnasium.vector.VectorEnv`. Imported only where Gymnasium is."""
+"""A `VectorEnv` as a `gymnasium.vector.VectorEnv`. Imports Gymnasium."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,
@@ -32,7 +32,7 @@ Encoder = Callable[[Any], Any]
 
 @final
 class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A vector of ours, as Gymnasium's. See `to_gymnasium_vector`."""
+    """A `VectorEnv` as a `gymnasium.vector.VectorEnv`. See `to_gymnasium_vector`."""
 
     def __init__(self, venv: VectorEnv) -> None:
         if venv.possible_agents is not None:
@@ -57,13 +57,13 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment, or where `options["reset_mask"]` is true."""
-        asked = dict(options or {})
-        mask = asked.pop("reset_mask", None)
+        """Begin an episode in every environment, or in those of `options["reset_mask"]`."""
+        rest = dict(options or {})
+        mask = rest.pop("reset_mask", None)
         ids = None if mask is None else np.flatnonzero(mask).tolist()
         if ids is not None and isinstance(seed, Sequence):
             seed = [seed[i] for i in ids]
-        batch = self._venv.reset(seed=seed, options=asked or None, ids=ids)
+        batch = self._venv.reset(seed=seed, options=rest or None, ids=ids)
         infos: dict[str, Any] = {}
         for i in np.flatnonzero(batch.began).tolist():
             check_result(batch[i], f"environment {i}")
@@ -71,7 +71,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._show(batch.current), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Act once in every environment."""
+        """Take one step in every environment."""
         batch = self._venv.step(self._decode(actions))
         infos = self._read_rows(batch)
         return self._show(batch.current), batch.reward, batch.terminated, batch.truncated, infos
@@ -83,7 +83,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return [decode_action(self._actions.decode, one, f"actions[{i}]") for i, one in rows]
 
     def _read_rows(self, batch: StepBatch) -> dict[str, Any]:
-        """Return the info, as Gymnasium's own vectors lay it out; refuse what it cannot say."""
+        """Return the info in Gymnasium's layout; refuse results that it cannot express."""
         infos: dict[str, Any] = {}
         tick = tick_of(batch)
         for i in sorted({*tick.special, *tick.infos}):
@@ -100,13 +100,13 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
     def _first_info(self, result: StepResult[Any], i: int) -> dict[str, Any]:
-        """Return the info of the episode that began where another ended."""
+        """Return the info of the episode that began after another ended."""
         if not result.valid:
             check_result(result, f"environment {i}")
         if result.ready is None:
             failure = result.info.get("reset_error")
             if failure is not None:
-                raise EnvironmentFailure(f"Environment {i} could not begin anew: {failure}")
+                raise EnvironmentFailure(f"Environment {i} could not be reset: {failure}")
             raise OptionError(
                 "The vector was made without autoreset, but Gymnasium's trainers do not reset. "
                 "Make it with autoreset=True."
@@ -133,10 +133,10 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def column_encoder(spec: Spec, count: int) -> Encoder:
-    """Return what makes a batch of the spec's Gymnasium space from its columns.
+    """Return a function that makes a batch of the spec's Gymnasium space from its columns.
 
-    Columns of numbers within their bounds are passed on as they are; anything else goes value
-    by value, and raises `Mismatch` where one does not fit.
+    Columns of numbers within their bounds are passed on unchanged; anything else is converted
+    value by value, and raises `Mismatch` if one does not fit.
     """
     if isinstance(spec, Declared):
         return column_encoder(spec.spec, count)
@@ -186,7 +186,7 @@ def _is_within(
 
 
 def _takes_arrays(spec: Spec) -> bool:
-    """Whether one array of a space's values is an array of actions as it is."""
+    """Whether an array of a space's values can be used as an array of actions unchanged."""
     if isinstance(spec, DataclassSpec | PydanticSpec):
         fields = _own_fields(spec)
         nested = fields and isinstance(fields[0], DataclassSpec | PydanticSpec)
@@ -197,7 +197,7 @@ def _takes_arrays(spec: Spec) -> bool:
 
 
 def _is_number(spec: Spec) -> bool:
-    """Whether an action is one number, for which the space may have an array of one item."""
+    """Whether an action is one number, which the space may represent as an array of one item."""
     if isinstance(spec, DataclassSpec | PydanticSpec):
         fields = _own_fields(spec)
         return len(fields) == 1 and _is_number(fields[0])

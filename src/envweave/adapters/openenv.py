@@ -1,6 +1,6 @@
-"""OpenEnv's environments as ours: its classes, in this process, without its server.
+"""Adapter from OpenEnv environments: its classes, in this process, without its server.
 
-OpenEnv is never imported here. An environment of its exists only where it was imported already.
+OpenEnv is never imported here. An OpenEnv environment can only exist if it was already imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOOL_TYPES = "openenv.core.env_server.mcp_types"
 
 
 def is_foreign(candidate: Any) -> bool:
-    """Whether this is an environment of OpenEnv's, or a class of such."""
+    """Whether this is an OpenEnv environment, or a class of such."""
     interfaces = sys.modules.get(_INTERFACES)
     if interfaces is None:
         return False
@@ -43,24 +43,23 @@ def is_foreign(candidate: Any) -> bool:
 def from_openenv(env: Any) -> Environment:
     """Return an OpenEnv environment as an `Environment`.
 
-    Actions are built and validated by its own class of actions; `reward`, `done` and `metadata`
-    of its observations are the outcome of a step. `reset` is given the seed and the episode id,
-    and the options as its other keywords. Where it has methods that are coroutines, these are
-    used. Whether it heeds its seed nobody knows, so that it counts as not deterministic.
+    Actions are built and validated by its own action class; `reward`, `done` and `metadata` of its
+    observations are the outcome of a step. `reset` gets the seed and the episode id, and the
+    options as further keywords. If it has coroutine methods, these are used. It is unknown whether
+    it uses its seed, so it counts as not deterministic.
 
     Raises:
-        DefinitionError: It is no OpenEnv environment.
+        DefinitionError: It is not an OpenEnv environment.
     """
     if isinstance(env, type) or not is_foreign(env):
-        raise DefinitionError(f"{env!r} cannot be adapted: it is no environment of OpenEnv's.")
+        raise DefinitionError(f"{env!r} cannot be adapted: it is not an OpenEnv environment.")
     return FromOpenEnv(env)
 
 
 def openenv_hints(cls: type) -> Hints:
-    """Return what a class of OpenEnv environments says of its types; `None` where it does not.
+    """Return the types that an OpenEnv environment class declares; `None` for missing ones.
 
-    They stand in the hints of `step`, `reset` and `state`, or between the brackets of
-    `Environment[…]`.
+    They are in the hints of `step`, `reset` and `state`, or in the brackets of `Environment[…]`.
     """
     given = _type_arguments(cls)
     step, reset = _method(cls, "step"), _method(cls, "reset")
@@ -75,7 +74,7 @@ def openenv_hints(cls: type) -> Hints:
         types = sys.modules[_TOOL_TYPES]
         calls = (types.CallToolAction, types.ListToolsAction)
         action = _union(*calls) if action is None or action in calls else action
-        base = sys.modules[_INTERFACES].Observation  # mostly what a reset shows
+        base = sys.modules[_INTERFACES].Observation  # what most resets return
         shown = _union(types.CallToolObservation, types.ListToolsObservation, shown, first, base)
     return Hints(action, shown, _own(held, "State") or given[2] or held)
 
@@ -95,7 +94,7 @@ class FromOpenEnv(Environment):
         parameters = inspect.signature(self._reset).parameters
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         self._named = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
-        # Bound here, so that hints and colours are theirs, and a step costs no further call.
+        # Bound here to keep the environment's hints and async methods, and to save a call per step.
         if inspect.iscoroutinefunction(self._reset):
             self.reset = self._reset_later  # type: ignore[method-assign]
         self.step = _used(env, "step")  # type: ignore[method-assign]
@@ -130,7 +129,7 @@ class FromOpenEnv(Environment):
 
     @property
     def state(self) -> Any:
-        """The environment's own state; an episode id that it leaves open is filled in."""
+        """The environment's own state, with a missing episode id filled in."""
         state = self.env.state
         if is_model(type(state)) and getattr(state, "episode_id", "") is None:
             return state.model_copy(update={"episode_id": self._episode_id})
@@ -159,7 +158,7 @@ def _spec(hint: Any) -> Spec:
 
 
 def _used(env: Any, name: str) -> Callable[..., Any]:
-    """The method that OpenEnv's own server calls: the coroutine, if the class has its own."""
+    """The method that OpenEnv's own server calls: the async one, if the class overrides it."""
     method: Callable[..., Any] = getattr(env, _method_name(type(env), name))
     return method
 
@@ -175,13 +174,13 @@ def _method_name(cls: Any, name: str) -> str:
 
 
 def _only_objects(step: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a step that refuses dicts, where nobody knows what to build from them."""
+    """Return a step that refuses dicts, for actions of an unknown class."""
 
     def check(action: Any) -> Any:
         if isinstance(action, Mapping):
             raise ActionError(
-                f"action: the hints of {name}.step() do not say which class its actions are of, so "
-                "that a dict cannot be read. Pass an object of that class, or hint it."
+                f"action: the hints of {name}.step() do not name the class of its actions, so a "
+                "dict cannot be converted. Pass an object of that class, or add the hint."
             )
         return action
 
@@ -211,7 +210,7 @@ def _read_hints(function: Any) -> dict[str, Any]:
 
 
 def _own(hint: Any, base: str) -> Any:
-    """A hint that says something: OpenEnv's own base class, or a type variable, does not."""
+    """A useful hint: neither OpenEnv's own base class nor a type variable."""
     hint = observed_hint(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return None
@@ -219,7 +218,7 @@ def _own(hint: Any, base: str) -> Any:
 
 
 def _type_arguments(cls: Any) -> tuple[Any, Any, Any]:
-    """What stands in `Environment[Action, Observation, State]`, if anything does."""
+    """The arguments of `Environment[Action, Observation, State]`, if there are any."""
     for base in cls.__mro__:
         for one in base.__dict__.get("__orig_bases__", ()):
             given = typing.get_args(one)
@@ -239,21 +238,21 @@ def _union(*hints: Any) -> Any:
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-_told: set[type] = set()
-_lock = threading.Lock()  # over both
+_warned: set[type] = set()
+_lock = threading.Lock()  # protects both
 
 
 def _note_company(env: Any) -> None:
-    """Say once where several of a class run in this process that does not say it can bear that."""
+    """Warn once if several run in this process of a class that does not declare support for it."""
     cls: Any = type(env)
     if cls.SUPPORTS_CONCURRENT_SESSIONS:
         return
     with _lock:
-        is_alone = cls in _told or not any(type(other) is cls for other in _open)
+        is_alone = cls in _warned or not any(type(other) is cls for other in _open)
         _open.add(env)
         if is_alone:
             return
-        _told.add(cls)
+        _warned.add(cls)
     logger.warning(
         "There are several %s in this process, and SUPPORTS_CONCURRENT_SESSIONS of that "
         "class is False. Use backend='process' with a worker for each, or set it to True.",
@@ -262,7 +261,7 @@ def _note_company(env: Any) -> None:
 
 
 def _closing(env: Any) -> Callable[[], Any]:
-    """Return what closes an environment, a coroutine function if its own is one."""
+    """Return a function that closes an environment; a coroutine function if its own is one."""
 
     def leave() -> None:
         with _lock:

@@ -1,4 +1,4 @@
-"""PettingZoo's environments as ours, and ours as PettingZoo's."""
+"""Adapters from and to PettingZoo environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from envweave.adapters.export_common import open_env
+from envweave.adapters.export import open_env
 from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Interface, MultiAgentEnvironment
 from envweave.errors import BadReturnError, DefinitionError, MissingExtraError, OptionError
@@ -32,7 +32,7 @@ def pettingzoo_module() -> Any:
 
 
 def is_foreign(candidate: Any) -> bool:
-    """Whether this is an environment of PettingZoo's, parallel or by turns."""
+    """Whether this is a PettingZoo environment, parallel or AEC."""
     try:
         from pettingzoo import AECEnv, ParallelEnv
     except ImportError:
@@ -43,14 +43,14 @@ def is_foreign(candidate: Any) -> bool:
 def from_pettingzoo(env: Any) -> MultiAgentEnvironment:
     """Return a PettingZoo environment, parallel or AEC, as a `MultiAgentEnvironment`.
 
-    In a parallel environment all that live act at once; in an AEC environment the agent that
-    PettingZoo selects. The empty last action that PettingZoo asks of an agent that has ended
-    is given for it: a caller sees it leave. An `action_mask` in an observation or an info is
-    shown in `NeedAction`, and the observation stays as it is.
+    In a parallel environment all living agents act at once; in an AEC environment the agent that
+    PettingZoo selects. The empty last action that PettingZoo expects of an ended agent is supplied
+    here: the caller sees the agent leave. An `action_mask` in an observation or an info is shown
+    in `NeedAction`, and the observation is unchanged.
 
     Raises:
         MissingExtraError: PettingZoo is not installed.
-        DefinitionError: It is no PettingZoo environment, or does not say who may take part.
+        DefinitionError: It is not a PettingZoo environment, or has no `possible_agents`.
     """
     pettingzoo = pettingzoo_module()
     if isinstance(env, pettingzoo.ParallelEnv):
@@ -63,7 +63,7 @@ def from_pettingzoo(env: Any) -> MultiAgentEnvironment:
 
 
 class _FromPettingZoo(MultiAgentEnvironment):
-    """What both kinds of environment have in common."""
+    """Base of the adapters of both kinds of environment."""
 
     def __init__(self, env: Any) -> None:
         dict_space = gymnasium_module().spaces.Dict
@@ -76,7 +76,7 @@ class _FromPettingZoo(MultiAgentEnvironment):
             )
         if not all(isinstance(agent, str) for agent in possible):
             raise DefinitionError(
-                f"{self._name} has agents whose names are no strings: {possible!r}."
+                f"{self._name} has agents whose names are not strings: {possible!r}."
             )
         self.possible_agents = possible
         self.action_spec = {agent: from_space(env.action_space(agent)) for agent in possible}
@@ -112,7 +112,7 @@ class FromParallel(_FromPettingZoo):
         self._here: frozenset[str] = frozenset()
 
     def to_act(self) -> list[str]:
-        """Name those that PettingZoo lists."""
+        """Return the agents that PettingZoo lists."""
         return list(self.env.agents)
 
     def reset(
@@ -125,10 +125,10 @@ class FromParallel(_FromPettingZoo):
         return observations, self._inform_each(observations, infos)
 
     def step(self, actions: dict[str, Any]) -> Five:
-        """Let all act at once."""
+        """Take the actions of all agents."""
         observations, *rest, infos = self.env.step(actions)
         now = frozenset(self.env.agents)
-        # Some environments go on talking about those who left, or add keys that are no agents.
+        # Some environments keep reporting agents that left, or add keys that are not agents.
         concerned = self._here | now
         self._here = now
         observations = self._only(concerned, observations)
@@ -153,9 +153,9 @@ class FromParallel(_FromPettingZoo):
 class FromAEC(_FromPettingZoo):
     """A `pettingzoo.AECEnv`, as a `MultiAgentEnvironment` by turns.
 
-    Only the agent to move next, newcomers and those who leave are shown anything after a step:
-    `observe` may be dear. An agent leaves when PettingZoo removes it, not before, since until
-    then it may still earn.
+    After a step only the next agent, new agents and leaving agents get an observation, since
+    `observe` may be expensive. An agent leaves when PettingZoo removes it, not before, since
+    until then it may still get rewards.
     """
 
     def __init__(self, env: pettingzoo.AECEnv[Any, Any, Any]) -> None:
@@ -163,7 +163,7 @@ class FromAEC(_FromPettingZoo):
         self._living: set[str] = set()
 
     def to_act(self) -> list[str]:
-        """Name the agent that PettingZoo selects."""
+        """Return the agent that PettingZoo selects."""
         return [self.env.agent_selection]
 
     def reset(
@@ -179,7 +179,7 @@ class FromAEC(_FromPettingZoo):
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> Five:
-        """Let the selected agent act, and remove those who have ended."""
+        """Take the action of the selected agent, and remove agents that have ended."""
         env = self.env
         observations: dict[str, Any] = {}
         terminated: dict[str, Any] = {}
@@ -190,7 +190,7 @@ class FromAEC(_FromPettingZoo):
         while env.agents and self._has_ended(env.agent_selection):
             agent = env.agent_selection
             if agent in terminated:
-                raise BadReturnError(f"{env} keeps selecting {agent!r}, who has ended.")
+                raise BadReturnError(f"{env} keeps selecting {agent!r}, which has ended.")
             self._look(agent, observations, infos)
             terminated[agent] = env.terminations[agent]
             truncated[agent] = env.truncations[agent]
@@ -213,37 +213,37 @@ class FromAEC(_FromPettingZoo):
 
 
 def to_pettingzoo(env: Any, *, api: Literal["parallel", "aec"] = "parallel", **kwargs: Any) -> Any:
-    """Return an environment of ours as a `pettingzoo.ParallelEnv` or `AECEnv`.
+    """Return an environment as a `pettingzoo.ParallelEnv` or `AECEnv`.
 
     PettingZoo's parallel API takes an action of every agent at every step, so it fits
-    environments where all that live act at once; one that asks only some of them is refused
-    at that moment. `api="aec"` fits every environment: where several act at once, PettingZoo
-    asks one after the other, and the step is taken when all have answered.
+    environments where all living agents act at once; if only some must act, that step raises.
+    `api="aec"` fits every environment: if several agents act at once, PettingZoo selects one after
+    the other, and the step is taken when all have acted.
 
-    Spaces and values are those of `to_gymnasium`, for each agent. An agent that a step did not
-    pay earned 0; one whose reward is not scored yet earned NaN. Options for an environment
-    that takes none are ignored, since PettingZoo's callers may always pass some.
+    Spaces and values are those of `to_gymnasium`, for each agent. An agent without a reward in a
+    step gets 0; one whose reward is not scored yet gets NaN. Options for an environment that takes
+    none are ignored, since PettingZoo's callers may always pass some.
 
     Args:
         env: An ID, an environment object, a class, or an `Env` made without `autoreset`.
-        api: Which of PettingZoo's two forms.
+        api: Which of PettingZoo's two APIs: `"parallel"` or `"aec"`.
         **kwargs: Passed to `make`.
 
     Raises:
         MissingExtraError: PettingZoo is not installed.
         SpecError: Gymnasium has no space for a part of an action or observation.
         DefinitionError: It has only one agent.
-        OptionError: There is no such form, or a keyword that nobody knows.
+        OptionError: There is no such API, or a keyword is unknown.
 
-    While stepping, it raises what `Env` raises, and `EnvironmentFailure` for an episode that
-    failed: such an episode has no reward to hand out.
+    While stepping, it raises what `Env` raises, and `EnvironmentFailure` for a failed episode,
+    which has no reward.
     """
     pettingzoo_module()
     from envweave.adapters.pettingzoo_out import AsAEC, AsParallel
 
     forms: dict[str, Any] = {"parallel": AsParallel, "aec": AsAEC}
     if api not in forms:
-        raise OptionError(f"api={api!r} is no form of PettingZoo's. Use 'parallel' or 'aec'.")
+        raise OptionError(f"api must be 'parallel' or 'aec', got {api!r}.")
     opened = open_env(env, kwargs)
     try:
         return forms[api](opened)

@@ -1,6 +1,6 @@
 """An `Env` of several agents as PettingZoo's `ParallelEnv` or `AECEnv`.
 
-Imported only where PettingZoo is.
+Imports PettingZoo.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, final
 import pettingzoo
 from gymnasium import spaces
 
-from envweave.adapters.export_common import (
+from envweave.adapters.export import (
     check_result,
     decode_action,
     encode_observation,
@@ -27,11 +27,11 @@ from envweave.types import AgentEnd, StepResult
 
 @dataclass(frozen=True, slots=True)
 class AgentTurn:
-    """One result in PettingZoo's terms, for those who were there and those who came.
+    """One result in PettingZoo's terms, for the agents before the step and new ones.
 
     Attributes:
-        agents: Who takes part from now on.
-        asked: Who may act now.
+        agents: The agents that take part from now on.
+        acting: The agents that must act now.
     """
 
     observations: dict[str, Any]
@@ -40,16 +40,16 @@ class AgentTurn:
     truncations: dict[str, bool]
     infos: dict[str, dict[str, Any]]
     agents: list[str]
-    asked: list[str]
+    acting: list[str]
 
 
 @final
 class _EnvHolder:
-    """The environment inside, spoken to in PettingZoo's terms."""
+    """The environment inside, with an interface in PettingZoo's terms."""
 
     def __init__(self, env: Any) -> None:
         if env.possible_agents is None:
-            raise DefinitionError(f"{env.id!r} has one agent without a name. Use to_gymnasium().")
+            raise DefinitionError(f"{env.id!r} has one unnamed agent. Use to_gymnasium().")
         self._env = env
         self.name: str = env.id
         self.possible_agents: list[str] = list(env.possible_agents)
@@ -77,15 +77,15 @@ class _EnvHolder:
         return self._tell(result)
 
     def step(self, actions: dict[str, Any]) -> AgentTurn:
-        """Act, with decoded actions of exactly those asked."""
+        """Take a step, with the decoded actions of exactly the agents that must act."""
         return self._tell(self._env.step(actions))
 
     def decode(self, agent: str, action: Any) -> Any:
-        """Return an agent's action as the environment wants it."""
+        """Return an agent's action in the form that the environment takes."""
         return decode_action(self._given[agent].decode, action, f"action[{agent!r}]")
 
     def observe(self, agent: str) -> Any:
-        """Return what an agent saw last."""
+        """Return the last observation of an agent."""
         name = f"observation[{agent!r}]"
         return encode_observation(self._shown[agent].encode, self._seen[agent], name)
 
@@ -116,7 +116,7 @@ class _EnvHolder:
         return with_mask(infos.get(agent) or {}, mask, self._number_of_actions[agent])
 
     def text(self) -> str:
-        """Return what each agent saw last, a line each."""
+        """Return the last observation of each agent, one per line."""
         return "\n".join(f"{agent}: {self._seen[agent]!r}" for agent in self._agents)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def _flags(agent: str, result: StepResult[Any], end: AgentEnd[Any] | None) -> tu
 
 @final
 class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] # it has no types
-    """An environment of ours where all act at once, as PettingZoo's. See `to_pettingzoo`."""
+    """An `Env` whose agents all act at once, as a `ParallelEnv`. See `to_pettingzoo`."""
 
     def __init__(self, env: Any) -> None:
         self._inside = inside = _EnvHolder(env)
@@ -150,11 +150,11 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of what an agent sees."""
+        """Return the observation space of an agent."""
         return self._inside.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of what an agent does."""
+        """Return the action space of an agent."""
         return self._inside.action_spaces[agent]
 
     def reset(
@@ -174,9 +174,9 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Let every agent act."""
+        """Take the actions of all agents."""
         known = self._inside.action_spaces
-        # An agent that nobody knows is refused inside, by name.
+        # An unknown agent is refused inside, by name.
         turn = self._inside.step(
             {a: self._inside.decode(a, one) if a in known else one for a, one in actions.items()}
         )
@@ -185,16 +185,16 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
 
     def _take(self, turn: AgentTurn) -> None:
         self.agents = turn.agents
-        waiting = [agent for agent in turn.agents if agent not in turn.asked]
+        waiting = [agent for agent in turn.agents if agent not in turn.acting]
         if waiting:
             raise DefinitionError(
-                f"{self._inside.name} asks only {', '.join(map(repr, turn.asked))} to act while "
-                f"{', '.join(map(repr, waiting))} must wait; PettingZoo's parallel API asks "
-                "everybody. Use to_pettingzoo(..., api='aec')."
+                f"In {self._inside.name} only {', '.join(map(repr, turn.acting))} must act while "
+                f"{', '.join(map(repr, waiting))} must wait, but PettingZoo's parallel API needs "
+                "an action of every agent. Use to_pettingzoo(..., api='aec')."
             )
 
     def render(self) -> str:
-        """Return what each agent saw last, as text."""
+        """Return the last observation of each agent, as text."""
         return self._inside.text()
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class AsParallel(pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc] #
 
 @final
 class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no types
-    """An environment of ours, as PettingZoo's by turns. See `to_pettingzoo`."""
+    """An `Env` as a PettingZoo `AECEnv`. See `to_pettingzoo`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__()
@@ -221,15 +221,15 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
         self.agents: list[str] = []
         self.agent_selection = ""
         self._cumulative_rewards: dict[str, float] = {}
-        self._asked: list[str] = []
+        self._acting: list[str] = []
         self._given: dict[str, Any] = {}
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of what an agent sees."""
+        """Return the observation space of an agent."""
         return self._inside.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of what an agent does."""
+        """Return the action space of an agent."""
         return self._inside.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -240,11 +240,11 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
         self._take(turn)
 
     def observe(self, agent: str) -> Any:
-        """Return what an agent saw last."""
+        """Return the last observation of an agent."""
         return self._inside.observe(agent)
 
     def step(self, action: Any) -> None:
-        """Take the action of the selected agent; when all asked have acted, the step is taken."""
+        """Take the action of the selected agent; the step is taken when all have acted."""
         if not self.agents:
             raise ResetNeededError(
                 f"step() on {self._inside.name} with no episode running. Call reset() first."
@@ -255,7 +255,7 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
             return
         self._given[agent] = self._inside.decode(agent, action)
         self._cumulative_rewards[agent] = 0.0
-        waiting = [one for one in self._asked if one not in self._given]
+        waiting = [one for one in self._acting if one not in self._given]
         if waiting:
             self._clear_rewards()
             self.agent_selection = waiting[0]
@@ -263,21 +263,21 @@ class AsAEC(pettingzoo.AECEnv[str, Any, Any]):  # type: ignore[misc] # it has no
         self._take(self._inside.step(self._given))
 
     def _take(self, turn: AgentTurn) -> None:
-        # Those who left stay listed until their empty last action.
+        # Agents that left stay listed until their empty last action.
         self.agents = list(turn.observations)
         self.rewards = turn.rewards
         self.terminations = turn.terminations
         self.truncations = turn.truncations
         self.infos = turn.infos
-        self._given, self._asked = {}, turn.asked
+        self._given, self._acting = {}, turn.acting
         for agent in self.agents:
             self._cumulative_rewards.setdefault(agent, 0.0)
         self._accumulate_rewards()
-        self.agent_selection = turn.asked[0] if turn.asked else self.agents[0]
+        self.agent_selection = turn.acting[0] if turn.acting else self.agents[0]
         self._deads_step_first()
 
     def render(self) -> str:
-        """Return what each agent saw last, as text."""
+        """Return the last observation of each agent, as text."""
         return self._inside.text()
 
     def close(self) -> None:

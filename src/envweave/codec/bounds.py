@@ -84,8 +84,8 @@ class Length:
 
     def schema(self, low: str, high: str) -> dict[str, Any]:
         """Return it as JSON Schema keywords."""
-        said: dict[str, Any] = {} if self.low == 0 else {low: self.low}
-        return said if self.high is None else {**said, high: self.high}
+        keywords: dict[str, Any] = {} if self.low == 0 else {low: self.low}
+        return keywords if self.high is None else {**keywords, high: self.high}
 
     def __str__(self) -> str:
         if self.high is None:

@@ -345,8 +345,8 @@ def _fixed(spec: TupleSpec, items: Sequence[Bridge]) -> Bridge:
 
 def _each(values: Any, length: int | None, turn: Callable[[int, Any], Any]) -> list[Any]:
     if not isinstance(values, list | tuple) or length not in (None, len(values)):
-        wanted = "a list" if length is None else f"a tuple of {length}"
-        raise Mismatch(f"{short_repr(values)} is not {wanted}")
+        expected = "a list" if length is None else f"a tuple of {length}"
+        raise Mismatch(f"{short_repr(values)} is not {expected}")
     turned = []
     for index, one in enumerate(values):
         try:

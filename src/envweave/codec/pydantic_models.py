@@ -122,8 +122,8 @@ class PydanticSpec(Spec):
         for name, spec in self.fields.items():
             if name in self.optional and spec.exact is dict:
                 continue  # the default is good enough
-            said = properties.get(self.cls.model_fields[name].alias or name, {})
-            form = said.get("format")
+            schema = properties.get(self.cls.model_fields[name].alias or name, {})
+            form = schema.get("format")
             if form in FORMATS:
                 drawn[name] = StrSpec(format=form)
             elif spec.can_sample:

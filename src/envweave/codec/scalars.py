@@ -304,8 +304,8 @@ class StrSpec(Spec):
         """Describe a string."""
         if self.binary:
             # JSON Schema would count base64 characters, so the length in bytes goes beside it.
-            said = self.length.schema("min", "max")
-            lengths = {"x-bytes": said} if said else {}
+            limits = self.length.schema("min", "max")
+            lengths = {"x-bytes": limits} if limits else {}
             return {"type": "string", "contentEncoding": "base64", **lengths}
         schema = {"type": "string", **self.length.schema("minLength", "maxLength")}
         if self.format is not None:
@@ -509,20 +509,22 @@ class AnnotatedLimits:
         # Grouped annotations of `annotated_types` iterate over their parts.
         if getattr(type(mark), "__is_annotated_types_grouped_metadata__", False):
             return limits.within(mark)
-        said = {name: _said(mark, name) for name in ("ge", "gt", "le", "lt", *_LENGTHS)}
-        units = [one for one in (limits.multiple_of, _said(mark, "multiple_of")) if one is not None]
-        patterns = [one for one in (limits.pattern, _said(mark, "pattern")) if one is not None]
+        given = {name: _limit_of(mark, name) for name in ("ge", "gt", "le", "lt", *_LENGTHS)}
+        units = [
+            one for one in (limits.multiple_of, _limit_of(mark, "multiple_of")) if one is not None
+        ]
+        patterns = [one for one in (limits.pattern, _limit_of(mark, "pattern")) if one is not None]
         for name, several in (("multiple_of", units), ("pattern", patterns)):
             if len(set(several)) > 1:
                 raise DefinitionError(f"{name} is given twice: {several[0]!r} and {several[1]!r}.")
         return replace(
             limits,
-            low=_pick(max, limits.low, said["ge"]),
-            high=_pick(min, limits.high, said["le"]),
-            above=_pick(max, limits.above, said["gt"]),
-            below=_pick(min, limits.below, said["lt"]),
-            min_length=_pick(max, limits.min_length, said["min_length"]),
-            max_length=_pick(min, limits.max_length, said["max_length"]),
+            low=_pick(max, limits.low, given["ge"]),
+            high=_pick(min, limits.high, given["le"]),
+            above=_pick(max, limits.above, given["gt"]),
+            below=_pick(min, limits.below, given["lt"]),
+            min_length=_pick(max, limits.min_length, given["min_length"]),
+            max_length=_pick(min, limits.max_length, given["max_length"]),
             multiple_of=units[0] if units else None,
             pattern=patterns[0] if patterns else None,
             notes={**limits.notes, **_notes(mark)},
@@ -634,16 +636,16 @@ _UNKEPT = frozenset(
 )
 
 
-def _said(mark: Any, name: str) -> Any:
+def _limit_of(mark: Any, name: str) -> Any:
     """The limit of this name on an annotation; a method is not a limit."""
-    said = getattr(mark, name, None)
-    return None if callable(said) else said
+    limit = getattr(mark, name, None)
+    return None if callable(limit) else limit
 
 
 def _notes(mark: Any) -> dict[str, Any]:
-    said = {name: getattr(mark, name, None) for name in _NOTES}
+    given = {name: getattr(mark, name, None) for name in _NOTES}
     more = getattr(mark, "extra_json_schema", None)
-    notes = {name: one for name, one in said.items() if isinstance(one, str | list) and one}
+    notes = {name: one for name, one in given.items() if isinstance(one, str | list) and one}
     if isinstance(more, dict):
         notes |= {
             word: one

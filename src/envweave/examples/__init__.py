@@ -1,6 +1,6 @@
 """Small environments to learn from, and programs that train on them.
 
-Nothing is imported until it is used, so a program's extras are needed only by who runs it.
+Nothing is imported until it is used, so a program's extras are needed only to run it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible server, asked over HTTP: many requests at a time."""
+"""A client for models behind an OpenAI-compatible server, with many concurrent requests."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 _LONGEST_BACKOFF_S = 30.0
 _ADVICE = {
     401: " Pass api_key=…, or set OPENAI_API_KEY.",
-    403: " Check what the key in api_key, or OPENAI_API_KEY, may do.",
-    404: " Check that base_url ends as the server's API does, mostly in /v1, and the model's name.",
+    403: " Check the permissions of the key in api_key or OPENAI_API_KEY.",
+    404: " Check the model's name, and that base_url includes the API path, usually /v1.",
 }
 
 
 class ModelError(ew.EnvWeaveError):
-    """A model's server refused, failed, or said what is no answer."""
+    """A model's server refused, failed, or sent an invalid answer."""
 
 
 @dataclass
 class ChatModel:
-    """Asks a server that speaks `POST /chat/completions`: OpenAI's, vLLM's, llama.cpp's.
+    """A client for `POST /chat/completions` of OpenAI, vLLM, llama.cpp and others.
 
-    There is no limit to how many `ask` calls wait at the same time: as many as episodes run.
-    Connections are kept while any of them waits, and between them in an `async with` block.
-    Needs the extra `http`.
+    Any number of `ask` calls may wait at the same time, one per running episode. Connections are
+    kept while any of them waits, and in an `async with` block also between them. Needs the extra
+    `http`.
 
     Attributes:
         model: The name of the model there.
@@ -51,7 +51,7 @@ class ChatModel:
         api_key: Sent as a bearer token; `$OPENAI_API_KEY` by default, and none if that is not set.
         options: Further fields of every request, such as `temperature` and `max_tokens`.
         timeout_s: How long one answer may take.
-        attempts: How often to ask before giving up, where the server is busy or out of order.
+        attempts: How often to try before giving up, if the server is busy or fails.
     """
 
     model: str
@@ -69,16 +69,16 @@ class ChatModel:
         self.base_url = (self.base_url or os.environ.get("OPENAI_BASE_URL", "")).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise ew.errors.OptionError(
-                f"base_url={self.base_url!r} names no server. Pass one such as "
+                f"base_url={self.base_url!r} is not a valid URL. Pass one such as "
                 "'http://127.0.0.1:8000/v1', or set OPENAI_BASE_URL."
             )
         if self.attempts < 1:
-            raise ew.errors.OptionError(f"attempts={self.attempts!r}: expected at least 1.")
+            raise ew.errors.OptionError(f"attempts must be >= 1, got {self.attempts!r}.")
         if self.api_key is None:
             self.api_key = os.environ.get("OPENAI_API_KEY")
 
     async def ask(self, messages: list[Message]) -> str:
-        """Return what the model says next.
+        """Return the model's next message.
 
         Raises:
             ModelError: The server refused, or still failed at the last attempt.
@@ -98,7 +98,7 @@ class ChatModel:
         raise AssertionError("unreachable")
 
     def ask_now(self, messages: list[Message]) -> str:
-        """Return what the model says next. Blocks.
+        """Return the model's next message. Blocks.
 
         Raises:
             ModelError, MissingExtraError: As `ask`.
@@ -117,7 +117,7 @@ class ChatModel:
         raise AssertionError("unreachable")
 
     async def __aenter__(self) -> Self:
-        """Keep the connections, also while nothing is asked, until the block ends."""
+        """Keep the connections until the block ends, also between calls."""
         self._enter()
         return self
 
@@ -138,7 +138,7 @@ class ChatModel:
             await self._leave()
 
     def _enter(self) -> httpx2.AsyncClient:
-        """Return the client of the running loop, and count one user more."""
+        """Return the client of the running loop, and count one more user."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = _Client(_httpx2().AsyncClient(**self._settings()))
@@ -147,7 +147,7 @@ class ChatModel:
         return one.client
 
     async def _leave(self) -> None:
-        """Count one user less, and close the client with the last."""
+        """Count one user less, and close the client after the last."""
         loop = asyncio.get_running_loop()
         one = self._clients[loop]
         one.users -= 1
@@ -157,7 +157,7 @@ class ChatModel:
 
     def _settings(self) -> dict[str, Any]:
         if self._ssl is None and self.base_url.startswith("https://"):
-            self._ssl = ssl.create_default_context()  # takes a while
+            self._ssl = ssl.create_default_context()  # slow
         httpx2 = _httpx2()
         return {
             "headers": {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
@@ -174,14 +174,14 @@ class ChatModel:
         """Return the content of an answer, or how long to wait before the next attempt.
 
         Raises:
-            ModelError: There is neither.
+            ModelError: The request failed for good.
         """
         status = response.status_code
         if status == 200:
             return _content(response.content)
         if status not in _AGAIN or attempt == self.attempts:
-            said = f"{self.base_url} answered {status}: {_said(response)}"
-            raise ModelError(said + _ADVICE.get(status, ""))
+            message = f"{self.base_url} answered {status}: {_error_message(response)}"
+            raise ModelError(message + _ADVICE.get(status, ""))
         asked_s = _retry_after_s(response.headers.get("Retry-After"))
         return _backoff_s(attempt) if asked_s is None else min(asked_s, self.timeout_s)
 
@@ -189,7 +189,7 @@ class ChatModel:
         """Return how long to wait before the next attempt.
 
         Raises:
-            ModelError: This was the last.
+            ModelError: This was the last attempt.
         """
         if attempt == self.attempts:
             reason = str(error) or type(error).__name__
@@ -202,7 +202,7 @@ class _Client:
     """A client of one event loop.
 
     Attributes:
-        client: It.
+        client: The HTTP client.
         users: How many use it now.
     """
 
@@ -225,25 +225,25 @@ def _content(reply: bytes) -> str:
         content = json.loads(reply)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError) as error:
         shown = reply[:200].decode(errors="replace")
-        raise ModelError(f"The server's answer is no chat completion: {shown!r}") from error
+        raise ModelError(f"The server's answer is not a chat completion: {shown!r}") from error
     if content is None:
         return ""
     if not isinstance(content, str):
-        raise ModelError(f"The content of the answer is no text: {type(content).__name__}")
+        raise ModelError(f"The content of the answer must be a str, got {type(content).__name__}")
     return content
 
 
-def _said(response: httpx2.Response) -> str:
+def _error_message(response: httpx2.Response) -> str:
     text = response.content[:2000].decode(errors="replace")
     try:
-        told = json.loads(text)["error"]
-        return str(told["message"] if isinstance(told, dict) else told)
+        error = json.loads(text)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, LookupError, TypeError):
         return text.strip() or response.reason_phrase
 
 
 def _retry_after_s(header: str | None) -> float | None:
-    """Return how long a server asks to wait: it says so in seconds, or by a date."""
+    """Return how long a server asks to wait, in seconds or until a date."""
     try:
         wanted_s = float(header or "nan")
     except ValueError:
@@ -256,4 +256,4 @@ def _retry_after_s(header: str | None) -> float | None:
 
 def _backoff_s(attempt: int) -> float:
     longest_s = min(0.5 * 2.0**attempt, _LONGEST_BACKOFF_S)
-    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come at once
+    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

@@ -1,7 +1,7 @@
 """An agent that writes code: `python -m envweave.examples.code_agent "What is 21 * 2?"`.
 
-It asks a model behind any OpenAI-compatible server for Python, runs what it writes in the sandbox,
-and shows it what came of it, until the code calls `final_answer`.
+It asks a model behind any OpenAI-compatible server for Python code, runs the code in the sandbox,
+and shows the model its output, until the code calls `final_answer`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CONVERSATIONS = 4_096
 
 
 def code_in(text: str) -> str | None:
-    """Return the code in a model's answer, all blocks of it; `None` if there is none.
+    """Return all code blocks in a model's answer; `None` if there is none.
 
-    Blocks of another language, such as a shell's, are passed over.
+    Blocks of another language, such as shell, are skipped.
     """
     blocks = [
         textwrap.dedent(block).strip("\n")
@@ -53,15 +53,17 @@ def code_in(text: str) -> str | None:
 
 
 def shown(observation: ew.CodeObservation) -> str:
-    """Return what a model is told of a run."""
-    result = observation.execution_result  # its fields alone: a server's URL tells no more
+    """Return the message for the model about a run."""
+    result = (
+        observation.execution_result
+    )  # only its fields: a client without our classes has no more
     parts = [("Printed", result.stdout), ("Error", stderr_of(result))]
     if result.return_repr is not None:
         parts.insert(1, ("Value", result.return_repr))
     if result.limits_hit:
         parts.append(("Limits hit", ", ".join(result.limits_hit)))
-    told = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
-    return told or "It ran, and printed nothing."
+    message = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
+    return message or "It ran, and printed nothing."
 
 
 def _cut(text: str) -> str:
@@ -73,15 +75,15 @@ def _cut(text: str) -> str:
 
 
 class ChatCodeAgent:
-    """Writes the next code by asking a model. One agent serves any number of episodes at once.
+    """Gets the next code from a model. One agent can play any number of episodes at once.
 
-    Give it to `rollout`, or call it with the last result yourself: it returns a `CodeAction`.
+    Pass it to `rollout`, or call it with the last result yourself: it returns a `CodeAction`.
 
     Args:
-        model: Whom to ask.
-        max_invalid: How often before a step the model may answer without code. It is told so, and
-            asked again; after that an empty step is taken.
-        system: The first message. `{tools}` in it is replaced by what code may call.
+        model: The model.
+        max_invalid: How often per step the model may answer without code. It gets an error
+            message and another try; after that an empty step is taken.
+        system: The first message. `{tools}` in it is replaced by the available tools.
     """
 
     def __init__(self, model: ChatModel, *, max_invalid: int = 3, system: str = SYSTEM) -> None:
@@ -119,10 +121,10 @@ class ChatCodeAgent:
 
 
 class AnyAnswer(Grader):
-    """Ends the episode at the first answer, and shows it; for tasks without a known one."""
+    """Ends the episode at the first answer, and shows it; for tasks without a known answer."""
 
     async def grade(self, attempt: Attempt) -> Grade:
-        """Take it as it is."""
+        """Accept any answer."""
         try:
             answer = repr(attempt.answer)[:_SHOWN]
         except ValueError as error:  # an int of too many digits
@@ -131,16 +133,16 @@ class AnyAnswer(Grader):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Let a model solve one task, and show every step. Returns the exit code."""
+    """Let a model solve one task, and print every step. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m envweave.examples.code_agent",
         description="Let a model solve a task by writing code, in the sandbox.",
     )
-    parser.add_argument("task", help="what to ask for")
+    parser.add_argument("task", help="the task, in words")
     parser.add_argument("--model", default="default", metavar="NAME")
     parser.add_argument("--base-url", default="", metavar="URL", help="or $OPENAI_BASE_URL")
     parser.add_argument("--max-steps", type=int, default=10, metavar="N")
-    parser.add_argument("--files", action="store_true", help="let code use file_read and its kind")
+    parser.add_argument("--files", action="store_true", help="let code use the file tools")
     arguments = parser.parse_args(argv)
     try:
         return asyncio.run(_solve(arguments))

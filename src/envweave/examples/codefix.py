@@ -8,14 +8,14 @@ Code: def f(a, b): return a ? b
 Example: f(6, 4) == 24
 ```
 
-Wording and numbers vary from task to task. Some specifications also name an operation that is
-not wanted, so spotting a word is not enough. In every example the four operators give four
-different results, so exactly one fits.
+Wording and numbers vary from task to task. Some specifications also name a wrong operation, so
+spotting a word is not enough. In every example the four operators give four different results, so
+exactly one fits.
 
 The splits `train` and `test` share no prompt. A specification is a frame around one phrase or two,
 and the test split has the combinations of frame and phrase, or of two phrases, that the train
-split leaves out. Every frame and every phrase occurs in both, so what `test` asks for is reading
-known words in new combinations. The example alone also determines the operator, by calculation.
+split leaves out. Every frame and every phrase occurs in both, so `test` measures reading known
+words in new combinations. The example alone also determines the operator, by calculation.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _example_numbers(rng: random.Random) -> tuple[int, int]:
 class CodeFixEnv(ew.Environment):
     """Choose the operator that makes `return a ? b` match the specification.
 
-    One step an episode: the right operator earns 1, another −1. The last observation has the
+    One step per episode: the right operator earns 1, any other −1. The last observation has the
     metric `success`. Tasks are endless, `train-0`, `train-1`, … and `test-0`, `test-1`, …; without
     one, `reset` draws from `train` by the seed.
     """

@@ -21,12 +21,12 @@ MAX_CHARACTERS = 256
 POOL = 8
 """How many characters are pooled into one vector."""
 WARM_UP = 200
-"""The learning rate rises for so many updates, then falls with the root of their number."""
+"""The learning rate rises for this many updates, then falls with the root of their number."""
 
 
 @final
 class PolicyNetwork(nn.Module):
-    """Maps rows of characters to one logit a choice, and the reward to expect."""
+    """Maps rows of characters to one logit per choice, and the expected reward."""
 
     def __init__(self, num_choices: int, *, width: int = 64) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PolicyNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, characters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and expected rewards; 0 fills up a row that is shorter than others."""
+        """Return logits and expected rewards; shorter rows are padded with 0."""
         found = functional.gelu(self.pieces(self.characters(characters).transpose(1, 2)))
         pieces = functional.max_pool1d(found, POOL).transpose(1, 2)
         is_empty = (characters == 0).view(len(characters), -1, POOL).all(2)
@@ -59,7 +59,7 @@ class PolicyNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """What was chosen for each prompt, with what an update needs to know about it."""
+    """The choice for each prompt, with the data that an update needs."""
 
     chosen: NDArray[np.int64]
     log_probability: torch.Tensor
@@ -69,7 +69,7 @@ class PolicyChoice:
 
 @final
 class Learner:
-    """REINFORCE with a learnt baseline and normalised advantages, by AdamW."""
+    """REINFORCE with a learned baseline and normalized advantages, by AdamW."""
 
     def __init__(self, num_choices: int, *, seed: int, learning_rate: float) -> None:
         torch.manual_seed(seed)
@@ -81,8 +81,8 @@ class Learner:
     def choose(self, prompts: Sequence[str], rng: np.random.Generator) -> PolicyChoice:
         """Draw a choice for each prompt.
 
-        Every prompt is read from a position drawn at random, a few characters later than it
-        stands, so that words are not learnt together with their place.
+        Every prompt is shifted by a few characters at random, so that words are not learned
+        together with their position.
         """
         shifts = rng.integers(POOL, size=len(prompts))
         shifted = ["\0" * shift + prompt for shift, prompt in zip(shifts, prompts, strict=True)]
@@ -132,7 +132,7 @@ class Learner:
         return float(entropy.detach())
 
     def state(self) -> dict[str, Any]:
-        """Return everything that learning goes on from."""
+        """Return the state to resume training from."""
         return {
             "network": self._network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -140,14 +140,14 @@ class Learner:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Resume from what `state` returned."""
         self._network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
 
 
 def _encode(prompts: Sequence[str]) -> torch.Tensor:
-    """Return the prompts as rows of character codes, filled up to a multiple of `POOL`."""
+    """Return the prompts as rows of character codes, padded to a multiple of `POOL`."""
     rows = [prompt.encode("ascii", "replace")[:MAX_CHARACTERS] for prompt in prompts]
     length = -(-max(map(len, rows)) // POOL) * POOL
     codes = np.frombuffer(b"".join(row.ljust(length, b"\0") for row in rows), np.uint8)

@@ -22,19 +22,19 @@ class CounterObservation(ew.Observation):
 
 
 class CounterEnv(ew.Environment):
-    """Count up to `done_at`; every step earns what it added."""
+    """Count up to `done_at`; the reward of a step is the number it added."""
 
     def __init__(self, done_at: int = 3) -> None:
         self.done_at = done_at
         self._value = 0
 
-    def reset(self, *, seed: int | None = None) -> CounterObservation:  # noqa: ARG002 - no chance
-        """Start at 0, whatever the seed: nothing here is left to chance."""
+    def reset(self, *, seed: int | None = None) -> CounterObservation:  # noqa: ARG002 - not random
+        """Start at 0, whatever the seed: nothing here is random."""
         self._value = 0
         return CounterObservation(self._value)
 
     def step(self, action: CounterAction) -> CounterObservation:
-        """Add, and end the episode at `done_at` or beyond."""
+        """Add to the counter, and end the episode at `done_at` or beyond."""
         self._value += action.delta
         return CounterObservation(
             self._value, reward=float(action.delta), done=self._value >= self.done_at

@@ -1,4 +1,4 @@
-"""How well a policy does: whole episodes on seeds that training never sees."""
+"""Evaluate a policy: whole episodes on seeds that training never sees."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 import envweave as ew
 
 Policy: TypeAlias = Callable[[Any], NDArray[Any]]
-"""From the columns of a batch's `current` to one action an environment."""
+"""Maps the columns of a batch's `current` to one action per environment."""
 
 FIRST_SEED = 2**32
-"""Seeds of evaluation begin here; a session's own stream stays below 2**31."""
+"""The first seed of evaluations; a session's own stream stays below 2**31."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy reached.
+    """The result of an evaluation.
 
     Attributes:
         success: The share of episodes that succeeded, from 0 to 1.
@@ -44,20 +44,20 @@ class Evaluation:
 def evaluate(
     venv: ew.VectorEnv, policy: Policy, episodes: int, *, split: str | None = None
 ) -> Evaluation:
-    """Run `episodes` episodes, every one to its end and with a seed of its own.
+    """Run `episodes` episodes, each to its end and with its own seed.
 
     The vector must reset itself (`autoreset=True`). Of each environment only the first episode
-    after a reset counts: counting whichever ends first would favour short ones.
+    after a reset counts: counting whichever ends first would favor short ones.
 
     Args:
         venv: The environments.
-        policy: What to measure.
+        policy: The policy to evaluate.
         episodes: How many episodes.
-        split: Play the first tasks of this endless split instead, each once. Where every episode
-            is one step, the vector need not reset itself.
+        split: Play the first tasks of this endless split instead, each once. If every episode is
+            one step, the vector need not reset itself.
 
     Raises:
-        EnvironmentFailure: An episode failed, so that it says nothing about the policy.
+        EnvironmentFailure: An episode failed, so it says nothing about the policy.
     """
     returns: list[float] = []
     successes: list[float] = []

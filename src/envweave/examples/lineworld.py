@@ -1,4 +1,4 @@
-"""LineWorld: walk along a line to the goal, which lies at the left end or at the right."""
+"""LineWorld: walk along a line to the goal at its left or right end."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LineWorldObservation(ew.Observation):
     """What the agent sees.
 
     Attributes:
-        position: Where it stands, from −1 at the left end to 1 at the right.
-        goal: At which end the goal lies.
+        position: Its position, from −1 at the left end to 1 at the right.
+        goal: The end where the goal is, −1 or 1.
     """
 
     position: Annotated[float, ew.Bounds(-1, 1)]
@@ -34,14 +34,14 @@ class LineWorldObservation(ew.Observation):
 
 @dataclass(kw_only=True)
 class LineWorldState(ew.State):
-    """The world as it is: places are counted from 0 at the left end."""
+    """The state of the world: positions are counted from 0 at the left end."""
 
     place: int
     goal_place: int
 
 
 class LineWorldEnv(ew.Environment):
-    """Walk along a line to the goal at its left or right end, as the seed has it.
+    """Walk along a line to the goal at its left or right end, depending on the seed.
 
     The goal earns 1 and the other end −1; both end the episode. Every step costs 0.01, and
     after `max_steps` of them the episode is truncated. The agent starts in the middle half.
@@ -52,9 +52,9 @@ class LineWorldEnv(ew.Environment):
 
     def __init__(self, size: int = 15, max_steps: int = 30) -> None:
         if size < 3:
-            raise ew.errors.OptionError(f"size={size!r} leaves no place between the ends; use 3.")
+            raise ew.errors.OptionError(f"size must be >= 3, got {size!r}.")
         if max_steps < 1:
-            raise ew.errors.OptionError(f"max_steps={max_steps!r} allows no step; use 1 or more.")
+            raise ew.errors.OptionError(f"max_steps must be >= 1, got {max_steps!r}.")
         self.size = size
         self.max_steps = max_steps
         self._place = size // 2
@@ -86,7 +86,7 @@ class LineWorldEnv(ew.Environment):
 
     @property
     def state(self) -> LineWorldState:
-        """Where the agent stands, and where the goal is."""
+        """The positions of the agent and the goal."""
         return LineWorldState(place=self._place, goal_place=self._goal_place)
 
     @property

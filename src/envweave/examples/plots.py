@@ -22,7 +22,7 @@ PICTURE = "metrics.png"
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-=+*#@"
 
-# From the palette of Okabe and Ito, which colour-blind readers can tell apart.
+# From the palette of Okabe and Ito, which color-blind readers can tell apart.
 BLUE, GREEN, ORANGE, VERMILLION, GREY = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#5f5f5f"
 
 
@@ -58,7 +58,7 @@ def blocks_for(encoding: str | None) -> str:
 
 
 def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
-    """Draw the log of a run as `metrics.png` beside it, and return where that is.
+    """Draw the log of a run as `metrics.png` beside it, and return its path.
 
     Args:
         run_dir: The run's directory.
@@ -66,7 +66,7 @@ def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OptionError: A directory holds no run, or one without an episode.
+        OptionError: A directory has no run, or one without episodes.
     """
     run, *others = [_read(path) for path in (run_dir, *compare)]
     try:
@@ -88,7 +88,7 @@ def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
     for axes in (above, below):
         _decorate(axes, run)
     title = _title(run)
-    # A longer title than about 65 characters would be cut off at both sides.
+    # A title longer than about 65 characters would be cut off on both sides.
     figure.suptitle(title + "\n", fontsize=min(13, 850 / len(title)), fontweight="bold")
     figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
     above.set_ylabel("return of an episode")
@@ -109,7 +109,7 @@ def _read(run_dir: Path) -> RunHistory:
 
 
 def _dots(axes: Any, run: RunHistory) -> None:
-    """Every episode by how it ended, told apart by colour and shape; or the mean of each batch."""
+    """Every episode, with a color and shape for its end; or the mean of each batch."""
     looks = {
         "success": (BLUE, "o", 0.45),
         "out of steps": (ORANGE, "^", 0.75),
@@ -144,13 +144,13 @@ def _average(run: RunHistory, name: str) -> tuple[NDArray[Any], NDArray[np.float
     numbers = np.array([point["episode"] for point in run.points])
     values = np.array([point[name] for point in run.points], np.float64)
     window = max(1, min(40, len(values) // 4))
-    # A mean of two or three says nothing, so the line begins a little later.
+    # A mean of two or three values says little, so the line begins a little later.
     start = window // 2
     return numbers[start:], moving_average(values, window)[start:], window
 
 
 def _curve(axes: Any, run: RunHistory, name: str, colour: str) -> None:
-    """One figure over episodes: its moving average, beside what evaluation found."""
+    """One figure over episodes: its moving average, with the evaluation results."""
     numbers, average, window = _average(run, name)
     label = f"training, mean of the last {window}"
     axes.plot(numbers, average, color=colour, linewidth=2.4, label=label, zorder=3)
@@ -168,7 +168,7 @@ def _curve(axes: Any, run: RunHistory, name: str, colour: str) -> None:
 
 
 def _checks(axes: Any, run: RunHistory) -> None:
-    """What evaluations on the way found."""
+    """The evaluations during training."""
     if run.checks:
         axes.plot(
             [line["episode"] for line in run.checks],
@@ -177,7 +177,7 @@ def _checks(axes: Any, run: RunHistory) -> None:
             marker="D",
             markersize=4,
             linewidth=0,
-            label="held-out, on the way",
+            label="held-out, during training",
             zorder=5,
         )
 
@@ -222,7 +222,7 @@ def _setting(run: RunHistory, beside: RunHistory | None = None) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Draw the picture of a run again, for instance of one that was interrupted."""
+    """Draw the picture of a run again, for example of an interrupted one."""
     parser = argparse.ArgumentParser(
         prog="python -m envweave.examples.plots", description="Draw the picture of a training run."
     )
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="DIR",
-        help="another run, whose curve of success is added; may be repeated",
+        help="another run, whose success curve is added; may be repeated",
     )
     options = parser.parse_args(argv)
     try:

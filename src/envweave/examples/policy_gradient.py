@@ -15,8 +15,8 @@ Array: TypeAlias = NDArray[np.float64]
 class Network:
     """One hidden layer of tanh units, trained by Adam.
 
-    The last layer begins at zero, so an actor begins as the random policy and a critic begins
-    by expecting nothing.
+    The last layer is initialized to zero, so an actor starts as the random policy and a critic
+    with values of 0.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, rng: np.random.Generator) -> None:
@@ -76,7 +76,7 @@ class TrajectoryBatch:
 
 @dataclass(frozen=True)
 class Update:
-    """What one update saw.
+    """The statistics of one update.
 
     Attributes:
         entropy: How undecided the policy is, in nats; log 2 for a coin.
@@ -89,10 +89,10 @@ class Update:
 
 @final
 class ActorCritic:
-    """Learns a policy over a few choices from rollouts, with the critic's values as baseline.
+    """Trains a policy over a few choices from rollouts, with the critic's values as baseline.
 
-    Advantages are the generalised ones (GAE). They look past a truncation through the value
-    of the true successor, and never past a termination.
+    Uses generalized advantage estimation (GAE), which bootstraps from the value of the true
+    successor at a truncation, and never at a termination.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class ActorCritic:
         self._entropy_bonus = entropy_bonus
 
     def probabilities(self, features: Array) -> Array:
-        """Return the chance of each choice, for rows of features."""
+        """Return the probability of each choice, for rows of features."""
         logits = self._actor(features)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances: Array = weights / weights.sum(axis=1, keepdims=True)
         return chances
 
     def value(self, features: Array) -> Array:
-        """Return the return to expect from each row, as the critic has it."""
+        """Return the critic's expected return for each row."""
         return self._critic(features)[:, 0]
 
     def sample(self, features: Array, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -168,7 +168,7 @@ class ActorCritic:
         later: Any = 0.0
         advantages: list[Array] = []
         for t in reversed(range(len(rollout.seen))):
-            # An invalid step has no reward (NaN), and nothing after an end belongs to it.
+            # An invalid step has no reward (NaN), and nothing after an end counts towards it.
             reward = np.where(rollout.valid[t], rollout.reward[t], 0.0)
             target = reward + self._gamma * rollout.bootstrap[t] * following[t]
             goes_on = ~rollout.done[t]

@@ -22,15 +22,15 @@ MAY_CHANGE = {
     "service_timeout_s",
     "target_success_rate",
 }
-"""Settings that a resumed run may have otherwise: they change nothing about earlier episodes."""
+"""Settings that may differ in a resumed run: they don't affect earlier episodes."""
 
 
 @final
 class RunLog:
-    """Appends one JSON object a line, each with its `type` and `time_s`, seconds since the start.
+    """Appends one JSON object per line, with its `type` and `time_s`, seconds since the start.
 
-    The first line has the type `run` and the settings. Every line is handed to the system before
-    the next one is begun, so an interrupted or killed run keeps all it has written.
+    The first line has the type `run` and the settings. Every line is flushed before the next one
+    is begun, so an interrupted or killed run keeps all it has written.
 
     A resumed run keeps the first `keep_lines` lines, those that were there when its checkpoint was
     written, and drops the later ones, so that its log equals that of an uninterrupted run.
@@ -73,7 +73,7 @@ class RunLog:
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` fill a file beside `path`, then put it there: all of it, or nothing."""
+    """Replace a file atomically: let `write` fill a file beside `path`, then rename it."""
     beside = path.with_name(f".{path.name}.new")
     try:
         write(beside)
@@ -84,20 +84,20 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def open_run_dir(run_dir: Path | None, name: str, *, resume: bool) -> Path:
-    """Return the directory of a run: a new or empty one, or with `resume` that of a started run.
+    """Return the directory of a run: a new or empty one, or with `resume` an existing run's.
 
     Args:
-        run_dir: `None` makes a fresh one, `runs/NAME`, or where that is taken `runs/NAME-2`, ….
-        name: What a fresh one is called.
-        resume: Whether `run_dir` may hold a run already. One that does not starts from the
+        run_dir: `None` makes a fresh one, `runs/NAME`, or if that exists `runs/NAME-2`, ….
+        name: The name of a fresh one.
+        resume: Whether `run_dir` may contain a run. If it does not, the run starts from the
             beginning, so that the same command can be repeated until it is done.
 
     Raises:
-        OptionError: It is not empty, or cannot be made, or there is none to resume.
+        OptionError: It is not empty, cannot be made, or there is no run to resume.
     """
     if run_dir is None:
         if resume:
-            raise ew.errors.OptionError("Which run shall --resume continue? Add --run-dir DIR.")
+            raise ew.errors.OptionError("--resume needs the run to continue. Add --run-dir DIR.")
         return claim_fresh_run_dir(Path("runs"), name)
     if resume and (run_dir / METRICS).is_file():
         return run_dir
@@ -105,10 +105,10 @@ def open_run_dir(run_dir: Path | None, name: str, *, resume: bool) -> Path:
 
 
 def claim_run_dir(run_dir: Path) -> Path:
-    """Make the directory of a run, and return it. An empty one may be there already.
+    """Make the directory of a run, and return it. An empty one may already exist.
 
     Raises:
-        OptionError: Something is in it, or it cannot be made.
+        OptionError: It is not empty, or cannot be made.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -119,14 +119,14 @@ def claim_run_dir(run_dir: Path) -> Path:
         ) from error
     if not is_free:
         raise ew.errors.OptionError(
-            f"The run directory {str(run_dir)!r} is not empty, and no run is written over. "
+            f"The run directory {str(run_dir)!r} is not empty, and runs are never overwritten. "
             "Choose another --run-dir, or leave it out for a fresh name under runs/."
         )
     return run_dir
 
 
 def claim_fresh_run_dir(parent: Path, name: str) -> Path:
-    """Make `parent/name`, or where that is taken `name-2`, `name-3`, …, and return it.
+    """Make `parent/name`, or if that exists `name-2`, `name-3`, …, and return it.
 
     Raises:
         OptionError: It cannot be made.
@@ -153,7 +153,7 @@ def claim_fresh_run_dir(parent: Path, name: str) -> Path:
 
 
 def read_run_log(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the objects of a run's log. A last line that was cut off is left out.
+    """Return the objects of a run's log, without a truncated last line.
 
     Raises:
         OptionError: There is no log in this directory.
@@ -162,21 +162,21 @@ def read_run_log(run_dir: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in _lines(run_dir / METRICS)]
     except OSError as error:
         raise ew.errors.OptionError(
-            f"{str(run_dir)!r} holds no run: {METRICS} cannot be read ({error.strerror})."
+            f"{str(run_dir)!r} has no run: {METRICS} cannot be read ({error.strerror})."
         ) from error
 
 
 @final
 @dataclass(frozen=True)
 class RunHistory:
-    """What a run's log says, for its summary and its picture.
+    """The content of a run's log, for its summary and its picture.
 
     Attributes:
         settings: The line `run`.
         points: Lines with an `episode` number, a `return` and a `success`, by that number: one
-            an episode, or one an update whose figures are means over its batch.
+            per episode, or one per update whose figures are means over its batch.
         evaluations: The lines `evaluation` of a whole policy, by its name, such as `random`.
-        checks: The lines `evaluation` made on the way, which have an `episode` number.
+        checks: The lines `evaluation` during training, which have an `episode` number.
         updates: How often the learner was updated.
         duration_s: The `time_s` of the last line.
     """
@@ -193,7 +193,7 @@ class RunHistory:
         """Read the log of a run.
 
         Raises:
-            OptionError: The directory holds no run.
+            OptionError: The directory has no run.
         """
         log = read_run_log(run_dir)
         points = [line for line in log if line["type"] == "episode"] or [
@@ -212,12 +212,12 @@ class RunHistory:
 
     @property
     def title(self) -> str:
-        """What was trained on, such as `LineWorld`."""
+        """The environment that was trained on, such as `LineWorld`."""
         return str(self.settings.get("title", "Training"))
 
     @property
     def episodes(self) -> int:
-        """How many episodes were learnt from."""
+        """How many episodes were trained on."""
         return int(self.points[-1]["episode"]) if self.points else 0
 
 
@@ -232,7 +232,7 @@ def _check_resumable(
     if len(lines) < keep_lines:
         raise ew.errors.OptionError(
             f"The log in {str(run_dir)!r} has {len(lines)} lines, but its checkpoint was written "
-            f"after {keep_lines}. Lines are missing; start anew with another --run-dir."
+            f"after {keep_lines}. Lines are missing; start over with another --run-dir."
         )
     if not lines:
         return

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: a game for two agents who move by turns."""
+"""Tic-tac-toe: a game for two agents that take turns."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TicTacToeAction(ew.Action):
 
 @dataclass
 class TicTacToeObservation(ew.Observation):
-    """What a player sees. Its action mask allows the free cells when it is to move, else none.
+    """What a player sees. Its action mask allows the free cells on its turn, else none.
 
     Attributes:
-        board: 1 where "x" stands, −1 where "o" does, 0 where the cell is free.
+        board: 1 for "x", −1 for "o", 0 for a free cell.
         mark: The player's own: `board * mark` shows every player its own marks as 1.
     """
 
@@ -41,8 +41,8 @@ class TicTacToeObservation(ew.Observation):
 class TicTacToeEnv(ew.MultiAgentEnvironment):
     """Three in a row wins. "x" begins; the winner earns 1, the loser −1, a draw 0.
 
-    Taking a cell that is taken already is the player's own doing: it loses at once, and the
-    `EpisodeEnd` blames the agent. The last observations have the metrics `won` and `illegal`.
+    A player that chooses an occupied cell loses at once, and the `EpisodeEnd` blames the agent.
+    The last observations have the metrics `won` and `illegal`.
     """
 
     possible_agents = ("x", "o")
@@ -52,11 +52,11 @@ class TicTacToeEnv(ew.MultiAgentEnvironment):
         self._to_move: str | None = None
 
     def to_act(self) -> list[str]:
-        """Name the player to move."""
+        """Return the player to move."""
         return [] if self._to_move is None else [self._to_move]
 
     def reset(self, *, seed: int | None = None) -> dict[str, TicTacToeObservation]:  # noqa: ARG002
-        """Clear the board, whatever the seed: nothing here is left to chance."""
+        """Clear the board, whatever the seed: nothing here is random."""
         self._board = np.zeros(9, np.int8)
         self._to_move = "x"
         return self._observe()
@@ -67,7 +67,7 @@ class TicTacToeEnv(ew.MultiAgentEnvironment):
         cell = action.cell
         opponent = "o" if player == "x" else "x"
         if self._board[cell]:
-            cause = f"{player!r} took cell {cell}, which is taken"
+            cause = f"{player!r} chose cell {cell}, which is occupied"
             self.emit(ew.EpisodeEnd("terminated", blame="agent", cause=cause))
             return self._finish(winner=opponent, offender=player)
         self._board[cell] = MARKS[player]

@@ -1,6 +1,6 @@
 """A language model that is sampled and trained by the Tinker service, through its official SDK.
 
-Tokens and their log-probabilities are kept as they were sampled; no text is ever encoded again.
+Tokens and their log-probabilities are kept as they were sampled; text is never encoded again.
 Every failure of the service is a `ServerError` that says what to do.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model said to a prompt, token by token.
+    """The model's answer to a prompt, token by token.
 
     Attributes:
         prompt: The ids of the prompt.
@@ -51,9 +51,9 @@ class TinkerConfig(TrainingConfig):
     """The settings of a program that trains through Tinker.
 
     Attributes:
-        base_model: Its name at Tinker.
-        rank: Of its LoRA weights.
-        learning_rate: Of Adam.
+        base_model: The model's name at Tinker.
+        rank: The rank of its LoRA weights.
+        learning_rate: The learning rate of Adam.
         loss_fn: `importance_sampling`, `ppo` or `cispo`.
         max_tokens: The longest completion.
         tokenizer: `MODULE:NAME` of a function or class that makes a tokenizer like those of
@@ -71,7 +71,7 @@ class TinkerConfig(TrainingConfig):
 
 
 def require_tinker() -> None:
-    """Refuse to go on without a key or the SDK, before anything is imported or started.
+    """Check for a key and the SDK, before anything is imported or started.
 
     Raises:
         OptionError: `$TINKER_API_KEY` is not set.
@@ -91,7 +91,7 @@ class TinkerPolicy:
     """A model with LoRA weights at Tinker: sampled with the weights of the last `refresh`."""
 
     def __init__(self, config: TinkerConfig, *, state: str | None = None) -> None:
-        """Connect, and create the weights, or load those that `save` kept as `state`.
+        """Connect, and create the weights, or load those that `save` stored as `state`.
 
         Raises:
             ServerError: The service refuses or fails; the message says why.
@@ -129,18 +129,18 @@ class TinkerPolicy:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         status = "success" if kind is None else "errored"
-        # A lost service cannot be notified, and the error that ended the run is raised already.
+        # A lost service cannot be notified, and the error that ended the run is already raised.
         with contextlib.suppress(Exception):
             self._service.close(status).result(CLOSE_TIMEOUT_S)
         logging.getLogger("tinker").removeHandler(self._last_warning)
 
     @property
     def is_fake(self) -> bool:
-        """Whether it is a test service's model, whose results mean nothing about any real one."""
+        """Whether it is the model of a test service, whose results are meaningless."""
         return self._config.base_model.startswith("fake/")
 
     def encode(self, prompt: str) -> tuple[int, ...]:
-        """Return the ids of a prompt, as a user's message where the model has a chat template."""
+        """Return the ids of a prompt, as a user message if the model has a chat template."""
         if not self._tokenizer.chat_template:
             return tuple(self._tokenizer.encode(prompt))
         messages = [{"role": "user", "content": prompt}]
@@ -171,9 +171,7 @@ class TinkerPolicy:
             reply = await asyncio.wait_for(call, self._config.service_timeout_s)
         (sequence,) = reply.sequences
         if sequence.logprobs is None:
-            raise ServerError(
-                "Tinker returned no log-probabilities, without which nothing is learnt."
-            )
+            raise ServerError("Tinker returned no log-probabilities, which training needs.")
         stopped = sequence.stop_reason == "stop"
         return Completion(prompt, tuple(sequence.tokens), tuple(sequence.logprobs), stopped)
 
@@ -187,7 +185,7 @@ class TinkerPolicy:
         data = [self._datum(completion, advantage) for completion, advantage in examples]
         params = self._sdk.types.AdamParams(learning_rate=config.learning_rate)
         with self._errors("train"):
-            # Both are submitted before either is waited for, so the service does them at once.
+            # Both are submitted before either is awaited, so the service runs them together.
             gradient = self._training.forward_backward(data, config.loss_fn)
             step = self._training.optim_step(params)
             metrics = dict(gradient.result(config.service_timeout_s).metrics)
@@ -196,7 +194,7 @@ class TinkerPolicy:
         return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
     def _datum(self, completion: Completion, advantage: float) -> Any:
-        """What one completion is learnt from: the tokens shifted by one, zeros for the prompt."""
+        """The training example of one completion: tokens shifted by one, zeros for the prompt."""
         types = self._sdk.types
         whole = [*completion.prompt, *completion.tokens]
         zeros = [0.0] * (len(completion.prompt) - 1)
@@ -212,13 +210,13 @@ class TinkerPolicy:
         )
 
     def refresh(self) -> None:
-        """Sample with the present weights from now on."""
+        """Sample with the current weights from now on."""
         self._sampler = self._call(
             "refresh the sampling weights", self._training.save_weights_and_get_sampling_client
         )
 
     def save(self, name: str) -> str:
-        """Keep the weights and the optimizer's state at Tinker, and return their path."""
+        """Store the weights and the optimizer's state at Tinker, and return their path."""
         with self._errors("save a checkpoint"):
             saved = self._training.save_state(name, overwrite=True).result(
                 self._config.service_timeout_s
@@ -228,10 +226,10 @@ class TinkerPolicy:
     def _check_model(self) -> None:
         reply = self._call("list its models", self._service.get_server_capabilities)
         known = sorted(model.model_name for model in reply.supported_models if model.model_name)
-        wanted = self._config.base_model
-        if wanted not in known:
+        name = self._config.base_model
+        if name not in known:
             raise OptionError(
-                f"Tinker has no model {wanted!r}.{suggest(wanted, known)} Use --base-model with "
+                f"Tinker has no model {name!r}.{suggest(name, known)} Use --base-model with "
                 f"one of: {', '.join(known)}."
             )
 
@@ -250,7 +248,7 @@ class TinkerPolicy:
             ) from error
 
     def _call(self, what: str, function: Callable[[], T]) -> T:
-        """Call what the SDK has no time-out for, and would try for minutes."""
+        """Call a function that has no timeout in the SDK, and would retry for minutes."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -265,12 +263,12 @@ class TinkerPolicy:
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Raise what the SDK raises as a `ServerError` that says what to do."""
+        """Raise the SDK's errors as a `ServerError` that says what to do."""
         sdk = self._sdk
         try:
             yield
         except (sdk.TinkerError, TimeoutError, ValueError) as raised:
-            # The SDK wraps what a result's status was in a ValueError.
+            # The SDK wraps the status of a result in a ValueError.
             is_wrapped = isinstance(raised.__cause__, sdk.TinkerError)
             error = raised.__cause__ if is_wrapped else raised
             raise ServerError(f"Tinker could not {what}: {self._reason(error)}") from raised

@@ -1,9 +1,8 @@
 """Train a tiny transformer on CodeFix: `python -m envweave.examples.train_codefix_pg`.
 
 The policy reads the prompt character by character and is trained from scratch by REINFORCE. It is
-measured on held-out prompts of the test split, before, on the way and after. To see that the
-learning follows the reward, flip its sign (`--reward-sign -1`): success falls below
-chance.
+evaluated on held-out prompts of the test split before, during and after training. To check that
+learning follows the reward, flip its sign (`--reward-sign -1`): success falls below chance.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class CodeFixConfig(TrainingConfig):
     """How to train on CodeFix.
 
     Attributes:
-        learning_rate: Of AdamW.
-        reward_sign: −1 learns from the reward's opposite, to check that learning follows it.
-        evaluation_episodes: How many held-out prompts measure a policy.
-        checkpoint_every: After how many updates the run is saved, and measured on the way.
+        learning_rate: The learning rate of AdamW.
+        reward_sign: −1 flips the reward, to check that learning follows it.
+        evaluation_episodes: How many held-out prompts evaluate a policy.
+        checkpoint_every: After how many updates the run is saved and evaluated.
     """
 
     num_envs: int = 32
@@ -79,11 +78,11 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
         ENV_ID,
         can_resume=True,
     )
-    add("--learning-rate", type=positive_float, metavar="X", help="of AdamW")
+    add("--learning-rate", type=positive_float, metavar="X", help="learning rate of AdamW")
     add("--reward-sign", type=int, choices=(1, -1),
         help="-1 flips the reward: a sanity check, success must fall below chance")  # fmt: skip
     add("--evaluation-episodes", type=positive_int, metavar="N",
-        help="held-out prompts that measure a policy")  # fmt: skip
+        help="held-out prompts to evaluate a policy")  # fmt: skip
     add("--checkpoint-every", type=positive_int, metavar="N", help="updates between checkpoints")
     return run_program(parser, argv, CodeFixConfig, train)
 
@@ -91,14 +90,13 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
 def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
     """Train, evaluate, write log and checkpoints, and return the run's directory.
 
-    Every update learns from one episode of each environment. What an update draws, tasks and
-    operators, follows from the seed and the update's number alone, so a resumed run goes on as if
-    it had not stopped.
+    Every update uses one episode of each environment. The tasks and operators that it draws depend
+    only on the seed and the update's number, so a resumed run continues as if it had not stopped.
 
     Raises:
         MissingExtraError: torch is not installed.
-        EnvWeaveError: The backend or the run directory cannot be had.
-        TrainingInterrupted: Ctrl-C came; the log keeps what was written.
+        EnvWeaveError: The backend or the run directory is not available.
+        TrainingInterrupted: Ctrl-C was pressed; the log keeps what was written.
     """
     try:
         import torch
@@ -108,7 +106,7 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
         ) from None
     from envweave.examples.codefix_policy import Learner
 
-    torch.set_num_threads(1)  # so small a network is no faster with more
+    torch.set_num_threads(1)  # more don't speed up such a small network
     learner = Learner(len(OPERATORS), seed=config.seed, learning_rate=config.learning_rate)
     with config.make_vector(ENV_ID) as venv:
         run_dir = config.open_run_dir("codefix")
@@ -140,7 +138,7 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
 
 @final
 class _CodeFixTraining:
-    """A run under way."""
+    """A training run."""
 
     def __init__(
         self, config: CodeFixConfig, venv: ew.VectorEnv, learner: Learner, log: RunLog
@@ -150,20 +148,20 @@ class _CodeFixTraining:
 
     @property
     def finished(self) -> int:
-        """How many episodes were learnt from."""
+        """How many episodes were trained on."""
         return self._learner.updates * self._config.num_envs
 
     def best(self, current: Any) -> Any:
-        """Return the operators that the policy finds likeliest."""
+        """Return the likeliest operators under the policy."""
         return CHOICES[self._learner.best(current["prompt"])]
 
     def evaluate(self, name: str, policy: Policy, **where: int) -> None:
-        """Measure a policy on the held-out prompts, and log it."""
+        """Evaluate a policy on the held-out prompts, and log the result."""
         reached = evaluate(self._venv, policy, self._config.evaluation_episodes, split="test")
         self._log.write("evaluation", policy=name, **reached.logged(), **where)
 
     def update(self, show: ShowProgress | None) -> None:
-        """Learn from one episode of each environment."""
+        """Train on one episode of each environment."""
         rng = np.random.default_rng([self._config.seed, self._learner.updates])
         tasks = [f"train-{index}" for index in rng.integers(2**31, size=self._config.num_envs)]
         current = self._venv.reset(task=tasks).current

@@ -2,7 +2,7 @@
 
 `python -m envweave.examples.train_gsm8k_tinker_rl` is the command; it needs `$TINKER_API_KEY` and
 `pip install 'envweave[train,tinker]'`. It is a group-relative policy gradient: each question is
-answered several times, and an answer is reinforced by how much better it was than its group.
+answered several times, and the advantage of an answer is its reward minus the group's mean.
 Writes `metrics.jsonl` and `metrics.png` into the run's directory.
 """
 
@@ -44,7 +44,7 @@ ENV_IDS = ("gsm8k-v0", "gsm8k-choice-v0")
 CHECKPOINT = "checkpoint.json"
 EVALUATION_SEED = 2**31 - 1
 TARGET_WINDOW = 100
-"""How many of the last episodes `--target-success-rate` looks at."""
+"""How many of the last episodes `--target-success-rate` is computed over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +53,17 @@ class GSM8KConfig(TinkerConfig):
 
     Attributes:
         env: `gsm8k-v0` or `gsm8k-choice-v0`.
-        data: The folder of the dataset, where the environments run; see `GSM8KEnv`.
+        data: The folder of the dataset, on the machine of the environments; see `GSM8KEnv`.
         download: Whether to download it.
-        max_examples: At most so many questions of each split.
+        max_examples: The maximum number of questions of each split.
         group_size: Completions of each question.
         groups_per_step: Questions of one batch, which is at most one optimizer step.
-        temperature: Of sampling in training. Evaluation takes the likeliest token.
+        temperature: The sampling temperature in training. Evaluation takes the likeliest token.
         sync_every: Optimizer steps between refreshes of the sampling weights.
         checkpoint_every: Batches between checkpoints.
         target_success_rate: Stop when the last 100 episodes reach it.
-        evaluation_tasks: Held-out questions that measure the model before and after.
-        reward_sign: −1 learns from the advantage's opposite, to check that learning follows it.
+        evaluation_tasks: Held-out questions to evaluate the model before and after.
+        reward_sign: −1 flips the advantage, to check that learning follows it.
     """
 
     num_envs: int = 8
@@ -111,14 +111,14 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     add("--data", metavar="DIR",
         help="folder with train.jsonl and test.jsonl, where the environments run")  # fmt: skip
     parser.add_argument("--download", action="store_true", help="download GSM8K into the cache")
-    add("--max-examples", type=positive_int, metavar="N", help="questions of each split at most")
+    add("--max-examples", type=positive_int, metavar="N", help="most questions of each split")
     add("--base-model", metavar="NAME", help="the model at Tinker")
-    add("--rank", type=positive_int, metavar="N", help="of the LoRA weights")
-    add("--learning-rate", "--lr", type=positive_float, metavar="X", help="of Adam")
+    add("--rank", type=positive_int, metavar="N", help="rank of the LoRA weights")
+    add("--learning-rate", "--lr", type=positive_float, metavar="X", help="learning rate of Adam")
     add("--group-size", type=_group_size, metavar="N", help="completions of each question")
     add("--groups-per-step", type=positive_int, metavar="N", help="questions of one batch")
     add("--max-tokens", type=positive_int, metavar="N", help="longest completion")
-    add("--temperature", type=positive_float, metavar="X", help="of sampling in training")
+    add("--temperature", type=positive_float, metavar="X", help="sampling temperature in training")
     add("--loss-fn", choices=("importance_sampling", "ppo", "cispo"), help="Tinker's loss")
     add("--sync-every", type=positive_int, metavar="N",
         help="optimizer steps between refreshes of the sampling weights")  # fmt: skip
@@ -126,13 +126,13 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     add("--target-success-rate", type=fraction, metavar="X",
         help=f"stop when the last {TARGET_WINDOW} episodes reach it")  # fmt: skip
     add("--evaluation-tasks", type=positive_int, metavar="N",
-        help="held-out questions that measure the model before and after")  # fmt: skip
+        help="held-out questions to evaluate the model before and after")  # fmt: skip
     add("--reward-sign", type=int, choices=(1, -1),
         help="-1 flips the advantage: a sanity check, the reward must then fall")  # fmt: skip
     add("--tokenizer", metavar="MODULE:NAME",
-        help="makes the tokenizer; the model's own, which is downloaded, if left out")  # fmt: skip
+        help="makes the tokenizer; by default the model's own, which is downloaded")  # fmt: skip
     add("--service-timeout-s", type=positive_float, metavar="S",
-        help="seconds one call to Tinker may go without a result")  # fmt: skip
+        help="timeout of one call to Tinker, in seconds")  # fmt: skip
     return run_program(parser, argv, GSM8KConfig, train)
 
 
@@ -148,8 +148,8 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
 
     Raises:
         EnvWeaveError: The environments, the service or the run directory is not available, or
-            the service was lost; the message says how to go on.
-        TrainingInterrupted: Ctrl-C came; the log keeps what was written.
+            the service was lost; the message says how to continue.
+        TrainingInterrupted: Ctrl-C was pressed; the log keeps what was written.
     """
     require_tinker()
     with config.make_pool(config.env, **config.environment_options()) as pool:
@@ -282,7 +282,7 @@ class _TinkerTraining:
         return [list(group) for _, group in itertools.groupby(episodes, lambda e: e.group)]
 
     def _task_id(self, index: int) -> str:
-        """The training question at an index of a sequence without end, shuffled anew each epoch."""
+        """The training question at an index of an endless sequence, reshuffled each epoch."""
         assert self._pool.tasks is not None
         count = self._pool.tasks.length("train")
         assert count is not None
@@ -326,7 +326,7 @@ class _TinkerTraining:
         examples: list[tuple[Completion, float]] = []
         informative = 0
         for group in groups:
-            # An episode that was lost says nothing; it is left out, never counted as 0.
+            # A lost episode is left out, never counted as 0.
             usable = [episode for episode in group if episode.usable]
             rewards = np.array([episode.reward for episode in usable])
             if len(usable) < 2 or np.ptp(rewards) == 0:
@@ -353,7 +353,7 @@ class _TinkerTraining:
             self._save()
 
     def _save(self) -> None:
-        """Keep a checkpoint. Two take turns at Tinker, so that one is whole at any time."""
+        """Save a checkpoint. Two alternate at Tinker, so that one is complete at any time."""
         self._saves += 1
         fields = {
             "state": self._policy.save(f"{self._config.env}-{self._saves % 2}"),
@@ -365,7 +365,7 @@ class _TinkerTraining:
         replace_file(path, lambda new: new.write_text(json.dumps(fields) + "\n", "utf-8"))
 
     def _evaluate(self, policy: str) -> None:
-        """Measure the model on held-out questions, with the likeliest token each time."""
+        """Evaluate the model on held-out questions, with greedy sampling."""
         assert self._pool.tasks is not None
         split = "test"
         count = min(self._config.evaluation_tasks, self._pool.tasks.length(split) or 0)
@@ -412,7 +412,7 @@ def _sample_seed(episode: ew.Episode) -> int:
 
 
 def _mix(*numbers: int) -> int:
-    """Return a seed that follows from numbers."""
+    """Derive a seed from numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 

@@ -1,8 +1,7 @@
 """Train LineWorld by policy gradient: `python -m envweave.examples.train_lineworld_pg`.
 
-Writes `metrics.jsonl` and `metrics.png` into the run's directory, and shows the curve. To see
-that the learning follows the reward, flip its sign (`--reward-sign -1`): success falls to
-nothing.
+Writes `metrics.jsonl` and `metrics.png` into the run's directory, and shows the curve. To check
+that learning follows the reward, flip its sign (`--reward-sign -1`): success falls to about 0.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class LineWorldConfig(TrainingConfig):
     """How to train on LineWorld.
 
     Attributes:
-        learning_rate: Of Adam, for the actor and the critic.
-        gamma: The discount of a step.
-        reward_sign: −1 learns from the reward's opposite, to check that learning follows it.
-        rollout_steps: How many steps of each environment an update learns from.
-        evaluation_episodes: How many fresh episodes measure a policy.
+        learning_rate: The learning rate of Adam, for the actor and the critic.
+        gamma: The discount per step.
+        reward_sign: −1 flips the reward, to check that learning follows it.
+        rollout_steps: How many steps of each environment an update uses.
+        evaluation_episodes: How many fresh episodes evaluate a policy.
     """
 
     num_envs: int = 16
@@ -75,12 +74,12 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
         ENV_ID,
         can_resume=False,
     )
-    add("--learning-rate", type=positive_float, metavar="X", help="of Adam")
-    add("--gamma", type=fraction, metavar="X", help="discount of a step")
+    add("--learning-rate", type=positive_float, metavar="X", help="learning rate of Adam")
+    add("--gamma", type=fraction, metavar="X", help="discount per step")
     add("--reward-sign", type=int, choices=(1, -1),
         help="-1 flips the reward: a sanity check, success must then fall to about 0")  # fmt: skip
     add("--evaluation-episodes", type=positive_int, metavar="N",
-        help="fresh episodes that measure the random and the trained policy")  # fmt: skip
+        help="fresh episodes to evaluate the random and the trained policy")  # fmt: skip
     return run_program(parser, argv, LineWorldConfig, train)
 
 
@@ -88,12 +87,12 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
     """Train, evaluate, write the log, and return the run's directory.
 
     Args:
-        config: How to train.
+        config: The settings.
         show: Called after every step that ended an episode.
 
     Raises:
         EnvWeaveError: The backend or the run directory is not available.
-        TrainingInterrupted: Ctrl-C came; the log keeps what was written.
+        TrainingInterrupted: Ctrl-C was pressed; the log keeps what was written.
     """
     rng = np.random.default_rng(config.seed)
     learner = ActorCritic(
@@ -115,10 +114,10 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
 
 @final
 class _LineWorldTraining:
-    """A run under way.
+    """A training run.
 
-    Episodes are numbered as they begin, and training ends when the first so many are over.
-    Were they counted as they end, the short ones would come first, and a curve would begin
+    Episodes are numbered as they begin, and training ends when the first `episodes` of them are
+    over. If they were counted as they end, short ones would come first, and a curve would begin
     with the luckiest.
     """
 
@@ -140,12 +139,12 @@ class _LineWorldTraining:
         self.finished = 0
 
     def evaluate(self, name: str, policy: Policy) -> None:
-        """Measure a policy on fresh episodes, and log it."""
+        """Evaluate a policy on fresh episodes, and log the result."""
         reached = evaluate(self._venv, policy, self._config.evaluation_episodes)
         self._log.write("evaluation", policy=name, **reached.logged())
 
     def learn(self, show: ShowProgress | None) -> None:
-        """Learn from as many episodes as the config says."""
+        """Train on as many episodes as the config says."""
         current = self._venv.reset(seed=self._config.seed).current
         while self.finished < self._config.episodes:
             rollout = TrajectoryBatch()
@@ -168,7 +167,7 @@ class _LineWorldTraining:
             )
 
     def _step(self, current: Any, rollout: TrajectoryBatch) -> Any:
-        """Step every environment once, and return what to act on next."""
+        """Step every environment once, and return the observations to act on next."""
         seen = _features(current)
         chosen = self._learner.sample(seen, self._rng)
         batch = self._venv.step(MOVES[chosen])
@@ -198,7 +197,7 @@ class _LineWorldTraining:
         if result.valid:
             success = float(result.metrics["success"])
             self._recent.append((earned, success))
-        # A failed episode counts, so that training ends, but it has no return and no success.
+        # A failed episode counts, so that training ends, but has no return and no success.
         self._log.write(
             "episode",
             episode=number,
@@ -211,7 +210,7 @@ class _LineWorldTraining:
 
 
 def _features(current: Any) -> Array:
-    """The columns of an observation as one row an environment."""
+    """The columns of an observation as one row per environment."""
     return np.stack([current["position"], current["goal"]], axis=1).astype(np.float64)
 
 

@@ -17,16 +17,15 @@ import envweave as ew
 from envweave.examples.plots import blocks_for, draw, moving_average, sparkline
 from envweave.examples.run_log import METRICS, RunHistory, open_run_dir
 from envweave.providers.docker.options import image_of
-from envweave.rollouts.progress import show_progress
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
 
 RECENT = 40
-"""How many points the live figures and the curves look back."""
+"""How many points the live figures and the curves average over."""
 
 ShowProgress: TypeAlias = Callable[[int, float, float], None]
-"""Takes the episodes finished, and their recent mean return and share of success."""
+"""Takes the number of finished episodes, their recent mean return and success rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +34,11 @@ class TrainingConfig:
 
     Attributes:
         num_envs: How many environments are stepped together.
-        episodes: How many episodes to learn from.
-        seed: Of the environments and of the learner: the same seed gives the same run.
+        episodes: How many episodes to train on.
+        seed: The seed of the environments and the learner: the same seed gives the same run.
         backend: Where the environments run.
-        docker_image: The image for `docker_http`; `None` takes the program's own default.
-        run_dir: Where to write; must be new or empty. `None` makes one under `runs/`.
+        docker_image: The image for `docker_http`; `None` for the program's default.
+        run_dir: The directory to write to; must be new or empty. `None` makes one under `runs/`.
         resume: Whether to continue the run in `run_dir` from its last checkpoint.
     """
 
@@ -52,7 +51,7 @@ class TrainingConfig:
     resume: bool = False
 
     def make_vector(self, env_id: str, **options: Any) -> ew.VectorEnv:
-        """Make the environments where the settings say.
+        """Make the environments on the configured backend.
 
         Raises:
             OptionError: There is an image, but the backend runs no containers.
@@ -60,7 +59,7 @@ class TrainingConfig:
         return ew.make_vector(env_id, num_envs=self.num_envs, **self._placement(), **options)
 
     def make_pool(self, env_id: str, **options: Any) -> ew.Pool:
-        """Make the environments where the settings say, to play whole episodes.
+        """Make a pool of the environments on the configured backend.
 
         Raises:
             OptionError: There is an image, but the backend runs no containers.
@@ -77,11 +76,11 @@ class TrainingConfig:
         return {"backend": self.backend, "docker_image": image}
 
     def open_run_dir(self, name: str) -> Path:
-        """Return the directory that the settings name, or a fresh `runs/NAME-seedN`."""
+        """Return the configured directory, or a fresh `runs/NAME-seedN`."""
         return open_run_dir(self.run_dir, f"{name}-seed{self.seed}", resume=self.resume)
 
     def logged(self, title: str) -> dict[str, Any]:
-        """Return what the first line of the log says; `title` names what is trained on."""
+        """Return the first line of the log; `title` names the environment."""
         settings = dataclasses.asdict(self)
         del settings["run_dir"], settings["resume"]
         return {"title": title, "version": ew.__version__, **settings}
@@ -91,7 +90,7 @@ ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training was interrupted; what was logged until then is in `run_dir`."""
+    """Training was interrupted; the log so far is in `run_dir`."""
 
     def __init__(self, run_dir: Path, episodes: int, *, can_resume: bool = False) -> None:
         super().__init__(f"interrupted after {episodes} episodes; the log is in {run_dir}")
@@ -193,7 +192,7 @@ def run_program(
 
 
 def summary(run_dir: Path, picture: Path | None) -> dict[str, Any]:
-    """Return what a run reached as plain data."""
+    """Return the results of a run as plain data."""
     run = RunHistory.read(run_dir)
     return {
         **{k: v for k, v in run.settings.items() if k not in ("type", "time_s")},
@@ -210,7 +209,7 @@ def summary(run_dir: Path, picture: Path | None) -> dict[str, Any]:
 
 
 def summary_text(run: RunHistory, blocks: str) -> str:
-    """Return what a run reached for people, with its curves."""
+    """Return the results of a run as text, with its curves."""
     window = max(1, min(RECENT, len(run.points) // 4))
     success = moving_average([point["success"] for point in run.points], window)
     earned = moving_average([point["return"] for point in run.points], window)
@@ -237,6 +236,8 @@ def summary_text(run: RunHistory, blocks: str) -> str:
 @contextmanager
 def training_progress(total: int, stream: TextIO) -> Iterator[ShowProgress]:
     """Show how far a run of `total` episodes is, and its recent return and success rate."""
+    from envweave.rollouts.progress import show_progress  # after the options were parsed
+
     every = max(1, total // 10)
     with show_progress("training", total, stream, lines=True, every=every) as show:
         yield lambda finished, mean_return, success: show(
@@ -252,7 +253,7 @@ def _draw(run_dir: Path) -> tuple[Path | None, str]:
 
 
 def positive_int(text: str) -> int:
-    """Parse a whole number of at least 1."""
+    """Parse an integer >= 1."""
     return _whole(text, low=1)
 
 
@@ -265,7 +266,7 @@ def _whole(text: str, *, low: int, high: int | None = None) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
     if value < low:
         raise argparse.ArgumentTypeError(f"{value} is too small; use {low} or more")
     if high is not None and value > high:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envweave.codec.spec import short_repr
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error, suggest
 from envweave.registry.plugins import ENVS, load_path, load_plugin, plugin_target
 from envweave.types import Observation
@@ -162,6 +161,8 @@ def read_wait_s(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         wait_s = math.nan
     if not 0 <= wait_s <= MAX_S:
+        from envweave.codec.spec import short_repr  # only for the message
+
         raise OptionError(
             f"wait_s must be a number of seconds from 0 to {MAX_S:g}, got {short_repr(value)}."
         )

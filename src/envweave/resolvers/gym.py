@@ -141,9 +141,9 @@ def _find(gym_id: str) -> Any:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         near = suggest(name, gymnasium.registry)
-        said = near.replace("'", "'gym://", 1) if near else f" {error}"
+        hint = near.replace("'", "'gym://", 1) if near else f" {error}"
         raise EnvNotFoundError(
-            f"Gymnasium has no environment {name!r}.{said} "
+            f"Gymnasium has no environment {name!r}.{hint} "
             "gymnasium.pprint_registry() lists all of them; an environment of another package "
             "is 'gym://module:Name-v0'."
         ) from error

@@ -298,7 +298,7 @@ class Hub:
             f"installed. {package.official_way}"
         )
 
-    def _get(self, path: str, asked: str) -> tuple[int, Any]:
+    def _get(self, path: str, what: str) -> tuple[int, Any]:
         """Return the status, 200 or 404, and the answer without its envelope."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         with _client() as client:
@@ -316,9 +316,9 @@ class Hub:
         if status == 404:
             return status, None
         detail = body.get("detail") if isinstance(body, dict) else None
-        said = f"{status} ({detail})" if detail else str(status)
+        answer = f"{status} ({detail})" if detail else str(status)
         raise self._refusal(
-            status, f"The Prime Hub at {self._base_url} answers {said} for {asked}."
+            status, f"The Prime Hub at {self._base_url} answers {answer} for {what}."
         )
 
     def _refusal(self, status: int, what: str) -> Exception:

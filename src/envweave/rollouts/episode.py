@@ -1,4 +1,4 @@
-"""Playing one episode: the agent and the environment by turns, and what is kept of it."""
+"""Plays one episode, the agent and the environment in turn, and records it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from envweave.errors import (
     RegistryError,
     format_error,
 )
-from envweave.rollouts.pool import REFUSALS, WaitQueue
+from envweave.rollouts.pool import REFUSALS, PoolSlot
 from envweave.rollouts.schedule import EpisodeJob, RemoteTask
 from envweave.session.snapshot import snapshot
 from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
-"""Takes the last result, and returns the next action: at once, or to be awaited."""
+"""Takes the last result and returns the next action, directly or as an awaitable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An action, with what the agent wants kept beside it.
+    """An action, with data to record beside it.
 
-    An agent may return one in place of the action. The environment gets the action alone.
+    An agent may return one instead of an action. The environment only gets the action.
 
     Attributes:
-        action: What to do.
-        extra: Anything: log-probabilities, values, tokens. It becomes `EpisodeStep.extra`.
+        action: The action.
+        extra: Any data, such as log-probabilities or tokens. It becomes `EpisodeStep.extra`.
     """
 
     action: Any
@@ -43,14 +43,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAttempt:
-    """One try at a job.
+    """One attempt at a job.
 
     Attributes:
-        job: What to play.
-        episode_id: What to call it.
-        number: Which try it is, from 1.
-        agents: All that may ever take part; `None` for one agent without a name.
-        max_steps: Truncate it after so many steps.
+        job: The episode to play.
+        episode_id: Its id.
+        number: The number of the attempt, from 1.
+        agents: Every agent that may ever take part; `None` for one unnamed agent.
+        max_steps: Truncate it after this many steps.
     """
 
     job: EpisodeJob
@@ -60,54 +60,54 @@ class EpisodeAttempt:
     max_steps: int | None
 
 
-async def play(line: WaitQueue, agent: Agent, attempt: EpisodeAttempt) -> Episode:
-    """Play one episode to its end, or to `max_steps`; a failure is an end like any other.
+async def play(slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt) -> Episode:
+    """Play one episode to its end, or to `max_steps`. A failure is an end too.
 
     Raises:
         EnvWeaveError: The environment refused the task, the seed or an action. A note says where.
         Exception: The agent raised. A note says where.
     """
-    scribe = EpisodeRecorder(attempt)
+    recorder = EpisodeRecorder(attempt)
     job, episode_id, max_steps = attempt.job, attempt.episode_id, attempt.max_steps
     result: StepResult[Any]
     try:
         if isinstance(job.task, RemoteTask):
-            scribe.task = await job.task.fetch()
-        result = await line.reset(seed=job.seed, task=scribe.task, episode_id=episode_id)
+            recorder.task = await job.task.fetch()
+        result = await slot.reset(seed=job.seed, task=recorder.task, episode_id=episode_id)
     except REFUSALS as error:
         error.add_note(f"Refused at the start of episode {episode_id} ({job.describe()}).")
         raise
     except BaseException as error:
         if not _is_failure(error):
             raise
-        return scribe.failed(error)
-    scribe.begin(result)
+        return recorder.failed(error)
+    recorder.begin(result)
     while not result.done:
         decision = await _decide(agent, result, attempt)
-        kept = Decision(_kept(decision.action), decision.extra)  # agents fill one buffer again
+        kept = Decision(_kept(decision.action), decision.extra)  # agents may reuse a buffer
         try:
-            after = await line.step(decision.action)
+            after = await slot.step(decision.action)
         except REFUSALS as error:
             error.add_note(f"Refused {_where(result, attempt)}.")
             raise
         except BaseException as error:
             if not _is_failure(error):
                 raise
-            return scribe.failed(error)
-        scribe.note(result, kept, after)
+            return recorder.failed(error)
+        recorder.add(result, kept, after)
         result = after
         if max_steps is not None and result.step_index >= max_steps and not result.done:
-            return scribe.cut()
-        # Neither agent nor environment need ever wait for anything; the others want their turn.
+            return recorder.truncate()
+        # Agent and environment may never await anything, so let the other episodes run.
         await asyncio.sleep(0)
-    return scribe.end(result.end)
+    return recorder.end(result.end)
 
 
 def _kept(action: Any) -> Any:
     try:
         return snapshot(action)
     except BadReturnError:
-        return action  # it cannot be copied, so it is no data that somebody fills again
+        return action  # it cannot be copied, so it is not a buffer that is reused
 
 
 async def _decide(agent: Agent, result: StepResult[Any], attempt: EpisodeAttempt) -> Decision:
@@ -133,7 +133,7 @@ def _where(result: StepResult[Any], attempt: EpisodeAttempt) -> str:
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Whether what a call raised says something of the environment, not of us."""
+    """Whether an error of a call is about the environment rather than a bug of the caller's."""
     if isinstance(error, asyncio.CancelledError):
         return not _is_cancelled()
     return isinstance(error, Exception)
@@ -145,7 +145,7 @@ def _is_cancelled() -> bool:
 
 
 def failure_end(error: BaseException) -> EpisodeEnd:
-    """Return the end of an episode that a call's error put an end to."""
+    """Return the end of an episode for an error that a call raised."""
     reason: Reason = "lost"
     blame: Blame = "infrastructure"
     if isinstance(error, DeadlineError) or isinstance(error.__cause__, DeadlineError):
@@ -159,10 +159,10 @@ def failure_end(error: BaseException) -> EpisodeEnd:
 
 @final
 class EpisodeRecorder:
-    """Writes down one episode while it is played.
+    """Records one episode while it is played.
 
     Attributes:
-        task: What it is about, once that is known.
+        task: Its task, once that is known.
     """
 
     def __init__(self, attempt: EpisodeAttempt) -> None:
@@ -179,11 +179,11 @@ class EpisodeRecorder:
         self._metrics: dict[str, Any] = {}
 
     def begin(self, result: StepResult[Any]) -> None:
-        """Take the first result."""
+        """Record the first result."""
         self._first = self._last = result
 
-    def note(self, seen: StepResult[Any], decision: Decision, after: StepResult[Any]) -> None:
-        """Take one step: what was acted on, what was done, and what came of it."""
+    def add(self, seen: StepResult[Any], decision: Decision, after: StepResult[Any]) -> None:
+        """Record one step: the result acted on, the action, and the new result."""
         self._last = after
         step = EpisodeStep(
             observation=seen.observation,
@@ -223,8 +223,8 @@ class EpisodeRecorder:
             if info.get("metrics"):
                 self._metrics[agent] = info["metrics"]
 
-    def cut(self) -> Episode:
-        """Return the episode, truncated where it stands."""
+    def truncate(self) -> Episode:
+        """Return the episode, truncated at the current step."""
         step = self._steps[-1]
         if self._agents is None:
             step.truncated = True
@@ -233,7 +233,7 @@ class EpisodeRecorder:
         return self.end(EpisodeEnd("truncated"))
 
     def failed(self, error: BaseException) -> Episode:
-        """Return the episode that a call's error put an end to."""
+        """Return the episode, ended by an error that a call raised."""
         return self.end(failure_end(error))
 
     def end(self, end: EpisodeEnd | None) -> Episode:

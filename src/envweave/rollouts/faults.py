@@ -1,4 +1,4 @@
-"""Episodes that failed, and not by the agent: counted, and replaced within bounds."""
+"""Faults: episodes that failed through no fault of the agent, counted and retried within limits."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from envweave.types import Blame, Episode, Reason
 OnFault: TypeAlias = Literal["replace", "keep", "raise"]
 
 HOPELESS = 10
-"""How many episodes are given up, at the least, before a rollout is."""
+"""How many episodes must be given up, at least, before the rollout is."""
 
 REMEMBERED = 1_000
-"""How many faults are kept with their causes; all are counted."""
+"""How many faults are kept with their causes; the counts cover all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An episode that failed, and not by the agent.
+    """An episode that failed through no fault of the agent.
 
     Attributes:
         reason: How it ended: `"error"`, `"timeout"` or `"lost"`.
-        blame: Whose failure it was.
-        cause: The failure in words.
-        task_id: What the episode was about.
-        seed: What its reset was given.
+        blame: Who caused it.
+        cause: A description of the failure.
+        task_id: The task of the episode.
+        seed: The seed of its reset.
         group: Which group it belongs to.
         member: Which one of its group it is.
         episode_id: The run that failed.
-        replaced: Whether the same episode is played again.
+        replaced: Whether the episode is played again.
     """
 
     reason: Reason
@@ -47,7 +47,7 @@ class Fault:
 
 @final
 class FaultStats:
-    """Counts the faults of one rollout, and decides what is done about each.
+    """Counts the faults of one rollout, and decides how to handle each.
 
     Attributes:
         counts: How many faults there were, by reason.
@@ -67,17 +67,17 @@ class FaultStats:
         self._on_fault = on_fault
         self._attempts = attempts
         self._max_faults = max_faults
-        self._patience = max(HOPELESS, concurrency)
+        self._max_given_up = max(HOPELESS, concurrency)
         self._given_up = 0
         self.counts: Counter[str] = Counter()
         self.recent: deque[Fault] = deque(maxlen=REMEMBERED)
         self.usable = 0
 
-    def judge(self, episode: Episode) -> bool:
-        """Note how an episode ended, and return whether it is to be played again.
+    def record(self, episode: Episode) -> bool:
+        """Record how an episode ended, and return whether to play it again.
 
         Raises:
-            RolloutFailedError: It failed and a fault is to be raised, or nothing has worked.
+            RolloutFailedError: It failed and `on_fault` is `"raise"`, or no episode has worked.
         """
         if episode.usable:
             self.usable += 1
@@ -93,15 +93,15 @@ class FaultStats:
             )
         if not replaced:
             self._given_up += 1
-            if self._given_up >= self._patience:
+            if self._given_up >= self._max_given_up:
                 self.check()
         return replaced
 
     def check(self) -> None:
-        """Refuse to go on, or to end, as if nothing had happened when nothing has worked.
+        """Fail the rollout if not one of its episodes has worked.
 
         Raises:
-            RolloutFailedError: Episodes were given up, and none could be used.
+            RolloutFailedError: Episodes were given up, and none is usable.
         """
         if self.usable or not self._given_up or self._on_fault == "keep":
             return

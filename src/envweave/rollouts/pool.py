@@ -48,25 +48,24 @@ from envweave.vector.transport import AsyncTransport
 logger = logging.getLogger(__name__)
 
 REFUSALS = (SpecError, ToolCallOpenError, OptionError, SeedError, TaskError, CapacityError)
-"""What the caller did wrong, such as a pool larger than its server. Another try, or another
-environment, would not help."""
+"""Mistakes of the caller, such as a pool larger than its server, which no retry would help."""
 
 
-class PoolSlot(Protocol):
-    """What runs in a pool, and must be over before the pool can be closed."""
+class PoolUser(Protocol):
+    """Something that runs in a pool, and must end before the pool is closed."""
 
     async def stop(self, why: Exception) -> None:
-        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        """End it, and wait until nothing of it runs. Code that awaits it gets `why`."""
         ...
 
 
 @final
-class WaitQueue:
-    """A line to one environment, laid anew where it went dead.
+class PoolSlot:
+    """The connection to one environment of a pool, replaced if it is lost.
 
     Args:
-        transport: The first.
-        connect: Lays another; `None` where the first goes on by itself after a failed reset.
+        transport: The first transport.
+        connect: Makes a new one; `None` if the first recovers by itself after a failed reset.
     """
 
     def __init__(
@@ -75,26 +74,26 @@ class WaitQueue:
         self._connect = connect
         self._transport: AsyncTransport | None = transport
 
-    async def reset(self, **wanted: Any) -> ResetResult[Any]:
-        """Begin an episode, over a new line if the last one was given up.
+    async def reset(self, **params: Any) -> ResetResult[Any]:
+        """Begin an episode, over a new transport if the last one was given up.
 
         Raises:
-            EnvWeaveError: The reset was refused or failed, or there is no environment.
+            EnvWeaveError: The reset was refused or failed, or no transport could be made.
         """
         if self._transport is None:
             assert self._connect is not None
             self._transport = self._connect()
         try:
-            return await self._transport.reset(**wanted)
+            return await self._transport.reset(**params)
         except (*REFUSALS, EnvironmentFailure):
-            raise  # an environment that fails is replaced by who runs it
+            raise  # the backend replaces a failed environment
         except Exception:
             if self._connect is not None:
                 await self._give_up()
             raise
 
     async def step(self, action: Any) -> StepResult[Any]:
-        """Act once, in the episode that `reset` began."""
+        """Take one step in the episode that `reset` began."""
         assert self._transport is not None
         return await self._transport.step(action)
 
@@ -120,7 +119,7 @@ class Pool:
     a `with` block. Several rollouts may share it at the same time, on one event loop.
 
     Attributes:
-        id: What it was made from.
+        id: The ID or name that it was made from.
         size: How many environments there are.
     """
 
@@ -134,10 +133,10 @@ class Pool:
         self.size = len(transports)
         self._interface = transports[0].interface
         self._tasks = transports[0].tasks
-        self._lines = [WaitQueue(transport, connect) for transport in transports]
-        self._free = deque(self._lines)
-        self._waiting: deque[asyncio.Future[WaitQueue]] = deque()
-        self._tenants: set[PoolSlot] = set()
+        self._slots = [PoolSlot(transport, connect) for transport in transports]
+        self._free = deque(self._slots)
+        self._waiting: deque[asyncio.Future[PoolSlot]] = deque()
+        self._users: set[PoolUser] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
         self._unclosed = CloseGuard(
@@ -150,27 +149,27 @@ class Pool:
 
     @property
     def interface(self) -> Interface:
-        """How to talk to its environments."""
+        """The interface of its environments."""
         return self._interface
 
     @property
     def action_spec(self) -> Spec:
-        """What actions they take; by agent where there are several."""
+        """The spec of actions; by agent where there are several."""
         return self._interface.action_spec
 
     @property
     def observation_spec(self) -> Spec:
-        """What they show; by agent where there are several."""
+        """The spec of observations; by agent where there are several."""
         return self._interface.observation_spec
 
     @property
     def tasks(self) -> Tasks | None:
-        """What episodes can be about: `pool.tasks("train")` goes through a split."""
+        """The tasks that the environment offers: `pool.tasks("train")` iterates over a split."""
         return self._tasks
 
     @property
     def possible_agents(self) -> tuple[str, ...] | None:
-        """All that may ever take part; `None` for one agent without a name."""
+        """Every agent that may ever take part; `None` for one unnamed agent."""
         return self._interface.possible_agents
 
     @property
@@ -179,19 +178,19 @@ class Pool:
         return self._interface.deterministic
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[WaitQueue]:
-        """Hold a line to an environment. Who came first gets the one that was free for longest."""
-        line = await self._take()
+    async def line(self) -> AsyncIterator[PoolSlot]:
+        """Lease a slot. The first caller in the queue gets the slot that was free for longest."""
+        slot = await self._acquire()
         try:
-            yield line
+            yield slot
         finally:
-            self._give(line)
+            self._release(slot)
 
-    async def _take(self) -> WaitQueue:
+    async def _acquire(self) -> PoolSlot:
         self.check_open()
         if self._free:
             return self._free.popleft()
-        waiter: asyncio.Future[WaitQueue] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PoolSlot] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             return await waiter
@@ -199,42 +198,42 @@ class Pool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif not waiter.cancelled():
-                self._give(waiter.result())  # it came as we were cancelled
+                self._release(waiter.result())  # it arrived while we were being cancelled
             raise
 
-    def _give(self, line: WaitQueue) -> None:
+    def _release(self, slot: PoolSlot) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_result(line)
+                waiter.set_result(slot)
                 return
-        self._free.append(line)
+        self._free.append(slot)
 
     def check_open(self) -> None:
-        """Refuse if it is closed."""
+        """Raise `ClosedError` if it is closed."""
         if self._is_closed:
             raise ClosedError(f"The pool of {self.id!r} is closed. Make a new one.")
 
-    def admit(self, tenant: PoolSlot) -> None:
-        """Note that something runs in it, which `close` must end."""
+    def admit(self, user: PoolUser) -> None:
+        """Register something that `close` must end."""
         self.check_open()
-        self._tenants.add(tenant)
+        self._users.add(user)
 
-    def dismiss(self, tenant: PoolSlot) -> None:
-        """Note that it is over."""
-        self._tenants.discard(tenant)
+    def dismiss(self, user: PoolUser) -> None:
+        """Unregister it: it has ended."""
+        self._users.discard(user)
 
     async def close(self) -> None:
-        """End the rollouts that run in it and close every environment. May be called twice.
+        """End its running rollouts and close every environment. May be called twice.
 
-        The first failure is raised when all are closed.
+        The first failure is raised after all are closed.
         """
         self._is_closed = True
         why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
-        for tenant in list(self._tenants):
-            await tenant.stop(why)
+        for user in list(self._users):
+            await user.stop(why)
         closed = await asyncio.gather(
-            *(line.close() for line in self._lines), return_exceptions=True
+            *(slot.close() for slot in self._slots), return_exceptions=True
         )
         self._unclosed.disarm()
         for outcome in closed:
@@ -273,7 +272,7 @@ class Pool:
             self._loop = None
 
     def loop(self) -> PrivateLoop:
-        """Return the loop on which a caller without one runs everything.
+        """Return the event loop for a caller without one.
 
         Raises:
             CallOrderError: The caller has a loop, or is not in a `with` block.
@@ -324,45 +323,42 @@ def pool(
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
-    """Make `size` environments of one kind that take turns at whole episodes.
+    """Make a pool of `size` environments of one kind for `rollout`.
 
-    All of them are made at once, so one that cannot be made is told of here. In-process, an
-    environment written with plain functions runs on the event loop's own thread.
+    All of them are made at once, so errors in making one are raised here. In-process, an
+    environment with plain functions runs on the event loop's thread.
 
     Args:
         env: An ID, a class, or a function that makes one.
-        size: How many, and so how many episodes run at the same time.
+        size: How many environments, and so how many episodes run at the same time.
         backend: Where they run; see `make`. At a server, all of them share one connection.
-        workers: With `backend="process"`, how many processes share them; left out, one for
-            each core.
-        timeout_s: How long one call may take, on backends that can end a call.
-        max_episode_steps: Truncate every episode after so many steps.
+        workers: With `backend="process"`, how many processes run them; by default one per core.
+        timeout_s: How long one call may take, on backends that can interrupt a call.
+        max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
-        registry: Where to look up the ID; a table of this process by default.
-        base_url: A server that runs already; what `env` names then only tells the author's
-            classes.
-        token: What to show the server; `$ENVWEAVE_TOKEN` by default.
-        encoding: How messages are written on their way: `"msgpack"`, or `"json"`.
-        wait_s: How many seconds to wait for a session where the server is full; left out, a
-            full server is a `CapacityError` in the first
-            episodes, at once.
-        provider: Who starts the server, where none is named; a `SubprocessProvider` by default,
-            and for containers a `LocalDockerProvider`.
+        registry: Where to look up the ID; by default the registry of this process.
+        base_url: The URL of a running server; `env` is then only used for the author's classes.
+        token: The token to send to the server; `$ENVWEAVE_TOKEN` by default.
+        encoding: The encoding of messages: `"msgpack"` or `"json"`.
+        wait_s: How many seconds to wait for a session if the server is full; by default a full
+            server raises `CapacityError` in the first episodes, at once.
+        provider: Starts the server if there is no `base_url`; by default a `SubprocessProvider`,
+            for containers a `LocalDockerProvider`.
         docker_image: The image whose container serves them; see `make`.
-        isolation: With containers, `"container"` gives each environment one of its own; left
-            out, one container has them all.
+        isolation: With containers, `"container"` gives each environment its own; by default one
+            container runs them all.
         install: Whether packages may be installed; see `make`.
         venv: The virtual environment whose Python runs them; see `make`.
-        requirements: What `venv="auto"` holds; see `make`.
-        kwargs: Keywords for each environment's constructor, also those that have the name of
-            an option.
+        requirements: What to install into `venv="auto"`; see `make`.
+        kwargs: Keywords for each environment's constructor, including those with the name of an
+            option.
         **keywords: Passed to each environment's constructor too.
 
     Raises:
-        EnvNotFoundError: Nobody answers to the ID.
+        EnvNotFoundError: No environment has this ID.
         BackendNotFoundError: No backend has this name.
-        OptionError: A keyword that neither `pool` nor the environment knows.
-        DefinitionError: An environment could not be made. Those that were are closed.
+        OptionError: A keyword is known neither to `pool` nor to the environment.
+        DefinitionError: An environment could not be made. Those already made are closed.
     """
     count = whole_number("size", size)
     refuse_one_object(env, count)
@@ -405,7 +401,7 @@ def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[Asyn
 
 
 async def _close(transports: list[AsyncTransport]) -> None:
-    """Close what nobody will use; what led to this is raised, not a failure here."""
+    """Close unused environments; failures are logged, since the original error is raised."""
     for transport in transports:
         try:
             await transport.close()

@@ -1,9 +1,9 @@
 """`Rollout`: whole episodes, many at a time, as they finish or all together.
 
-A crew of workers plays the episodes. A worker takes a line to an environment of the pool, then
-a job, plays it, gives the line back and delivers the episode. A conductor waits for the workers:
-the first error ends them all. Whoever leaves, by `break`, by an error or by being cancelled, ends
-the conductor first, so nothing is ever left running.
+A number of worker tasks play the episodes. A worker leases a slot of the pool, takes a job, plays
+it, returns the slot and delivers the episode. A conductor task waits for the workers: the first
+error ends them all. A caller that leaves, by `break`, by an error or by cancellation, ends the
+conductor first, so nothing is left running.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
 from envweave.rollouts.episode import Agent, EpisodeAttempt, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
-from envweave.rollouts.pool import Pool, WaitQueue
+from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
-from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, plan
+from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
 from envweave.types import Episode, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
-    """How the episodes are to be played.
+    """How to play the episodes.
 
     Attributes:
         concurrency: How many at the same time.
-        max_steps: Truncate each after so many steps.
-        on_fault: What is done about one that fails.
+        max_steps: Truncate each after this many steps.
+        on_fault: What to do about one that fails.
         attempts: How often an episode is played before it is given up.
-        max_faults: How many faults are replaced in all.
-        progress: Whether progress is shown; `None` where there is a terminal for it.
+        max_faults: How many faults are retried in all.
+        progress: Whether to show progress; `None` to show it on a terminal only.
     """
 
     concurrency: int
@@ -52,46 +52,46 @@ class RolloutOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    """An episode to be played again, over another line."""
+class _Retry:
+    """An episode to play again, in another slot."""
 
     job: EpisodeJob
     attempts: int
-    line: WaitQueue
+    slot: PoolSlot
 
 
 @final
 class Rollout:
-    """Whole episodes, many at a time. It runs once, and begins when it is asked for the first.
+    """Whole episodes, many at a time. It runs once, and starts when the first is requested.
 
     - `await rollout` returns all episodes, in the order of their tasks, groups together.
-    - `async for episode in rollout` yields each when it is finished. At most twice as many as
-      run at the same time are held for who is slow to take them; then no more are begun.
+    - `async for episode in rollout` yields each when it is finished. For a slow consumer, at most
+      twice as many as run at the same time are buffered; then no more are started.
     - In a program without an event loop, `rollout.run()` and `for episode in rollout` do the same.
 
     Attributes:
-        seed: What the seed of every episode is derived from, given or drawn; `None` if the
+        seed: The seed that those of all episodes are derived from, passed or drawn; `None` if the
             environment takes none.
         total: How many episodes there will be, if that is known.
     """
 
     def __init__(
-        self, pool: Pool, agent: Agent, plan: RolloutSchedule, manner: RolloutOptions
+        self, pool: Pool, agent: Agent, schedule: RolloutSchedule, options: RolloutOptions
     ) -> None:
         self._pool = pool
         self._agent = agent
-        self._manner = manner
-        self.seed = plan.seed
-        self.total = plan.total()
-        self._jobs = plan.jobs(pool.tasks)
-        self._again: deque[_Again] = deque()
-        self._book = FaultStats(
-            pool.id, manner.on_fault, manner.attempts, manner.max_faults, manner.concurrency
+        self._options = options
+        self.seed = schedule.seed
+        self.total = schedule.total()
+        self._jobs = schedule.jobs(pool.tasks)
+        self._retries: deque[_Retry] = deque()
+        self._fault_stats = FaultStats(
+            pool.id, options.on_fault, options.attempts, options.max_faults, options.concurrency
         )
         self._name = secrets.token_hex(6)
         self._finished: deque[Episode] = deque()
-        self._news = asyncio.Event()
-        self._room = asyncio.Semaphore(2 * manner.concurrency)
+        self._changed = asyncio.Event()
+        self._room = asyncio.Semaphore(2 * options.concurrency)
         self._conductor: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._has_begun = False
@@ -101,13 +101,13 @@ class Rollout:
 
     @property
     def faults(self) -> list[Fault]:
-        """The episodes that failed, and not by the agent: the last 1,000, with their causes."""
-        return list(self._book.recent)
+        """Episodes that failed through no fault of the agent: the last 1,000, with their causes."""
+        return list(self._fault_stats.recent)
 
     @property
     def fault_counts(self) -> dict[str, int]:
-        """How many episodes failed, and not by the agent, by reason."""
-        return dict(self._book.counts)
+        """How many episodes failed through no fault of the agent, by reason."""
+        return dict(self._fault_stats.counts)
 
     # For callers with an event loop
 
@@ -127,11 +127,11 @@ class Rollout:
     async def _episodes(self) -> AsyncGenerator[Episode, None]:
         self._begin()
         if not self._is_over:
-            wanted = self._manner.progress
+            wanted = self._options.progress
             stream = None if wanted is False else sys.stderr
             with show_progress("rollout", self.total, stream, lines=bool(wanted)) as show:
                 self._conductor = asyncio.create_task(self._conduct(show))
-                self._conductor.add_done_callback(lambda _: self._news.set())
+                self._conductor.add_done_callback(lambda _: self._changed.set())
                 try:
                     while (episode := await self._receive(self._conductor)) is not None:
                         yield episode
@@ -142,8 +142,8 @@ class Rollout:
 
     async def _receive(self, conductor: asyncio.Task[None]) -> Episode | None:
         while not self._finished and not conductor.done():
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if not self._finished:
             return None
         self._room.release()
@@ -152,7 +152,7 @@ class Rollout:
     def _begin(self) -> None:
         if self._has_begun:
             raise CallOrderError(
-                "This rollout has been awaited or gone through already. Begin another one with "
+                "This rollout was already awaited or iterated over. Begin another one with "
                 "rollout(), with the same seed for the same episodes."
             )
         self._has_begun = True
@@ -160,15 +160,15 @@ class Rollout:
             self._pool.admit(self)
 
     async def cancel(self) -> None:
-        """End it, and wait until nothing of it runs. May be called twice.
+        """Cancel it, and wait until nothing of it runs. May be called twice.
 
-        Whoever awaits it gets the episodes that were finished. The pool can be used again.
+        Code that awaits it gets the finished episodes. The pool can be used again.
         """
         self._unused.detach()
         await self._end()
 
     async def stop(self, why: Exception) -> None:
-        """End it, and wait until nothing of it runs. Whoever awaits it gets `why`."""
+        """End it, and wait until nothing of it runs. Code that awaits it gets `why`."""
         if not self._is_over:
             self._error = why
         await self.cancel()
@@ -183,14 +183,14 @@ class Rollout:
         self._is_over = True
         self._pool.dismiss(self)
 
-    # For callers without one
+    # For callers without an event loop
 
     def run(self) -> list[Episode]:
-        """Play all episodes and return them as `await` does, in a program without a loop.
+        """Play all episodes and return them as `await` does, in a program without an event loop.
 
         Raises:
-            CallOrderError: There is a running event loop, where it is to be awaited; or the pool
-                is in no `with` block.
+            CallOrderError: There is a running event loop, so it must be awaited; or the pool is not
+                in a `with` block.
         """
         self._unused.detach()
         return self._pool.loop().run(self._all())
@@ -206,78 +206,78 @@ class Rollout:
             if not loop.is_closed:
                 loop.run(stream.aclose())
 
-    # The crew
+    # The workers
 
     async def _conduct(self, show: Show) -> None:
-        """Let the workers play until all is played, or one of them raises. It raises nothing."""
+        """Run the workers until all is played, or one of them raises. It raises nothing."""
         figures = RolloutProgress(time.perf_counter())
-        count = self._manner.concurrency
+        count = self._options.concurrency
         if self.total is not None:
             count = min(count, self.total)
-        crew = [asyncio.create_task(self._work(figures, show)) for _ in range(count)]
+        workers = [asyncio.create_task(self._work(figures, show)) for _ in range(count)]
         try:
-            if crew:
-                await asyncio.wait(crew, return_when=asyncio.FIRST_EXCEPTION)
-            self._note(crew)
+            if workers:
+                await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            self._keep_first_error(workers)
         finally:
-            for worker in crew:
+            for worker in workers:
                 worker.cancel()
-            await asyncio.gather(*crew, return_exceptions=True)
-            self._note(crew)
+            await asyncio.gather(*workers, return_exceptions=True)
+            self._keep_first_error(workers)
         if self._error is None:
             try:
-                self._book.check()
+                self._fault_stats.check()
             except RolloutFailedError as error:
                 self._error = error
 
-    def _note(self, crew: list[asyncio.Task[None]]) -> None:
+    def _keep_first_error(self, workers: list[asyncio.Task[None]]) -> None:
         """Keep the first error that a worker raised, if there is one."""
-        for worker in crew:
+        for worker in workers:
             if self._error is None and worker.done() and not worker.cancelled():
                 self._error = worker.exception()
 
     async def _work(self, figures: RolloutProgress, show: Show) -> None:
         while not self._is_over:
             await self._room.acquire()
-            async with self._pool.line() as line:
-                wanted = self._next(line)
-                if wanted is None:
+            async with self._pool.line() as slot:
+                attempt = self._next(slot)
+                if attempt is None:
                     self._room.release()
                     return
-                attempts = wanted.attempts + 1
-                episode = await self._play(line, wanted.job, attempts)
-            if self._book.judge(episode):
-                self._again.append(_Again(wanted.job, attempts, line))
+                attempts = attempt.attempts + 1
+                episode = await self._play(slot, attempt.job, attempts)
+            if self._fault_stats.record(episode):
+                self._retries.append(_Retry(attempt.job, attempts, slot))
                 self._room.release()
             else:
                 self._finished.append(episode)
-                self._news.set()
+                self._changed.set()
                 figures.add(episode)
-            figures.faults = self._book.counts.total()
+            figures.faults = self._fault_stats.counts.total()
             show(figures.finished, figures)
 
-    def _next(self, line: WaitQueue) -> _Again | None:
-        """Return what to play over this line; what failed over another one comes first."""
-        crowded = len(self._again) >= self._manner.concurrency or self._pool.size == 1
-        for i, again in enumerate(self._again):
-            if crowded or again.line is not line:
-                del self._again[i]
-                return again
+    def _next(self, slot: PoolSlot) -> _Retry | None:
+        """Return what to play in this slot; retries of other slots' episodes come first."""
+        crowded = len(self._retries) >= self._options.concurrency or self._pool.size == 1
+        for i, retry in enumerate(self._retries):
+            if crowded or retry.slot is not slot:
+                del self._retries[i]
+                return retry
         job = next(self._jobs, None)
         if job is not None:
-            return _Again(job, 0, line)
-        return self._again.popleft() if self._again else None
+            return _Retry(job, 0, slot)
+        return self._retries.popleft() if self._retries else None
 
-    async def _play(self, line: WaitQueue, job: EpisodeJob, number: int) -> Episode:
+    async def _play(self, slot: PoolSlot, job: EpisodeJob, number: int) -> Episode:
         again = "" if number == 1 else f"-{number}"
         attempt = EpisodeAttempt(
             job=job,
             episode_id=f"{self._name}-{job.group}-{job.member}{again}",
             number=number,
             agents=self._pool.possible_agents,
-            max_steps=self._manner.max_steps,
+            max_steps=self._options.max_steps,
         )
-        return await play(line, self._agent, attempt)
+        return await play(slot, self._agent, attempt)
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
@@ -310,40 +310,40 @@ def rollout(
 ) -> Rollout:
     """Play whole episodes, many at a time, and return them as they finish or all together.
 
-    Await what it returns for a list of `Episode`s, or go through it with `async for`; in a
-    program without an event loop, call its `run()`, or go through it with `for`. With the same
-    `seed`, and an agent and an environment that leave nothing else to chance, the episodes are
-    the same, however many run at the same time and whichever finishes first.
+    Await the returned `Rollout` for a list of `Episode`s, or iterate over it with `async for`; in a
+    program without an event loop, call its `run()`, or iterate over it with `for`. With the same
+    `seed`, and a deterministic agent and environment, the episodes are the same, however many run
+    at the same time and whichever finishes first.
 
-    An error that the agent raises, and an action that is refused, end the rollout and are
-    raised; a note on the error names the episode.
+    An error of the agent, or a refused action, ends the rollout and is raised; a note on the error
+    names the episode.
 
     Args:
         pool: Where to play.
         agent: Takes the last result and returns the next action, at once or as a coroutine. With
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
-            `Decision`, to have something kept beside the action. A plain function runs on the
-            loop's thread, so while it thinks nobody else does. The episodes keep the results
-            it is given, so it must not change them.
+            `Decision`, to record data beside the action. A plain function runs on the loop's
+            thread and blocks all other episodes meanwhile. The episodes keep the results that
+            it gets, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are
             needed. Left out, one is drawn for each group, if the environment has tasks.
-        episodes: How many episodes at most; needed where `tasks` is left out or endless.
-        group_size: How many episodes share a task, as GRPO wants it.
-        seed: What the seed of every episode is derived from; drawn from the system if left out.
-        share_seed: Whether those who share a task share a seed too.
+        episodes: How many episodes at most; required if `tasks` is missing or endless.
+        group_size: How many episodes share a task, as in GRPO.
+        seed: The seed that those of all episodes are derived from; random by default.
+        share_seed: Whether episodes that share a task share a seed too.
         max_concurrency: How many episodes run at the same time, if less than the pool's size.
-        max_steps: Truncate every episode after so many steps.
-        on_fault: What is done about an episode that fails, and not by the agent: `"replace"`
-            plays the same task and seed again, in another environment where one is free, and
-            after so many `attempts` returns it as not usable; `"keep"` returns it as not
-            usable; `"raise"` ends the rollout.
+        max_steps: Truncate every episode after this many steps.
+        on_fault: What to do about an episode that fails through no fault of the agent:
+            `"replace"` plays the same task and seed again, in another environment if one is
+            free, and after `attempts` attempts returns it as not usable; `"keep"` returns it
+            as not usable; `"raise"` ends the rollout.
         attempts: How often an episode is played before it is given up.
-        max_faults: How many faults are replaced in all; without a limit if left out.
-        progress: Whether to show progress. Left out, a terminal gets a bar if rich is installed.
+        max_faults: How many faults are retried in all; no limit by default.
+        progress: Whether to show progress. By default a terminal gets a bar if rich is installed.
 
     Raises:
-        OptionError: An option cannot be honored, or nobody says how many episodes to play.
+        OptionError: An option cannot be honored, or the number of episodes is unknown.
         SeedError: The environment takes no seed.
         TaskError: The environment takes no task.
         ClosedError: The pool is closed.
@@ -351,13 +351,13 @@ def rollout(
             Raised where the rollout is awaited.
     """
     if not isinstance(pool, Pool):
-        raise OptionError(f"rollout() plays in a pool, and {pool!r} is none. Make one with pool().")
+        raise OptionError(f"rollout() needs a Pool, got {pool!r}. Make one with pool().")
     if not callable(agent):
         raise OptionError(f"agent={agent!r} cannot be called. Pass a function of the last result.")
     if on_fault not in get_args(OnFault):
         known = get_args(OnFault)
         raise OptionError(
-            f"on_fault={on_fault!r} is none of {', '.join(map(repr, known))}."
+            f"on_fault must be one of {', '.join(map(repr, known))}, got {on_fault!r}."
             f"{suggest(str(on_fault), known)}"
         )
     if progress is not None:
@@ -366,7 +366,7 @@ def rollout(
     concurrency = pool.size
     if max_concurrency is not None:
         concurrency = min(concurrency, whole_number("max_concurrency", max_concurrency))
-    manner = RolloutOptions(
+    options = RolloutOptions(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
         on_fault=on_fault,
@@ -374,7 +374,7 @@ def rollout(
         max_faults=_faults(max_faults),
         progress=progress,
     )
-    wanted = plan(
+    schedule = make_schedule(
         pool.interface,
         tasks=tasks,
         episodes=_count("episodes", episodes),
@@ -382,7 +382,7 @@ def rollout(
         seed=seed,
         share_seed=flag("share_seed", share_seed),
     )
-    return Rollout(pool, agent, wanted, manner)
+    return Rollout(pool, agent, schedule, options)
 
 
 def _faults(value: Any) -> int | None:

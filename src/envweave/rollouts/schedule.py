@@ -1,4 +1,4 @@
-"""What a rollout plays: which task, which seed, in which group."""
+"""The schedule of a rollout: the task, seed and group of every episode."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from envweave.types.tasks import SplitIterator, TaskReader
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """A task that a server has.
+    """A task that a server holds.
 
     Attributes:
-        fetch: Gets it. It may fail, and be called again.
+        fetch: Fetches it. It may fail, and be called again.
     """
 
     fetch: Callable[[], Awaitable[Task]]
@@ -34,8 +34,8 @@ class EpisodeJob:
     Attributes:
         group: Which group it belongs to, from 0.
         member: Which one of its group it is, from 0.
-        task: What it is about, if anything.
-        seed: For its reset, if the environment takes one.
+        task: Its task, if any.
+        seed: The seed for its reset, if the environment takes one.
     """
 
     group: int
@@ -44,25 +44,26 @@ class EpisodeJob:
     seed: int | None
 
     def describe(self) -> str:
-        """Name it in a message."""
-        said = [f"group {self.group}, member {self.member}"]
+        """Describe it for a message."""
+        parts = [f"group {self.group}, member {self.member}"]
         if isinstance(self.task, Task):
-            said.append(f"task {self.task.id!r}")
+            parts.append(f"task {self.task.id!r}")
         if self.seed is not None:
-            said.append(f"seed {self.seed}")
-        return ", ".join(said)
+            parts.append(f"seed {self.seed}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSchedule:
-    """What a caller wants played, as it was given.
+    """The episodes that a caller requested.
 
     Attributes:
-        tasks: Tasks or their ids; `None` lets one be drawn for each group.
+        tasks: Tasks or their ids; `None` to draw one for each group.
         episodes: How many at most.
         group_size: How many episodes share a task.
-        seed: What every episode's seed is derived from; `None` if the environment takes none.
-        share_seed: Whether those who share a task share a seed.
+        seed: The seed that those of all episodes are derived from; `None` if the environment
+            takes none.
+        share_seed: Whether episodes that share a task share a seed.
     """
 
     tasks: Iterable[Task | str] | None
@@ -76,7 +77,7 @@ class RolloutSchedule:
         if self.tasks is None or is_endless(self.tasks):
             return self.episodes
         try:
-            groups = len(self.tasks)  # type: ignore[arg-type] # what has no length says so
+            groups = len(self.tasks)  # type: ignore[arg-type] # raises TypeError if it has no length
         except TypeError:
             groups = operator.length_hint(self.tasks, -1)
         if groups < 0:
@@ -85,13 +86,13 @@ class RolloutSchedule:
         return listed if self.episodes is None else min(listed, self.episodes)
 
     def jobs(self, known: Tasks | None) -> Iterator[EpisodeJob]:
-        """Go through the jobs in order. A task is asked for when its group's turn comes.
+        """Iterate over the jobs in order. A task is requested when its group's turn comes.
 
-        One that a server has is fetched by who plays the job, so that nothing here blocks, and
-        a server that is away costs an episode that is played again.
+        A server's task is fetched by the worker that plays the job, so that nothing blocks here,
+        and an unreachable server costs only an episode that is played again.
 
-        The seed of an episode follows from the rollout's seed, its group and its place in it:
-        never from who plays it, or when.
+        The seed of an episode depends on the rollout's seed, its group and its place in it, never
+        on which worker plays it, or when.
         """
         groups = None if self.episodes is None else self.episodes // self.group_size
         for group, one in enumerate(itertools.islice(self._given(), groups)):
@@ -102,7 +103,7 @@ class RolloutSchedule:
                 yield EpisodeJob(group, member, task, own)
 
     def _given(self) -> Iterable[Any]:
-        """Return the tasks that were asked for; none of a server's is fetched."""
+        """Return the requested tasks; those of a server are not fetched yet."""
         tasks = self.tasks
         if tasks is None:
             return itertools.repeat(None)
@@ -111,7 +112,7 @@ class RolloutSchedule:
         return tasks
 
 
-def plan(
+def make_schedule(
     interface: Interface,
     *,
     tasks: Any,
@@ -120,17 +121,17 @@ def plan(
     seed: Any,
     share_seed: bool,
 ) -> RolloutSchedule:
-    """Read what a caller wants played, and refuse what cannot be.
+    """Make a schedule from a caller's arguments, or refuse them.
 
     Raises:
-        OptionError: Nobody says how many episodes, or groups would not be whole.
-        TaskError: The environment takes no task, or `tasks` are none.
+        OptionError: The number of episodes is unknown, or a group would be incomplete.
+        TaskError: The environment takes no task, or `tasks` is invalid.
         SeedError: The environment takes no seed.
     """
     if episodes is not None and episodes % group_size:
         raise OptionError(
-            f"episodes={episodes} is no multiple of group_size={group_size}, so a group would not "
-            f"be whole. Use episodes={episodes - episodes % group_size + group_size}."
+            f"episodes={episodes} is not a multiple of group_size={group_size}, so a group would "
+            f"be incomplete. Use episodes={episodes - episodes % group_size + group_size}."
         )
     if tasks is None and episodes is None:
         raise OptionError(
@@ -140,15 +141,15 @@ def plan(
         _check_tasks(interface, tasks)
         if episodes is None and is_endless(tasks):
             raise OptionError(
-                "These tasks have no end, so the rollout would have none. Pass episodes=… too."
+                "These tasks are endless, so the rollout would never end. Pass episodes=… too."
             )
     if "seed" in interface.reset_takes:
         seed = draw_seed() if seed is None else read_seed(seed)
     elif seed is not None or share_seed:
-        asked = f"seed={seed!r}" if seed is not None else "share_seed=True"
+        option = f"seed={seed!r}" if seed is not None else "share_seed=True"
         raise SeedError(
-            f"{asked} cannot be honored: {interface.name}.reset() takes no seed. Leave it out, "
-            "or let its reset() take `seed`."
+            f"{option} cannot be honored: {interface.name}.reset() takes no seed. Leave it out, "
+            "or add a `seed` parameter to its reset()."
         )
     return RolloutSchedule(
         tasks=tasks, episodes=episodes, group_size=group_size, seed=seed, share_seed=share_seed
@@ -156,7 +157,7 @@ def plan(
 
 
 def is_endless(tasks: Any) -> bool:
-    """Whether it is known that these tasks have no end."""
+    """Whether these tasks are known to be endless."""
     if isinstance(tasks, itertools.repeat):
         return operator.length_hint(tasks, -1) < 0
     if isinstance(tasks, SplitIterator):
@@ -177,7 +178,7 @@ def _check_tasks(interface: Interface, tasks: Any) -> None:
         )
     if isinstance(tasks, str | Task | Tasks) or not isinstance(tasks, Iterable):
         raise TaskError(
-            f"tasks={tasks!r} are no tasks to go through. Pass a list of tasks or ids, or a "
+            f"tasks must be iterable, got {tasks!r}. Pass a list of tasks or ids, or a "
             "split, such as pool.tasks('train')."
         )
 

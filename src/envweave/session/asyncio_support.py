@@ -269,12 +269,12 @@ class PrivateLoop:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
-        everybody = asyncio.gather(*left, return_exceptions=True)
+        all_done = asyncio.gather(*left, return_exceptions=True)
         if self._workers is None:
-            await everybody
+            await all_done
         else:
-            await asyncio.wait((everybody,), timeout=GRACE_S)
-            if not everybody.done():
+            await asyncio.wait((all_done,), timeout=GRACE_S)
+            if not all_done.done():
                 logger.warning(
                     "%d tasks were cancelled and still run; they are abandoned", len(left)
                 )

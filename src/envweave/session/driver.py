@@ -48,10 +48,10 @@ class SyncDriver(Driver):
         self._step = environment.step
         self._answer = environment.answer
 
-    def reset(self, **wanted: Any) -> ResetResult[Any]:
+    def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
         session = self.session
-        keywords = session.begin(**wanted)
+        keywords = session.begin(**params)
         try:
             return session.started(self._start(keywords))
         except Exception as error:
@@ -172,12 +172,12 @@ class AsyncDriver(Driver):
         if self._idle is not None:
             self._idle.set()
 
-    async def reset(self, **wanted: Any) -> ResetResult[Any]:
+    async def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode. See `AsyncEnv.reset`."""
         session = self.session
         self._begin("reset")
         try:
-            keywords = session.begin(**wanted)
+            keywords = session.begin(**params)
             try:
                 return session.started(await self._start(keywords))
             except Exception as error:
@@ -276,11 +276,11 @@ class LoopDriver(Driver):
         self._driver = AsyncDriver(session, timeout_s)
         self._loop = PrivateLoop(is_patient=timeout_s is None)
 
-    def reset(self, **wanted: Any) -> ResetResult[Any]:
+    def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
         if self._loop.is_closed:
             self.session.begin()  # refuses
-        return self._loop.run(self._driver.reset(**wanted))
+        return self._loop.run(self._driver.reset(**params))
 
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `Env.step`."""

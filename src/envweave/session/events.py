@@ -58,19 +58,19 @@ class EventQueue:
         still_open = {i: call for i, call in self.open_calls.items() if i != self.answering}
         end = None
         events: list[Event] = []
-        for said in emitted:
-            if isinstance(said, EpisodeEnd):
-                end = _checked(said)
-            elif isinstance(said, ToolCallRequest):
-                if said.call_id in still_open:
-                    raise BadReturnError(f"Two tool calls are called {said.call_id!r}.")
-                still_open[said.call_id] = said
-                events.append(said)
-            elif isinstance(said, LogEvent):
-                events.append(said)
+        for event in emitted:
+            if isinstance(event, EpisodeEnd):
+                end = _checked(event)
+            elif isinstance(event, ToolCallRequest):
+                if event.call_id in still_open:
+                    raise BadReturnError(f"Two tool calls are called {event.call_id!r}.")
+                still_open[event.call_id] = event
+                events.append(event)
+            elif isinstance(event, LogEvent):
+                events.append(event)
             else:
                 raise BadReturnError(
-                    f"emit() was given {said!r}; it takes a LogEvent, a ToolCallRequest or an "
+                    f"emit() was given {event!r}; it takes a LogEvent, a ToolCallRequest or an "
                     "EpisodeEnd."
                 )
         self.open_calls.clear()
@@ -108,7 +108,7 @@ class EventQueue:
 
         A tool call whose answer was refused stays open.
         """
-        self.events[:] = [said for said in self.events if isinstance(said, LogEvent)]
+        self.events[:] = [event for event in self.events if isinstance(event, LogEvent)]
         self.answering = None
 
     def admit(self, answer: Any, name: str) -> ToolResult:

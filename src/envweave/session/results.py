@@ -412,11 +412,13 @@ def _transform_each(
     for name in ("observation", "reward", "terminated", "truncated", "info"):
         setattr(read, name, dict(getattr(read, name)))
     for agent, one in read.observation.items():
-        told = one
+        observation = one
         if isinstance(one, Observation):
             flags = read.terminated.get(agent, False), read.truncated.get(agent, False)
-            told = _with_outcome(one, read.reward.get(agent), *flags, read.info.get(agent) or {})
-        shown = apply_transform(transform, told)
+            observation = _with_outcome(
+                one, read.reward.get(agent), *flags, read.info.get(agent) or {}
+            )
+        shown = apply_transform(transform, observation)
         read.observation[agent], read.reward[agent] = shown, shown.reward
         read.info[agent] = shown.metadata
         read.terminated[agent], read.truncated[agent] = shown.done, shown.truncated
@@ -434,7 +436,7 @@ def _with_outcome(
     observation: Observation, reward: Any, terminated: Any, truncated: Any, info: Any
 ) -> Observation:
     """Return a copy with the reward, flags and info of a wrapper or result."""
-    told: Observation = snapshot(observation)
-    told.reward, told.done, told.truncated = reward, terminated, truncated
-    told.metadata = snapshot(info or {})
-    return told
+    copied: Observation = snapshot(observation)
+    copied.reward, copied.done, copied.truncated = reward, terminated, truncated
+    copied.metadata = snapshot(info or {})
+    return copied

@@ -203,11 +203,11 @@ class Session:
 
     # Beginning an episode
 
-    def check_reset(self, **wanted: Any) -> None:
+    def check_reset(self, **params: Any) -> None:
         """Refuse what `begin` would refuse; nothing changes."""
         if self.phase is _CLOSED:
             raise ClosedError(f"reset() on {self._name}, which is closed. Make a new environment.")
-        self._plan.check(**wanted)
+        self._plan.check(**params)
 
     def begin(
         self, *, seed: Any = None, task: Any = None, options: Any = None, episode_id: Any = None
@@ -425,7 +425,7 @@ class Session:
             if not end.valid:
                 parts, end = results.nan_rewards(parts, end)
                 self.slot.failed = True
-            events = tuple(said for said in events if not isinstance(said, ToolCallRequest))
+            events = tuple(event for event in events if not isinstance(event, ToolCallRequest))
             self._queue.clear()
             self._end()
         else:

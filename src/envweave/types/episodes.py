@@ -23,7 +23,7 @@ class EpisodeStep:
         terminated: Whether the task ended the episode here.
         truncated: Whether a limit ended the episode here.
         info: The info of the result.
-        action_mask: Which actions were legal, if the environment said so.
+        action_mask: Which actions were legal, if the environment gave a mask.
         events: What happened in the step, in order: logs, tool calls, agents that left.
         extra: Data that the agent attached, such as log-probabilities or tokens.
         step_index: Which step of the episode it was, from 1. The answer to a tool call does

@@ -25,7 +25,7 @@ class NeedAction(msgspec.Struct, Generic[ObsT], tag_field="type", tag="need_acti
         observation: What the agent sees.
         action_mask: Which actions are legal, if the environment says so.
         reward: What the agent has earned since it last acted; `None` while nothing is scored.
-        agent_id: Who is to act; `"agent"` where there is only one.
+        agent_id: The agent to act; `"agent"` if there is only one.
     """
 
     observation: ObsT
@@ -39,7 +39,7 @@ class AgentEnd(msgspec.Struct, Generic[ObsT], tag_field="type", tag="agent_end")
     """This agent leaves while the episode continues. Sent once per agent.
 
     Attributes:
-        agent_id: Who leaves.
+        agent_id: The agent that leaves.
         observation: Its last observation.
         reward: What it has earned since it last acted.
         terminated: Whether the task ended for it.
@@ -59,7 +59,7 @@ class EpisodeEnd(msgspec.Struct, tag_field="type", tag="episode_end"):
 
     Attributes:
         reason: What ended it.
-        blame: Who caused a failure; `None` where nothing failed.
+        blame: Who caused a failure; `None` if nothing failed.
         cause: A description of the failure.
         rewards: With several agents, what each that stayed to the end has earned since it
             last acted. With the rewards of its `NeedAction`s it sums to all it earned.

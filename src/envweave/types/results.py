@@ -251,12 +251,12 @@ class StepResult(Generic[ObsT]):
         First the events of the step (logs, tool calls, agents that left), then the end, then the
         new episode and the events of its start, then the agents that must act.
         """
-        said: list[Request] = list(self._events)
+        requests: list[Request] = list(self._events)
         if self.end is not None:
-            said.append(self.end)
+            requests.append(self.end)
         if self.ready is not None:
-            said.append(self.ready)
-        return [*said, *self._ready_events, *self.needs]
+            requests.append(self.ready)
+        return [*requests, *self._ready_events, *self.needs]
 
     @property
     def reward_parts(self) -> dict[str, float]:

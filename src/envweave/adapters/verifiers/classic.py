@@ -27,10 +27,10 @@ from envweave.adapters.verifiers.chat_turns import (
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error, suggest
 
 MODEL = "envweave"
-"""The name of the model, where an environment asks for it."""
+"""The name of the model for environments that ask for it."""
 
 _failed_rewards: ContextVar[list[str] | None] = ContextVar("failed_rewards", default=None)
-_loading = threading.Lock()  # over the names that `_without_signal_handlers` replaces
+_loading = threading.Lock()  # protects the names that `_without_signal_handlers` replaces
 
 
 def load_classic(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
@@ -115,15 +115,15 @@ class ClassicRollouts(Rollouts):
         env, row = self._env, self._rows[split][index]
         weights = _watch_rewards(env.rubric)
         failed: list[str] = []
-        _failed_rewards.set(failed)  # this is a task of its own, with a context of its own
+        _failed_rewards.set(failed)  # this is a separate task with its own context
         client = _TurnClient(ask)
         if env.requires_group_rollouts:
             output = (await env.run_group([row], client, MODEL, {}))[0]
         else:
             output = await env.run_rollout(row, client, MODEL, {})
         if (error := output["error"]) is not None:
-            said = f"{error['error_chain_str']}: {error['message']}"
-            raise EnvironmentFailure(f"The rollout failed: {said}")
+            reason = f"{error['error_chain_str']}: {error['message']}"
+            raise EnvironmentFailure(f"The rollout failed: {reason}")
         if failed:
             raise EnvironmentFailure(f"The rollout cannot be scored: {'; '.join(failed)}")
         reward, metrics = float(output["reward"]), dict(output["metrics"] or {})
@@ -139,11 +139,11 @@ class ClassicRollouts(Rollouts):
 
     def _is_limit(self, stop: str | None) -> bool:
         if stop == "max_turns_reached":
-            return int(self._env.max_turns) > 1  # the only turn of a single one is its end
+            return int(self._env.max_turns) > 1  # the only turn of a single-turn episode is its end
         return stop in ("timeout_reached", "prompt_too_long", "max_total_completion_tokens_reached")
 
     async def close(self) -> None:
-        """Tear down what the environment holds, as verifiers does when a program ends."""
+        """Tear down the environment, as verifiers does when a program ends."""
         import atexit
 
         for handler in self._exit_handlers:
@@ -152,9 +152,9 @@ class ClassicRollouts(Rollouts):
 
 
 def _watch_rewards(rubric: Any) -> list[tuple[str, float]]:
-    """Note the failures of a rubric's reward functions; return their names and weights.
+    """Record failures of a rubric's reward functions; return their names and weights.
 
-    verifiers logs what a reward function raises, and goes on with 0.
+    verifiers logs the error of a reward function, and continues with a reward of 0.
     """
     weights = []
     for one in getattr(rubric, "rubrics", ()):
@@ -187,7 +187,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 def _parts(
     reward: float, metrics: Mapping[str, float], weights: list[tuple[str, float]]
 ) -> dict[str, float]:
-    """Return what the reward is made of; it is one part where names do not tell them apart."""
+    """Return the parts of the reward; a single one if their names are not unique."""
     parts = {name: weight * metrics.get(name, 0.0) for name, weight in weights}
     if len(parts) == len(weights) and math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
         return parts
@@ -233,7 +233,7 @@ class _TurnClient(vf.Client):  # type: ignore[misc] # verifiers is not installed
         return Response(id="envweave", created=0, model=MODEL, usage=None, message=message)
 
     async def raise_from_native_response(self, response: ChatAction) -> None:
-        """Accept every reply, also an empty one: what it is worth, the rubric decides."""
+        """Accept every reply, also an empty one: the rubric scores it."""
 
     def setup_client(self, config: Any) -> Any:
         """Never called: there is no config."""

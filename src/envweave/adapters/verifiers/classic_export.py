@@ -68,7 +68,7 @@ class AsClassic(vf.MultiTurnEnv):  # type: ignore[misc] # verifiers is not insta
 
     @vf.cleanup  # type: ignore[untyped-decorator]
     async def release_environment(self, state: Any) -> None:
-        """Give the environment back."""
+        """Return the environment to the pool."""
         if "envweave_episode" in state:
             await self._environments.release(state["envweave_episode"])
 
@@ -79,7 +79,7 @@ class AsClassic(vf.MultiTurnEnv):  # type: ignore[misc] # verifiers is not insta
 
 
 def _dataset(rows: list[dict[str, Any]]) -> Any:
-    # The prompt is replaced by the first observation, which only a reset tells.
+    # The prompt is replaced by the first observation, which only a reset returns.
     return Dataset.from_list(
         [
             {
@@ -93,7 +93,7 @@ def _dataset(rows: list[dict[str, Any]]) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise failures as an error of verifiers, which records it in the rollout."""
+    """Raise failures as a verifiers error, which is recorded in the rollout."""
     try:
         yield
     except Exception as error:
@@ -126,5 +126,5 @@ async def episode_return(state: Any) -> float:
 def _figures(state: Any) -> dict[str, float]:
     episode = state.get("envweave_episode")
     figures = {} if episode is None else {**episode.metrics, **episode.parts}
-    figures.pop("reward", None)  # it has a column of its own
+    figures.pop("reward", None)  # it has its own column
     return figures

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from envweave.adapters.export_common import open_env
+from envweave.adapters.export import open_env
 from envweave.adapters.verifiers.chat_turns import (
     ChatAction,
     ChatEnvironment,
@@ -68,14 +68,14 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
             generation: a function `load_environment` is classic, a `Taskset` in `__all__` is v1.
         **kwargs: For a classic module, passed to `load_environment`. For a v1 module, fields of its
             taskset's config; `config={…}` holds the rest of its configuration (`max_turns`, harness
-            and runtime of a role, time limits), as in `--env.*` of `vf-eval`. Where neither the
-            module nor `config` says otherwise, a role is played by a chat loop in this process.
+            and runtime of a role, time limits), as in `--env.*` of `vf-eval`. By default a role
+            is played by a chat loop in this process.
 
     Raises:
         MissingExtraError: verifiers is not installed, or not in the generation that it needs.
         PluginError: The module cannot be imported.
         DefinitionError: It is not a verifiers environment, or could not be loaded.
-        OptionError: A keyword that it does not take.
+        OptionError: It does not take a keyword.
     """
     _require_verifiers()
     if isinstance(source, str):
@@ -90,7 +90,7 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
     _require_generation(generation)
     if not isinstance(source, ModuleType) and kwargs:
         raise OptionError(
-            f"{next(iter(kwargs))!r} came too late: the {type(source).__name__} is made already."
+            f"{next(iter(kwargs))!r} comes too late: the {type(source).__name__} was already made."
         )
     if generation == "classic":
         from envweave.adapters.verifiers.classic import load_classic
@@ -151,7 +151,7 @@ def _generation_of(source: Any) -> Generation | None:
         exported = [getattr(source, name, None) for name in getattr(source, "__all__", ())]
         v1 = sys.modules.get("verifiers.v1")
         return "v1" if v1 is not None and _has_subclass(exported, v1.Taskset) else None
-    # Such an object exists only where that part of verifiers was imported.
+    # Such an object can only exist if that part of verifiers was imported.
     classic = sys.modules.get("verifiers.legacy") or sys.modules.get("verifiers.envs.environment")
     if classic is not None and isinstance(source, classic.Environment):
         return "classic"
@@ -176,24 +176,24 @@ def to_verifiers(
 ) -> Any:
     """Return an environment as a verifiers environment, for `vf-eval` and trainers.
 
-    The model is shown each observation as text (see the guide for its form). Its reply is the
-    action: as it is for an environment that takes texts, or a dataclass with one text field;
-    otherwise as JSON, whose schema the system prompt shows. An invalid reply costs a turn, and the
-    model gets an error message. The score is the sum of the episode's rewards; their parts and the
+    The model sees each observation as text (see the guide for its form). Its reply is the action:
+    unchanged if the action is a string, or a dataclass with one string field; otherwise as JSON,
+    whose schema is in the system prompt. An invalid reply costs a turn, and the model gets an error
+    message. The score is the sum of the episode's rewards; their parts and the
     metrics are reported with it. An episode that fails or is lost is an error of its rollout
     (classic: `error`; v1: `errors`, without a reward).
 
     Args:
-        env: An ID, a class, or an `Env`, whose episodes are played one after the other then.
-        generation: `"classic"` or `"v1"`; by default what the installed verifiers has, and
-            `"classic"` where it has both.
+        env: An ID, a class, or an `Env`, whose episodes are then played one after the other.
+        generation: `"classic"` or `"v1"`; by default that of the installed verifiers, and
+            `"classic"` if it has both.
         split: Which tasks the rollouts are about; the first split by default. An environment
             without tasks is reset with the seeds from 0.
         eval_split: Which tasks to evaluate on (classic only); by default those of the split
             `"eval"`, `"test"` or `"validation"`, and otherwise the same.
         num_examples: How many tasks to take of an endless split, and how many seeds.
         max_turns: How many replies a rollout may have; -1 for any number.
-        system_prompt: What to show instead of the schema of the actions.
+        system_prompt: A system prompt instead of the schema of the actions.
         **kwargs: Passed to `make`.
 
     Returns:

@@ -30,10 +30,10 @@ EVAL_SPLITS = ("eval", "test", "validation")
 
 
 def observation_text(observation: Any) -> str:
-    """Return an observation as text: a text as it is, and anything else as JSON.
+    """Return an observation as text: a string unchanged, anything else as JSON.
 
-    An `Observation` is shown by its author's own fields; where there is only one, and it is a
-    text, by that.
+    An `Observation` is shown by its author's own fields; if there is only one, and it is a
+    string, by that.
     """
     plain = to_plain(observation)
     if isinstance(observation, Observation) and isinstance(plain, dict):
@@ -48,8 +48,8 @@ class TextActions:
     """Reads a model's replies as actions.
 
     Attributes:
-        instructions: What to tell the model about the form of its replies; empty where every
-            text is an action.
+        instructions: Tells the model the form of its replies; empty if every string is an
+            action.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -66,7 +66,7 @@ class TextActions:
             )
 
     def read(self, reply: str) -> Any:
-        """Return the action that a reply is.
+        """Parse a reply as an action.
 
         Raises:
             ActionError: It is not an action; the message says why, for the model.
@@ -95,7 +95,7 @@ def _takes_text(spec: Spec) -> bool:
 
 
 def _text_field(spec: Spec) -> str | None:
-    """Return the one field of a dataclass that is needed, or there, if it is a text."""
+    """Return the only field, or only required field, of a dataclass if it is a string."""
     if not isinstance(spec, DataclassSpec):
         return None
     own = [name for name in spec.fields if name != "metadata"]
@@ -105,14 +105,14 @@ def _text_field(spec: Spec) -> str | None:
 
 @final
 class TextEpisode:
-    """One episode of an environment, played with texts.
+    """One episode of an environment, played with text.
 
     Attributes:
         env: The environment.
         total: The sum of the rewards so far.
         parts: The sums of their parts; rewards that name no parts are in the part `"reward"`.
         metrics: The last figures that the environment reported.
-        step_reward: What the last action earned; `None` where the reply was not an action.
+        step_reward: The reward of the last action; `None` if the reply was not an action.
         is_over: Whether the episode has ended.
         truncated: Whether a limit ended it.
     """
@@ -128,7 +128,7 @@ class TextEpisode:
         self.truncated = False
 
     def start(self, row: Mapping[str, Any]) -> str:
-        """Begin, with the task or the seed that a row names, and return the first observation."""
+        """Begin with the task or seed of a row, and return the first observation."""
         if row.get("task_id") is not None:
             result = self.env.reset(task=row["task_id"])
         else:
@@ -177,7 +177,7 @@ class TextEpisode:
 class TextEnvironments:
     """Environments of one kind, for episodes that run side by side.
 
-    One whose episode ended is used again.
+    An environment is reused after its episode ended.
 
     Args:
         make: Makes one.
@@ -199,7 +199,7 @@ class TextEnvironments:
         self.actions = TextActions(first.action_spec)
 
     def rows(self, split: str | None, number: int) -> list[dict[str, Any]]:
-        """Return what episodes are about: the tasks of a split, or seeds.
+        """Return the rows of a dataset: the tasks of a split, or seeds.
 
         Args:
             split: The first split by default.
@@ -222,12 +222,12 @@ class TextEnvironments:
         if self._turns is not None:
             await self._turns.acquire()
         while not self._idle:
-            # By way of the list, so that one whose caller was cancelled is not lost.
+            # Through the list, so that one whose caller was cancelled is not lost.
             await in_thread(lambda: self._idle.append(self._make()))
         return TextEpisode(self._idle.pop(), self.actions)
 
     async def release(self, episode: TextEpisode) -> None:
-        """Give an environment back; one whose episode did not end is closed."""
+        """Return an environment; if its episode did not end, it is closed."""
         if self._turns is not None:
             self._idle.append(episode.env)
             self._turns.release()
@@ -244,7 +244,7 @@ class TextEnvironments:
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """Run a call in a thread. Cancelled, it waits for the call first: nothing can interrupt it."""
+    """Run a call in a thread. A cancellation waits for the call, which cannot be interrupted."""
     running = asyncio.ensure_future(asyncio.to_thread(call, *args))
     try:
         return await asyncio.shield(running)

@@ -34,7 +34,7 @@ from envweave.adapters.verifiers.chat_turns import (
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error
 
 MAX_ENDLESS_TASKS = 1000
-"""How many tasks are taken of a taskset without end."""
+"""How many tasks are taken of an endless taskset."""
 
 _HARNESS = "envweave_chat"
 _MAX_BODY = 1 << 30
@@ -44,7 +44,7 @@ def load_v1(source: Any, kwargs: Mapping[str, Any]) -> Rollouts:
     """Return the rollouts of a module with a `Taskset`, or of an `Env` object.
 
     Raises:
-        OptionError: The configuration has no such field, or not such a value.
+        OptionError: The configuration has no such field, or the value is invalid.
         DefinitionError: It could not be loaded.
     """
     # Harnesses are looked up by name, first in this package.
@@ -93,7 +93,7 @@ class V1Rollouts(Rollouts):
         self._ready: asyncio.Future[None]
         self._endpoint = ""
         self._ask: Ask | None = None
-        self._roles: dict[str, str] = {}  # who is asking, by the id of its trace
+        self._roles: dict[str, str] = {}  # the role that makes a call, by the id of its trace
 
     async def run(self, split: str, index: int, ask: Ask) -> RolloutScore:  # noqa: ARG002
         """Play one task."""
@@ -114,7 +114,7 @@ class V1Rollouts(Rollouts):
         self._roles[trace.id] = trace.agent.name or ""
 
     async def _start(self) -> None:
-        """Wait until the endpoint and the shared servers of the environment run."""
+        """Wait until the endpoint and the shared servers of the environment are running."""
         if self._serving is None or self._serving.done():
             self._ready = asyncio.get_running_loop().create_future()
             self._serving = asyncio.create_task(self._serve(self._ready))
@@ -127,7 +127,7 @@ class V1Rollouts(Rollouts):
         app = web.Application(client_max_size=_MAX_BODY)
         path = f"/{secrets.token_urlsafe(16)}/v1"  # other users of this machine cannot guess it
         app.router.add_post(f"{path}/chat/completions", self._complete)
-        # With cancellation, a turn whose client has gone waits no longer.
+        # With cancellation, a turn whose client is gone stops waiting.
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -177,8 +177,10 @@ def _score(episode: Any) -> RolloutScore:
     traces = episode.traces
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in traces for error in trace.errors)]
-        said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason given"
-        raise EnvironmentFailure(f"The rollout failed: {said}")
+        reason = (
+            "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason given"
+        )
+        raise EnvironmentFailure(f"The rollout failed: {reason}")
     parts: dict[str, float] = {}
     metrics: dict[str, float] = {}
     for trace in traces:
@@ -216,7 +218,7 @@ def _completion(reply: ChatAction) -> dict[str, Any]:
 
 
 def _chunks(reply: ChatAction) -> list[dict[str, Any]]:
-    """Return a reply as the events of a stream: its message whole, then its end."""
+    """Return a reply as the events of a stream: the whole message, then its end."""
     delta = reply.to_openai()
     for index, call in enumerate(delta.get("tool_calls", ())):
         call["index"] = index

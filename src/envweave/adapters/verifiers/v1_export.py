@@ -12,7 +12,7 @@ from envweave.adapters.verifiers.text_episodes import TextEnvironments, in_threa
 
 
 class EpisodeData(vf.TaskData):  # type: ignore[misc] # verifiers is not installed where mypy runs
-    """What an episode is about: a task of the environment's, or a seed."""
+    """The subject of an episode: a task of the environment, or a seed."""
 
     task_id: str | None = None
     seed: int | None = None
@@ -45,7 +45,7 @@ def v1_classes(
             self.environments = make_environments()
 
         def load(self) -> Iterator[Any]:
-            """List the tasks. The environment speaks first, so that they have no prompt."""
+            """List the tasks, without a prompt: the environment sends the first message."""
             environments = self.environments
             prompt = system_prompt or environments.actions.instructions or None
             for row in environments.rows(self.config.split, self.config.num_examples):
@@ -60,7 +60,7 @@ def v1_classes(
 
     class EpisodesEnv(vf.Env[EpisodesEnvConfig]):  # type: ignore[misc]
         async def run(self, task: Any, agents: Any) -> None:
-            """Play one episode. What is raised here fails the episode, which has no reward then."""
+            """Play one episode. An error here fails the episode, which then has no reward."""
             environments = self.taskset.environments
             episode = await environments.acquire()
             try:

@@ -1,6 +1,6 @@
-"""The environment inside an adapter that leads out of envweave, and what its results may say.
+"""Shared by the adapters to Gymnasium and PettingZoo: the environment inside, and its results.
 
-Gymnasium and PettingZoo have fewer words than a `StepResult`. What they cannot say is raised
+Gymnasium and PettingZoo can express less than a `StepResult`. What they cannot express is raised
 here, and never turned into a reward.
 """
 
@@ -26,12 +26,12 @@ from envweave.vector import VectorEnv
 
 
 def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return the `Env` that `env` is, or that `make(env, **kwargs)` makes of it.
+    """Return `env` if it is an `Env`, else `make(env, **kwargs)`.
 
     Raises:
-        OptionError: It would reset itself, or keywords came for what is made already.
+        OptionError: It would reset itself, or keywords were passed with an existing `Env`.
     """
-    # By name, as plug-ins are loaded: `make` stands above the adapters.
+    # Imported by name, like a plug-in: `make` is in a higher layer than the adapters.
     api = load_path("envweave.api")
     if kwargs.get("autoreset"):
         raise OptionError(
@@ -42,36 +42,36 @@ def open_env(env: Any, kwargs: Mapping[str, Any]) -> Any:
         return api.make(env, **kwargs)
     if kwargs:
         raise OptionError(
-            f"{next(iter(kwargs))!r} came too late: {env!r} is made already. Give it to make()."
+            f"{next(iter(kwargs))!r} comes too late: {env!r} was already made. Pass it to make()."
         )
     return env
 
 
 def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> VectorEnv:
-    """Return the `VectorEnv` that `env` is, or that `make_vector` makes of it, with autoreset.
+    """Return `env` if it is a `VectorEnv`, else one from `make_vector` with autoreset.
 
     Raises:
-        OptionError: It shall not reset itself, or keywords came for what is made already.
+        OptionError: It would not reset itself, or keywords came with an existing `VectorEnv`.
     """
     if kwargs.get("autoreset", True) is not True:
         raise OptionError(
             f"autoreset={kwargs['autoreset']!r} cannot be honored here: Gymnasium's trainers "
-            "let a vector reset what ended. Leave it out."
+            "expect a vector to reset ended episodes. Leave it out."
         )
     if isinstance(env, VectorEnv):
         late = next(iter(kwargs), None if num_envs is None else "num_envs")
         if late is not None:
-            raise OptionError(f"{late!r} came too late: the VectorEnv is made already.")
+            raise OptionError(f"{late!r} comes too late: the VectorEnv was already made.")
         if not env.autoreset:
             raise OptionError(
-                "The VectorEnv does not reset what ended, and Gymnasium's trainers expect it to. "
-                "Make it with autoreset=True."
+                "The VectorEnv does not reset ended episodes, but Gymnasium's trainers expect "
+                "that. Make it with autoreset=True."
             )
         return env
     if num_envs is None and hasattr(env, "step") and not isinstance(env, type):
         raise OptionError(
-            f"One {type(env).__name__} is no vector. Pass an ID or a class with num_envs=8, say, "
-            "or what make_vector(..., autoreset=True) returns."
+            f"One {type(env).__name__} object is not a vector. Pass an ID or a class with "
+            "num_envs=…, or a VectorEnv from make_vector(..., autoreset=True)."
         )
     made: VectorEnv = load_path("envweave.api").make_vector(
         env, num_envs=num_envs, **{**kwargs, "autoreset": True}
@@ -80,10 +80,10 @@ def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> Ve
 
 
 def check_result(result: StepResult[Any], name: str) -> None:
-    """Refuse a result that the other library has no words for.
+    """Refuse a result that the other library cannot express.
 
     Raises:
-        ActionError: In a vector, the environment refused its action, so that it has no reward.
+        ActionError: In a vector, the environment refused its action, so there is no reward.
         EnvironmentFailure: The step failed, so it has no reward.
         ToolCallOpenError: The environment asks its caller to run a tool.
         OptionError: The environment resets itself.
@@ -103,8 +103,8 @@ def check_result(result: StepResult[Any], name: str) -> None:
             )
     for call in result.tool_calls:
         raise ToolCallOpenError(
-            f"{name} asks its caller to run {call.name}(), for which Gymnasium and PettingZoo "
-            "have no words. Use envweave.make()."
+            f"{name} asks its caller to run {call.name}(), which Gymnasium and PettingZoo do not "
+            "support. Use envweave.make()."
         )
 
 
@@ -112,7 +112,7 @@ def encode_observation(encode: Callable[[Any], Any], observation: Any, name: str
     """Return the space's value for an observation.
 
     Raises:
-        BadReturnError: The environment showed something else than it announced.
+        BadReturnError: The observation does not fit the environment's spec.
     """
     try:
         return encode(observation)
@@ -135,7 +135,7 @@ def decode_action(decode: Callable[[Any], Any], action: Any, name: str) -> Any:
 
 
 def to_reward(reward: float | None) -> float:
-    """Return a reward as a number: NaN where it is not scored yet."""
+    """Return a reward as a number; NaN if it is not scored yet."""
     return math.nan if reward is None else reward
 
 
@@ -147,12 +147,12 @@ def number_of_actions(space: Any) -> int | None:
 
 
 def with_mask(info: Mapping[str, Any], mask: Any, number: int | None) -> dict[str, Any]:
-    """Return a fresh info, its action mask in the form that `Discrete.sample` takes.
+    """Return a new info, with the action mask in the form that `Discrete.sample` takes.
 
     Args:
-        info: What the environment says besides.
+        info: The environment's info.
         mask: Which actions are legal, or `None`.
-        number: How many the mask is about, where the actions are numbered.
+        number: The number of actions, if they are numbered.
     """
     if mask is None:
         return dict(info)
