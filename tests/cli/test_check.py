@@ -89,7 +89,7 @@ def test_the_json_has_one_entry_a_check(envweave):
     assert sum(counts.values()) == len(checks)
 
 
-def test_a_broken_promise_is_told_with_what_was_seen(envweave, here):
+def test_a_broken_promise_is_reported_with_what_was_observed(envweave, here):
     (here / "forgetful_env.py").write_text(FORGETFUL)
 
     ran = envweave("check", "pkg://forgetful_env:ForgetfulEnv")
