@@ -95,7 +95,7 @@ def test_a_broken_promise_is_reported_with_what_was_observed(envweave, here):
     ran = envweave("check", "pkg://forgetful_env:ForgetfulEnv")
 
     assert ran.code == 1
-    assert "✗ Same seed and actions, same results" in ran.text
+    assert "✗ The same seed and actions give the same results" in ran.text
     assert "FAILED: " in ran.text
 
 
