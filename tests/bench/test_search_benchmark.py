@@ -153,7 +153,7 @@ def test_a_checkout_that_cannot_be_used_is_named_and_the_built_in_is_measured(
     assert main([*SMALL, "--json"]) == 0
 
     shown = capsys.readouterr()
-    assert f"The tinker-mxb checkout at {checkout} has no SearchEnv that can be used" in shown.err
+    assert f"The tinker-mxb checkout at {checkout} has no usable SearchEnv" in shown.err
     assert "Measuring the built-in search-v0 instead." in shown.err
     assert json.loads(shown.out)["environment"] == "search-v0"
 
@@ -177,4 +177,4 @@ def test_an_option_that_makes_no_sense_is_refused(wrong, capsys) -> None:
         main(wrong)
 
     assert left.value.code == 2
-    assert "is not a whole number of" in capsys.readouterr().err
+    assert "must be an integer >=" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How the tests run the command: in this process, or as a real one."""
+"""Run the command in this process, or as a separate one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave.cli import main
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command did. Line breaks and blanks of its text are not told apart."""
+    """The result of a command. In `text`, all whitespace is collapsed."""
 
     code: int
     stdout: str
@@ -32,7 +32,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The command's directory; modules imported from it are forgotten again."""
+    """The current directory of the command; modules imported from it are unloaded afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -64,7 +64,7 @@ def envweave(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def process(here: Path) -> Run:
-    """Runs the command as a process of its own, in the same directory."""
+    """Runs the command as a separate process, in the same directory."""
 
     def run(*arguments: str, code: str = "", **variables: str) -> Ran:
         how = ["-c", code] if code else ["-m", "envweave.cli"]

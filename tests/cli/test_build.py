@@ -1,4 +1,4 @@
-"""`envweave build`: what it would build, and what it refuses. No engine is asked."""
+"""`envweave build` without an engine: the plan, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plan(envweave: Any, *arguments: str) -> dict[str, Any]:
     return json.loads(ran.stdout)
 
 
-def test_what_envweave_has_needs_nothing_more(envweave: Any) -> None:
+def test_an_environment_of_envweave_needs_no_further_packages(envweave: Any) -> None:
     planned = plan(envweave, "echo-v0")
 
     assert planned["image"] == "echo-env:latest"
@@ -138,7 +138,7 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
         (["./several", "--env", "tow-v0"], "Did you mean 'two-v0'?"),
     ],
 )
-def test_what_cannot_be_built_is_refused(
+def test_an_invalid_build_is_refused(
     arguments: list[str], told: str, envweave: Any, here: Path
 ) -> None:
     (here / "empty").mkdir()
@@ -155,7 +155,7 @@ def test_what_cannot_be_built_is_refused(
     assert "Traceback" not in ran.stderr
 
 
-def test_what_one_process_registered_is_refused(
+def test_an_environment_registered_in_this_process_is_refused(
     envweave: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DEFAULT_REGISTRY, "_specs", {})
@@ -167,7 +167,7 @@ def test_what_one_process_registered_is_refused(
     assert "registered only in this process" in ran.stderr
 
 
-def test_where_no_engine_answers_it_says_how_to_start_one(
+def test_without_an_engine_the_error_says_how_to_start_one(
     envweave: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("docker")

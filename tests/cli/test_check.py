@@ -89,13 +89,13 @@ def test_the_json_has_one_entry_a_check(envweave):
     assert sum(counts.values()) == len(checks)
 
 
-def test_a_broken_promise_is_told_with_what_was_seen(envweave, here):
+def test_a_broken_promise_is_reported_with_what_was_observed(envweave, here):
     (here / "forgetful_env.py").write_text(FORGETFUL)
 
     ran = envweave("check", "pkg://forgetful_env:ForgetfulEnv")
 
     assert ran.code == 1
-    assert "✗ Same seed and actions, same results" in ran.text
+    assert "✗ The same seed and actions give the same results" in ran.text
     assert "FAILED: " in ran.text
 
 

@@ -1,4 +1,4 @@
-"""What a container is told by environment variables."""
+"""Environment variables of a container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERYWHERE = {"host": "0.0.0.0", "port": 8000}
         ),
     ],
 )
-def test_the_image_says_what_and_the_caller_says_more(
+def test_the_image_names_the_environment_and_variables_add_settings(
     variables: dict[str, str], config: dict[str, Any]
 ) -> None:
     assert read(variables) == config
@@ -59,7 +59,7 @@ def test_invalid_variables_are_refused(variables: dict[str, str], told: str) -> 
         read(variables)
 
 
-def test_a_mistake_is_told_for_people_and_for_who_started_it(
+def test_an_error_is_written_for_people_and_for_the_parent_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ENVWEAVE_ENV", "counter-v0")

@@ -1,4 +1,4 @@
-"""`envweave deploy`: the manifests that it prints, and what it refuses."""
+"""`envweave deploy`: the printed manifests, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def manifests(*arguments: str) -> dict[str, Any]:
     return {one["kind"]: one for one in yaml.safe_load_all(ran.stdout)}
 
 
-def test_it_prints_what_a_server_in_a_cluster_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_prints_the_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVWEAVE_TOKEN", "mine")
 
     made = manifests("counter-v0", "--arg", "done_at=5", "--memory", "512m", "--cpus", "0.5")
@@ -63,7 +63,7 @@ def test_a_namespace_is_part_of_its_name() -> None:
     assert told["options"]["max_sessions"] == 7
 
 
-def test_a_server_that_is_told_something_else_is_started_anew(
+def test_a_server_with_another_configuration_is_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def marks(token: str, *arguments: str) -> str:
@@ -95,7 +95,7 @@ def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch)
         (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is not a valid service name"),
     ],
 )
-def test_what_cannot_be_deployed_is_refused(arguments: list[str], told: str) -> None:
+def test_an_invalid_deployment_is_refused(arguments: list[str], told: str) -> None:
     ran = run(*arguments, "--dry-run")
 
     assert told in str(ran.exception)

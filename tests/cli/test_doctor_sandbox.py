@@ -1,4 +1,4 @@
-"""What `envweave doctor` tells of the sandbox, on this machine and on poorer ones."""
+"""The sandbox section of `envweave doctor`, on this machine and with fewer kernel features."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the walls are the
 
 
 @on_linux
-def test_the_tier_of_this_machine_is_told(envweave):
+def test_the_tier_of_this_machine_is_reported(envweave):
     told = json.loads(envweave("doctor", "--json").stdout)["sandbox"]
 
     assert set(told) == {"tier", "missing", "next", "tiers", "users", "cgroups", "packages"}
@@ -43,7 +43,7 @@ def test_the_tier_of_this_machine_is_told(envweave):
 
 @pytest.mark.slow  # starts containers of its own
 @on_linux
-def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_told(process):
+def test_behind_a_filter_without_namespaces_the_tier_is_landlock_with_advice(process):
     ran = process("doctor", "--json", code=BEHIND_A_FILTER.format(calls=NAMESPACES))
 
     told = json.loads(ran.stdout)["sandbox"]
@@ -57,7 +57,7 @@ def test_behind_a_filter_without_namespaces_it_is_landlock_and_the_way_up_is_tol
 
 @pytest.mark.slow  # starts containers of its own
 @on_linux
-def test_behind_a_filter_without_either_there_is_no_tier_and_no_fault(process):
+def test_behind_a_filter_without_either_there_is_no_tier_and_no_error(process):
     ran = process("doctor", code=BEHIND_A_FILTER.format(calls=NAMESPACES + LANDLOCK))
 
     assert "tier none: sandboxed code cannot run here" in ran.text
@@ -66,7 +66,7 @@ def test_behind_a_filter_without_either_there_is_no_tier_and_no_fault(process):
     assert ran.code == 0
 
 
-def test_on_a_mac_the_ways_out_are_told(capsys):
+def test_on_macos_the_alternatives_are_printed(capsys):
     tiers = [TierReport("namespace", False, "The walls are Linux's", (), ("Use `docker run`.",))]
     report = {
         "tier": None,

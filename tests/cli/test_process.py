@@ -61,7 +61,7 @@ class TalkativeEnv(ew.Environment):
 
 
 @pytest.mark.parametrize("name", ["typer", "rich"])
-def test_without_its_extra_the_command_says_how_to_install_it(process, name):
+def test_without_its_extra_the_command_prints_how_to_install_it(process, name):
     ran = process("list", code=WITHOUT.format(name=name))
 
     assert (ran.code, ran.stdout) == (1, "")

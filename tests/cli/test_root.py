@@ -1,4 +1,4 @@
-"""The root of the command, and how mistakes are told."""
+"""The root of the command, and its error messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_command_has_help_that_names_json(envweave, command):
     assert "--json" in ran.text
 
 
-def test_the_version_is_told(envweave):
+def test_the_version_is_printed(envweave):
     ran = envweave("--version")
 
     assert (ran.code, ran.stdout) == (0, f"envweave {ew.__version__}\n")
@@ -104,7 +104,9 @@ def test_an_unknown_backend_is_refused_with_those_known(envweave):
 
 
 @pytest.mark.parametrize("command", ["info", "check", "run"])
-def test_an_environment_that_cannot_be_made_is_told_without_a_traceback(envweave, here, command):
+def test_an_environment_that_cannot_be_made_is_reported_without_a_traceback(
+    envweave, here, command
+):
     (here / "faulty_env.py").write_text(FAULTY)
 
     ran = envweave(command, "pkg://faulty_env:RefusesToBeMade")

@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_run(envweave):
     assert told_by(first) != told_by(other)
 
 
-def test_a_run_without_a_seed_tells_the_one_that_repeats_it(envweave):
+def test_a_run_without_a_seed_prints_the_seed_that_repeats_it(envweave):
     drawn = told_by(envweave("run", "lineworld-v0", "--episodes", "2", "--json"))
 
     again = told_by(
@@ -299,7 +299,7 @@ def test_tool_calls_are_answered(envweave, worlds):
 
 
 @pytest.mark.parametrize("name", ["Untyped", "NeedsLocks"])
-def test_an_action_that_cannot_be_drawn_is_told(envweave, worlds, name):
+def test_an_action_that_cannot_be_drawn_is_reported(envweave, worlds, name):
     ran = envweave("run", worlds + name)
 
     assert ran.code == 2

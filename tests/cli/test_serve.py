@@ -1,4 +1,4 @@
-"""`envweave serve`: what it refuses, and what it says."""
+"""`envweave serve`: options, output and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_keyword_that_the_environment_does_not_take_is_refused(envweave) -> No
     assert "Did you mean 'done_at'?" in ran.stderr
 
 
-def test_without_its_extra_it_says_how_to_install_it(
+def test_without_its_extra_it_prints_how_to_install_it(
     envweave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
@@ -75,7 +75,7 @@ def test_without_its_extra_it_says_how_to_install_it(
         ('{"id": "conter-v0"}', "counter-v0"),
     ],
 )
-def test_a_child_that_is_told_nonsense_says_so(config: str, part: str) -> None:
+def test_a_child_with_an_invalid_configuration_reports_it(config: str, part: str) -> None:
     from envweave.cli.server_main import main
 
     told: list[str] = []
@@ -88,7 +88,7 @@ def test_a_child_that_is_told_nonsense_says_so(config: str, part: str) -> None:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_as_json_it_says_where_it_serves_and_logs_in_lines(tmp_path: Any) -> None:
+def test_with_json_the_url_and_the_log_are_json_lines(tmp_path: Any) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "envweave.cli", "serve", "counter-v0"),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 
-def test_train_alone_lists_what_can_be_trained(envweave):
+def test_train_without_a_name_lists_the_programs(envweave):
     ran = envweave("train")
 
     assert ran.code == 0

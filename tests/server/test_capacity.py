@@ -1,4 +1,4 @@
-"""A full server says so at once; who asks for it waits, and who is gone holds no session."""
+"""A full server refuses at once, or lets a client wait; a disconnected client holds no session."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_typed_client_is_refused_before_its_own_deadline() -> None:
         client.reset()
 
 
-def test_a_full_server_says_how_many_sessions_it_has_and_what_can_be_done() -> None:
+def test_the_error_of_a_full_server_has_its_limit_and_what_to_do() -> None:
     with (
         served(Tally, max_sessions=2) as url,
         ew.make_vector(url, num_envs=2),
@@ -103,7 +103,7 @@ def test_a_full_server_says_how_many_sessions_it_has_and_what_can_be_done() -> N
         ew.make(url)
 
 
-def test_an_openenv_client_is_told_that_the_server_is_full() -> None:
+def test_an_openenv_client_gets_an_error_from_a_full_server() -> None:
     with served(Tally()) as url, ew.make(url), connect(f"ws{url[4:]}/ws") as line:
         line.send(json.dumps({"type": "reset", "data": {}}))
 
@@ -204,7 +204,7 @@ def test_a_session_that_was_made_for_a_caller_who_is_gone_is_closed(key: str | N
         wait_for(lambda: SlowlyMade.open == 1)
 
 
-def test_a_session_that_nobody_calls_after_it_was_opened_is_closed() -> None:
+def test_a_session_that_is_never_called_is_closed() -> None:
     with client_of(Tally, resume_ttl_s=0.1) as client:
         sessions = [client.post("/sessions").json()["session_id"] for _ in range(2)]
         named = {"X-Session-Id": sessions[0]}

@@ -1,4 +1,4 @@
-"""Calls that are strange, or meant to harm, at a live server."""
+"""Malformed and hostile calls at a live server."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def test_a_session_cannot_be_opened_twice_and_frees_its_one_place() -> None:
         ("s", {"timeout_s": float("nan")}),
     ],
 )
-def test_what_no_client_would_open_is_refused_and_takes_no_place(
-    session: str, params: dict[str, Any]
-) -> None:
+def test_an_invalid_open_is_refused_and_uses_no_slot(session: str, params: dict[str, Any]) -> None:
     with served(Tally) as url, line_to(url) as line:
         assert line.call(1, "open", session, **params) == "option_refused"
         assert sessions_at(url) == 0
@@ -174,7 +172,7 @@ def resident_mb() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_a_caller_that_reads_no_replies_fills_no_memory_and_holds_up_nobody() -> None:
+def test_a_client_that_does_not_read_replies_neither_fills_memory_nor_blocks_others() -> None:
     step = {"id": 3, "method": "step", "session": "s", "params": {"action": {"do": "step"}}}
     with served(Tally, size=2**20) as url, line_to(url) as line:
         line.call(1, "open", "s")

@@ -1,4 +1,4 @@
-"""What comes before anybody knows who calls: the heads of requests, without end."""
+"""Hostile request heads: too large, too slow, without end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def resident_mb(server: Running) -> int:
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_head_that_is_too_large_is_told_so(server: Running) -> None:
+def test_a_head_that_is_too_large_gets_an_error(server: Running) -> None:
     said = told(server, START, b"X: " + b"x" * 70_000)
 
     head, _, body = said.partition(b"\r\n\r\n")

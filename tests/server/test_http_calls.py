@@ -1,4 +1,4 @@
-"""Plain HTTP: a default session that has a state, sessions by id, calls that may be repeated."""
+"""Plain HTTP: the default session, sessions by id, retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def value_in(response: Any) -> int:
     return int(response.json()["observation"]["value"])
 
 
-def test_the_default_session_goes_on_from_call_to_call() -> None:
+def test_the_default_session_persists_between_calls() -> None:
     with client_of("counter-v0", done_at=3) as client:
         first = client.post("/reset", json={"seed": 7, "episode_id": "mine"})
         second, last = step(client, 1), step(client, 2)
@@ -178,7 +178,7 @@ def test_a_call_repeated_while_it_runs_waits_for_the_first_reply() -> None:
         ("/sessions", b'{"autoreset": 1}', "422 option_refused", "autoreset"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
+def test_invalid_requests_are_refused_by_name(
     path: str, body: bytes, refusal: str, part: str
 ) -> None:
     with client_of("counter-v0", done_at=100) as client:
@@ -200,7 +200,7 @@ def test_paths_and_methods_that_are_not_there_are_refused_by_a_fault() -> None:
     assert wrong.headers["Allow"] == "POST"
 
 
-def test_an_environment_that_fails_is_told_without_a_traceback() -> None:
+def test_a_failing_environment_is_reported_without_a_traceback() -> None:
     with client_of(Broken) as client:
         failed = client.post("/reset")
 
@@ -231,7 +231,7 @@ def test_a_number_that_json_has_no_word_for_is_null() -> None:
     assert failed.json()["requests"][0]["reason"] == "error"
 
 
-def test_a_default_session_that_is_gone_says_so_and_begins_anew_with_a_reset() -> None:
+def test_an_expired_default_session_is_reported_and_reset_begins_another() -> None:
     with client_of("counter-v0", done_at=100, session_ttl_s=0.05) as client:
         client.post("/reset")
         wait_for(lambda: "envweave_sessions 0.0" in client.get("/metrics").text)
@@ -242,7 +242,7 @@ def test_a_default_session_that_is_gone_says_so_and_begins_anew_with_a_reset() -
         assert value_in(client.post("/reset")) == 0
 
 
-def test_one_object_has_one_session() -> None:
+def test_a_single_object_has_one_session() -> None:
     with client_of(ew.examples.CounterEnv(), queue_timeout_s=0.05) as client:
         client.post("/reset")
 

@@ -1,4 +1,4 @@
-"""Callers whose call is cancelled, and callers who begin the same session at once."""
+"""Cancelled HTTP calls, and concurrent calls that begin the same session."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_opening_that_is_cancelled_is_kept_for_who_repeated_it() -> None:
     asyncio.run(scene())
 
 
-def test_a_tool_call_that_is_cancelled_is_carried_out_and_the_episode_goes_on() -> None:
+def test_a_cancelled_tool_call_is_carried_out_and_the_episode_continues() -> None:
     async def scene() -> None:
         async with service_of(Waits) as service:
             tools = McpTools(service)

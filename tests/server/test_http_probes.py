@@ -1,4 +1,4 @@
-"""What a server says of itself."""
+"""Information about a server: health, readiness, schema, metadata, metrics, documentation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_server_that_stops_is_healthy_and_not_ready() -> None:
     assert (allowed.status_code, last.json()["done"]) == (200, True)
 
 
-def test_the_schema_describes_what_is_sent_and_shown() -> None:
+def test_the_schema_describes_actions_and_observations() -> None:
     with client_of("counter-v0") as client:
         schema = client.get("/schema").json()
         observation = client.post("/reset").json()["observation"]

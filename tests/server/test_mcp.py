@@ -1,4 +1,4 @@
-"""`POST /mcp`: JSON-RPC whatever is sent, and no tools."""
+"""`POST /mcp` for OpenEnv's client: JSON-RPC to any body, and no tools."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_bad_arguments_are_results_by_field_and_leave_the_episode_as_it_was(
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-def test_each_member_of_a_union_is_a_tool_of_its_own(mode: str) -> None:
+def test_each_member_of_a_union_is_a_separate_tool(mode: str) -> None:
     async def act(url: str) -> Any:
         async with player(url, mode) as play:
             names = [one.name for one in (await play.client.list_tools()).tools]
@@ -236,7 +236,7 @@ def test_several_agents_act_by_name_in_one_call() -> None:
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_a_full_server_says_so_and_a_client_that_leaves_frees_its_session(line: str) -> None:
+def test_a_full_server_is_an_error_and_a_client_that_leaves_frees_its_session(line: str) -> None:
     async def crowd() -> Any:
         async with player(line, "legacy") as first, player(line, "auto") as second:
             await first("reset")
@@ -275,7 +275,7 @@ class Closings:
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-def test_a_session_that_expired_is_told_and_reset_begins_another(mode: str) -> None:
+def test_an_expired_session_is_reported_and_reset_begins_another(mode: str) -> None:
     app, closings = create_fastapi_app("counter-v0", session_ttl_s=0.2), Closings()
     app.state.envweave.service.watch(closings)
 

@@ -46,7 +46,7 @@ RESET = {"type": "reset"}
 STEP = {"type": "step", "data": {"delta": 1}}
 
 
-def test_what_we_say_besides_stands_beside_and_never_inside_the_observation() -> None:
+def test_additional_fields_are_beside_the_observation_never_inside() -> None:
     with served(CounterEnv) as url, connected(url) as socket:
         first = ask(socket, {**RESET, "data": {"seed": 5, "episode_id": "e"}})
         second = ask(socket, {"type": "step", "data": {"delta": 3}})
@@ -87,9 +87,7 @@ def test_what_we_say_besides_stands_beside_and_never_inside_the_observation() ->
         ({"type": "step", "data": {"delta": "one"}}, "VALIDATION_ERROR"),
     ],
 )
-def test_a_frame_that_makes_no_sense_is_an_error_and_the_episode_goes_on(
-    frame: Any, expected: str
-) -> None:
+def test_an_invalid_frame_is_an_error_and_the_episode_continues(frame: Any, expected: str) -> None:
     with served(CounterEnv) as url, connected(url) as socket:
         ask(socket, RESET)
 
@@ -121,7 +119,7 @@ def test_close_is_not_answered_and_ends_the_connection() -> None:
             socket.receive(20)
 
 
-def test_a_full_server_says_so_once_and_closes() -> None:
+def test_a_full_server_sends_one_error_and_closes() -> None:
     with (
         served(CounterEnv, max_sessions=1, queue_size=0) as url,
         connected(url) as first,
@@ -188,7 +186,7 @@ def test_older_clients_ask_for_tools_by_a_step_that_is_none() -> None:
     assert state["data"]["step_count"] == 0
 
 
-def test_a_session_that_nobody_opened_cannot_be_driven() -> None:
+def test_an_unknown_session_cannot_be_driven() -> None:
     with served(CounterEnv) as url, connected(url, "/ws?session_id=nobody") as socket:
         refused = hear(socket)
 

@@ -1,4 +1,4 @@
-"""Where a server listens, and what it refuses there."""
+"""The addresses a server listens on, and the options it refuses."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path:
 
 
 @pytest.mark.slow  # starts server processes
-def test_serve_says_where_and_ends_in_order(tmp_path: Path) -> None:
+def test_serve_prints_its_url_and_stops_gracefully(tmp_path: Path) -> None:
     code = (
         "import envweave as ew, os, signal, threading\n"
         "ew.serve('counter-v0', port=0, drain_s=0)\n"
@@ -206,7 +206,7 @@ def test_an_option_that_makes_no_sense_is_refused(keywords: dict[str, Any], part
         ew.serve("counter-v0", **keywords)
 
 
-def test_readiness_is_told_on_a_file_descriptor() -> None:
+def test_readiness_is_written_to_a_file_descriptor() -> None:
     reading, writing = os.pipe()
 
     write_line(writing, json.dumps({"url": "http://x"}).encode())

@@ -1,4 +1,4 @@
-"""A server process that is told to stop: it drains, it ends, and it leaves nothing."""
+"""Stopping a server process: it drains, exits and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow  # starts server processes
-def test_sigterm_lets_64_running_episodes_finish_and_nobody_in() -> None:
+def test_sigterm_lets_64_running_episodes_finish_and_refuses_new_sessions() -> None:
     with (
         process_serving("counter-v0", drain_s=100) as server,
         httpx2.Client(base_url=server.url, timeout=20) as client,
@@ -119,7 +119,7 @@ def test_a_step_that_hangs_does_not_keep_the_process() -> None:
 
 
 @pytest.mark.slow  # starts server processes
-def test_a_server_ends_with_whoever_holds_its_lifeline() -> None:
+def test_a_server_ends_with_the_process_that_holds_its_lifeline() -> None:
     reading, writing = os.pipe()
     ready, told = os.pipe()
     config = {

@@ -1,4 +1,4 @@
-"""A server's sessions: each call once, places for as many as may be, and an end for each."""
+"""Sessions of a server: each call exactly once, retries, and closing."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_however_calls_are_repeated_each_is_run_once(plan: list[str]) -> None:
     run(scene())
 
 
-def test_an_unknown_session_is_told_to_be_gone_and_may_be_closed() -> None:
+def test_an_unknown_session_is_gone_and_may_be_closed() -> None:
     async def scene() -> None:
         table, _ = counting_table()
         caller = Caller(table, "nobody")
@@ -161,7 +161,7 @@ def test_an_unknown_session_is_told_to_be_gone_and_may_be_closed() -> None:
     run(scene())
 
 
-def test_a_failure_at_the_server_tells_strangers_nothing() -> None:
+def test_a_failure_at_the_server_reveals_no_details() -> None:
     async def scene() -> None:
         table, place = counting_table()
         place.fails = True

@@ -1,4 +1,4 @@
-"""For each promise something that breaks it, and the check that catches it."""
+"""For each promise, an environment or backend that breaks it, and the check that catches it."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _id(case: tuple[Any, ...]) -> str:
 
 
 @pytest.mark.parametrize("case", BROKEN, ids=_id)
-def test_what_breaks_a_promise_is_caught_by_its_check(case: tuple[Any, ...]) -> None:
+def test_a_broken_promise_is_caught_by_its_check(case: tuple[Any, ...]) -> None:
     _, environment, spoil, name = case
 
     outcome = CHECKS[name].outcome(environment_subject(environment, spoil))
@@ -191,7 +191,7 @@ def test_a_backend_that_breaks_a_promise_is_caught_by_its_check(case: tuple[Any,
 
 @pytest.mark.parametrize("environment", [Sound, CounterEnv, truncating, turns])
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_is_sound_passes_every_check(environment: Any, name: str) -> None:
+def test_a_sound_environment_passes_every_check(environment: Any, name: str) -> None:
     outcome = CHECKS[name].outcome(environment_subject(environment))
 
     assert outcome.ok, outcome

@@ -4,7 +4,7 @@ Measures the built-in `search-v0`, or the `SearchEnv` of a tinker-mxb checkout: 
 `$TINKER_MXB_PATH` names, else `../tinker-mxb` if that is there. Both run offline, on deterministic
 hash embeddings.
 
-What is used of a checkout, with its root on the module search path:
+These parts of a checkout are used, with its root on the module search path:
 
 - `data_loader`: `Document(doc_id=, text=)`, `QueryExample(query_id=, text=, relevant_doc_ids=)`
 - `pipeline_configs`: `default_pipeline_configs()`, the list that an action is an index into
@@ -40,13 +40,13 @@ SIBLING = Path("..") / "tinker-mxb"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure as the options say, print the figures, and return the exit code.
+    """Run the benchmark, print the figures, and return the exit code.
 
     Args:
-        argv: The options, as on a command line; those of this process by default.
+        argv: The command-line options; default: those of this process.
 
     Raises:
-        SystemExit: An option is wrong (2), or help was asked for (0).
+        SystemExit: An option is invalid (2), or help was requested (0).
     """
     parser = argparse.ArgumentParser(
         prog="python -m envweave.bench.tinker_search_env",
@@ -60,18 +60,18 @@ def main(argv: list[str] | None = None) -> int:
     add("--num-queries", type=_at_least_one, default=256, metavar="N")
     add("--k", type=_at_least_one, default=10, metavar="N", help="documents that a search returns")
     add("--shuffle", action="store_true", help="shuffle the queries of each episode")
-    add("--seed", type=_whole, default=0, metavar="N", help="of documents, queries and actions")
+    add("--seed", type=_integer, default=0, metavar="N", help="of documents, queries and actions")
     add("--json", action="store_true", help="print one JSON document instead of tables")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
 
     def random_actions(spec: Spec) -> Callable[[Any], Any]:
-        rng = np.random.default_rng(given.seed)
+        rng = np.random.default_rng(options.seed)
         return lambda _: spec.sample(rng)
 
     kwargs = {
-        name: getattr(given, name) for name in ("num_docs", "num_queries", "k", "shuffle", "seed")
+        name: getattr(options, name) for name in ("num_docs", "num_queries", "k", "shuffle", "seed")
     }
-    with contextlib.redirect_stdout(sys.stderr):  # whatever an environment prints
+    with contextlib.redirect_stdout(sys.stderr):  # an environment may print
         path = _find_checkout(kwargs)
         env_id = BUILT_IN
         if path is not None:
@@ -79,15 +79,15 @@ def main(argv: list[str] | None = None) -> int:
         plan = BenchPlan(
             env_id,
             kwargs,
-            sizes=[given.num_envs],
-            steps=given.steps * given.num_envs,
-            repeats=given.repeats,
-            seed=given.seed,
+            sizes=[options.num_envs],
+            steps=options.steps * options.num_envs,
+            repeats=options.repeats,
+            seed=options.seed,
             memory=False,
         )
         figures = measure_all(plan, rehearse(plan, random_actions), random_actions)
     environment = BUILT_IN if path is None else f"SearchEnv of {path}"
-    if given.json:
+    if options.json:
         document = {"environment": environment, **figures.as_json()}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
@@ -100,7 +100,7 @@ def make_checkout_env(
 ) -> Any:
     """Return the `SearchEnv` of a tinker-mxb checkout, over the documents of `search-v0`."""
     if path not in sys.path:
-        sys.path.insert(0, path)  # its modules import each other by name whenever they like
+        sys.path.insert(0, path)  # its modules import each other by name at any time
     loader = importlib.import_module("data_loader")
     client = importlib.import_module("search_backend.mixedbread_client")
     configs = importlib.import_module("pipeline_configs").default_pipeline_configs()
@@ -144,7 +144,7 @@ class _CheckoutEnv(ew.Environment):
 
 
 def _find_checkout(kwargs: Mapping[str, Any]) -> str | None:
-    """Return where a checkout is that can be used; say why one is not."""
+    """Return the path of a usable checkout; print why one is not usable."""
     named = os.environ.get("TINKER_MXB_PATH", "").strip()
     path = (Path(named).expanduser() if named else SIBLING).resolve()
     try:
@@ -154,8 +154,7 @@ def _find_checkout(kwargs: Mapping[str, Any]) -> str | None:
         problem = f"TINKER_MXB_PATH={named!r} is not a directory" if named else None
     except Exception as error:  # noqa: BLE001 - the checkout's code may raise anything
         problem = (
-            f"The tinker-mxb checkout at {path} has no SearchEnv that can be used: "
-            f"{format_error(error)}"
+            f"The tinker-mxb checkout at {path} has no usable SearchEnv: {format_error(error)}"
         )
     if problem is not None:
         sys.stderr.write(f"{problem}. Measuring the built-in {BUILT_IN} instead.\n")
@@ -169,7 +168,7 @@ def _report(environment: str, figures: BenchReport) -> str:
     lines = [
         f"{environment}, random actions, median of {plan.repeats} × {plan.steps:,} steps",
         "",
-        f"{'':28}{'steps/s':>10}{'spread':>20}{'µs a step':>12}",
+        f"{'':28}{'steps/s':>10}{'spread':>20}{'µs per step':>12}",
     ]
     for name, rate in rates.items():
         spread = f"{rate.low:,.0f}–{rate.high:,.0f}"
@@ -179,14 +178,14 @@ def _report(environment: str, figures: BenchReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _whole(text: str, low: int = 0) -> int:
+def _integer(text: str, low: int = 0) -> int:
     if not text.isdecimal() or int(text) < low:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {low} or more")
+        raise argparse.ArgumentTypeError(f"must be an integer >= {low}, got {text!r}")
     return int(text)
 
 
 def _at_least_one(text: str) -> int:
-    return _whole(text, 1)
+    return _integer(text, 1)
 
 
 if __name__ == "__main__":

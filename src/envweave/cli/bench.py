@@ -162,10 +162,9 @@ def _print_episode_length(mean_length: float | None) -> None:
     where.print(f"Episodes have {mean_length:,.1f} steps on average.")
     if mean_length < SHORT_EPISODE:
         where.print(
-            "Hint: with episodes this short, their ends and resets are a large part of what "
-            "is measured. "
-            "To measure steps, make episodes longer with a keyword of the environment, as in "
-            "-a done_at=100000.",
+            "Hint: with episodes this short, their ends and resets are a large part of the "
+            "figures. To measure steps, make episodes longer with a keyword of the environment, "
+            "as in -a done_at=100000.",
             style="yellow",
         )
 

@@ -145,7 +145,7 @@ def flags_and_reason_agree(subject: Subject) -> None:
 
 
 def an_unknown_field_is_refused(subject: Subject) -> None:
-    """An action with a misspelled field is refused by its path, never filled with a default."""
+    """An action with a misspelled field is refused by its path, never given a default."""
     with subject.opened() as env:
         record = _record(env.action_spec, env.possible_agents)
         result = subject.start(env)

@@ -1,4 +1,4 @@
-"""What strangers ask of an environment is carried out or refused by name, and nothing crashes."""
+"""Any call of a client is carried out or refused by name, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Tasked(CounterEnv):
     method=st.sampled_from(["reset", "check_reset", "step", "state", "close", ""]),
     params=st.dictionaries(NAMES | st.text(max_size=5), PLAIN, max_size=3),
 )
-def test_whatever_is_asked_the_episode_goes_on_or_another_begins(
+def test_after_any_call_the_episode_continues_or_another_begins(
     method: str, params: dict[str, Any]
 ) -> None:
     driver = SyncDriver(Session(Tasked(done_at=10**300)))

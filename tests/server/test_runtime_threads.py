@@ -1,4 +1,4 @@
-"""Plain functions behind a server run in threads, and harm no neighbours."""
+"""Synchronous environments of a server run in threads and do not affect each other."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_with_autoreset_the_next_episode_begins_in_the_result_that_was_late() ->
     assert (after.step_index, after.episode_id) == (1, late.ready.episode_id)
 
 
-def test_who_shares_a_thread_with_a_call_that_hangs_goes_on_in_another() -> None:
+def test_environments_behind_a_hanging_call_move_to_another_thread() -> None:
     world = fresh()
 
     async def play() -> tuple[int, list[Any]]:
@@ -119,7 +119,7 @@ def test_who_shares_a_thread_with_a_call_that_hangs_goes_on_in_another() -> None
     assert all(result.observation["runs_in"] != thread for result in stepped)
 
 
-def test_who_shares_a_thread_that_was_given_up_goes_on_in_another() -> None:
+def test_environments_of_an_abandoned_thread_move_to_another() -> None:
     world = fresh()
 
     async def play() -> list[Any]:
@@ -197,7 +197,7 @@ def test_a_state_past_its_deadline_costs_the_episode_at_the_next_step() -> None:
     assert run(play()).end.reason == "timeout"
 
 
-def test_one_object_has_one_session_at_a_time_and_is_closed_with_the_place() -> None:
+def test_a_single_object_has_one_session_at_a_time_and_is_closed_with_the_runtime() -> None:
     world = fresh()
 
     async def play() -> bool:
@@ -218,7 +218,7 @@ def test_one_object_has_one_session_at_a_time_and_is_closed_with_the_place() -> 
     assert world.closed.acquire(blocking=False)
 
 
-def test_one_object_that_hangs_is_not_replaced_and_goes_on_when_it_comes_back() -> None:
+def test_a_single_object_that_hangs_is_not_replaced_and_continues_when_it_returns() -> None:
     world = fresh()
 
     async def play() -> int:
@@ -302,7 +302,7 @@ class SlowlyMade(Worker):
 
 
 @pytest.mark.slow  # opens many sessions
-def test_sessions_that_come_and_go_leave_no_threads_and_no_environments() -> None:
+def test_closed_sessions_leave_no_threads_and_no_environments() -> None:
     world = fresh(SlowlyMade)
     before = set(threading.enumerate())
 
@@ -346,7 +346,7 @@ def test_a_session_is_closed_in_bounded_time_though_its_call_hangs() -> None:
     run(play())
 
 
-def test_an_environment_that_nobody_waits_for_any_more_is_closed() -> None:
+def test_an_environment_that_is_made_too_late_is_closed() -> None:
     world = fresh(HangsWhenMade)
 
     async def play() -> None:
@@ -370,7 +370,7 @@ def test_an_environment_that_nobody_waits_for_any_more_is_closed() -> None:
     run(play())
 
 
-def test_an_environment_that_takes_too_long_to_make_holds_up_nobody_else() -> None:
+def test_an_environment_that_takes_too_long_to_make_does_not_block_others() -> None:
     world = fresh(HangsWhenMade)
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""An application without a token takes calls from its own machine only."""
+"""An application without a token accepts calls from its own machine only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_callers_of_this_machine_need_no_token(client: Any) -> None:
 
 
 @pytest.mark.parametrize("client", [FAR, ("10.0.0.2", 1), ("::ffff:10.0.0.2", 1), ("fe80::1", 1)])
-def test_callers_of_other_machines_are_refused_with_what_to_do(client: Any) -> None:
+def test_clients_on_other_machines_are_refused_with_what_to_do(client: Any) -> None:
     refused = called_from(client)
 
     assert error_in(refused) == "403 access_refused"
@@ -59,7 +59,7 @@ def test_callers_of_other_machines_are_refused_with_what_to_do(client: Any) -> N
     assert "insecure=True" in refused.json()["error"]["message"]
 
 
-def test_a_caller_whose_address_nobody_knows_is_local_only_on_a_local_socket() -> None:
+def test_a_client_without_an_address_is_local_only_on_a_local_socket() -> None:
     assert called_from(None, server=("/run/env.sock", None)).status_code == 200
     assert called_from(None, server=("127.0.0.1", 80)).status_code == 200
     assert error_in(called_from(None, server=("192.0.2.1", 80))) == "403 access_refused"
@@ -133,9 +133,7 @@ def test_a_unix_socket_is_of_this_machine(tmp_path: Any) -> None:
         ({"zzzzzz": 3}, "It takes: done_at"),
     ],
 )
-def test_a_keyword_that_nobody_takes_is_refused_before_anything_starts(
-    keywords: Any, said: str
-) -> None:
+def test_an_unknown_keyword_is_refused_before_the_server_starts(keywords: Any, said: str) -> None:
     for serve in (create_fastapi_app, ew.serve):
         with pytest.raises(ew.errors.OptionError, match=said) as caught:
             serve("counter-v0", **keywords)

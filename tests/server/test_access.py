@@ -1,4 +1,4 @@
-"""Who may call a server, and how much it takes from anybody."""
+"""Access control of a server: token, Host, Origin and body size."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_web_pages_of_other_origins_may_not_call(origin: str | None, status: int
         assert error_in(reply) == "403 access_refused"
 
 
-def test_an_allowed_page_may_read_what_it_asked_for() -> None:
+def test_an_allowed_page_can_read_the_response() -> None:
     page = {"Origin": "https://ours.example"}
     asks = {**page, "Access-Control-Request-Method": "POST"}
     with client_of("counter-v0", token=TOKEN, allowed_origins=["https://ours.example"]) as client:
@@ -133,7 +133,7 @@ def test_an_allowed_page_may_read_what_it_asked_for() -> None:
     assert reply.headers["Access-Control-Allow-Origin"] == "https://ours.example"
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
+def test_a_body_with_a_content_length_above_the_limit_is_not_read() -> None:
     with served("counter-v0", max_message_bytes=1024) as url:
         call = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
         call.putrequest("POST", "/reset")
@@ -147,7 +147,7 @@ def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
     assert (reply.status, body["error"]["code"]) == (413, "unreadable")
 
 
-def test_a_body_that_says_nothing_of_its_size_is_read_up_to_the_limit() -> None:
+def test_a_body_without_a_content_length_is_read_up_to_the_limit() -> None:
     with served("counter-v0", max_message_bytes=1024) as url:
         call = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
         call.request("POST", "/reset", iter([b" " * 600, b" " * 600]), encode_chunked=True)

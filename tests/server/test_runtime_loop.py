@@ -1,4 +1,4 @@
-"""Coroutines behind a server run on its loop."""
+"""Async environments of a server run on its event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_coroutines_run_on_the_loop_though_they_are_made_in_a_thread() -> None:
     assert shown["made_in"] != threading.get_ident()
 
 
-def test_a_coroutine_past_its_deadline_ends_the_episode_and_its_neighbours_go_on() -> None:
+def test_a_coroutine_past_its_deadline_ends_the_episode_and_others_continue() -> None:
     async def play() -> tuple[Any, Any, Any]:
         place = local(fresh(AsyncWorker))
         await place.start()

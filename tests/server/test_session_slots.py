@@ -1,4 +1,4 @@
-"""How many sessions there may be, who waits, and who has to go."""
+"""Session slots: the limit, the queue and expiry."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_open_that_is_repeated_while_it_waits_takes_one_place() -> None:
     run(scene())
 
 
-def test_a_session_without_its_connection_is_closed_when_nobody_comes_back() -> None:
+def test_a_session_without_its_connection_is_closed_when_the_client_does_not_return() -> None:
     async def scene() -> None:
         table, place = counting_table(resume_ttl_s=0.05)
         caller = Caller(table, "a", object())
@@ -141,7 +141,7 @@ def test_a_draining_server_lets_episodes_end_and_begins_none() -> None:
     run(scene())
 
 
-def test_what_is_not_over_when_the_drain_is_over_is_closed() -> None:
+def test_episodes_that_outlast_the_drain_are_closed() -> None:
     async def scene() -> None:
         table, place = counting_table()
         caller = Caller(table, "a", object())

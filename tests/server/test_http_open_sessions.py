@@ -1,4 +1,4 @@
-"""Opening a session over plain HTTP: repeated, it is the same one, and nobody else's."""
+"""Opening a session over plain HTTP: a retry gets the same session, another client does not."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_opening_that_is_repeated_after_its_session_was_closed_names_no_dead_
     assert other.status_code == 201
 
 
-def test_a_default_session_that_is_gone_says_how_to_begin_another() -> None:
+def test_the_error_of_an_expired_default_session_says_how_to_begin_another() -> None:
     with client_of("counter-v0") as client:
         client.post("/reset")
         table = client.app.state.envweave.service.table

@@ -1,4 +1,4 @@
-"""Calls that come in one frame: each carried out once, whatever its neighbours do."""
+"""Calls of one frame: each carried out exactly once, whatever the others do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def seen(replies: list[Reply]) -> list[Any]:
     ]
 
 
-def test_a_frame_that_is_repeated_steps_nobody_twice() -> None:
+def test_a_repeated_frame_takes_no_step_twice() -> None:
     async def scene(service: Service) -> None:
         names = await opened(service, 8)
         first = await service.call_many(steps(names, 3), object())
@@ -193,7 +193,7 @@ def replies_of(sent: Any) -> dict[str, Any]:
     }
 
 
-def test_a_frame_of_steps_says_what_single_replies_say() -> None:
+def test_a_frame_of_steps_has_the_same_results_as_single_replies() -> None:
     async def scene(service: Service) -> None:
         names = await opened(service, 3)
 
@@ -210,7 +210,7 @@ def test_a_frame_of_steps_says_what_single_replies_say() -> None:
     with_service(scene)
 
 
-def test_in_a_frame_of_steps_what_is_not_ordinary_comes_as_a_reply_of_its_own() -> None:
+def test_in_a_frame_of_steps_an_unusual_outcome_is_a_separate_reply() -> None:
     async def scene(service: Service) -> None:
         names = await opened(service, 3)
         actions = [{"do": "step"}, {"do": "end"}, {"od": "step"}, {"do": "step"}]
@@ -254,7 +254,7 @@ def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> 
         Tally.hung.set()
 
 
-def test_one_that_hangs_holds_nobody_up_who_came_in_the_same_frame() -> None:
+def test_a_step_that_hangs_does_not_block_others_of_the_same_frame() -> None:
     async def scene(service: Service) -> None:
         names = await opened(service, 5)
         calls = steps(names, 3, **{"session-2": {"action": {"do": "hang"}}})
@@ -297,7 +297,7 @@ def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
         Tally.hung.set()
 
 
-def test_calls_that_are_no_steps_are_left_to_the_ordinary_way() -> None:
+def test_calls_other_than_steps_take_the_slow_path() -> None:
     async def scene(service: Service) -> None:
         names = await opened(service, 3)
         calls = [
