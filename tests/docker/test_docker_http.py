@@ -204,8 +204,12 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
         (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),
         ("echo-v0", {"docker_image": " "}, "is not the name of an image"),
-        ("echo-v0", {"backend": "docker_http", "encoding": "xml"}, "encoding='xml' is none"),
-        ("pkg://a:B", {"backend": "docker_http"}, "Say docker_image="),
+        (
+            "echo-v0",
+            {"backend": "docker_http", "encoding": "xml"},
+            r"encoding must be one of .*, got 'xml'",
+        ),
+        ("pkg://a:B", {"backend": "docker_http"}, "Pass docker_image="),
         (
             "echo-v0",
             {"backend": "docker_http", "provider": ew.SubprocessProvider()},

@@ -126,8 +126,8 @@ def test_keywords_are_the_pools_and_what_differs_is_refused() -> None:
     with warm(BASE, size=1, env_vars={"ENVWEAVE_ENV": "counter-v0"}, kwargs={"done_at": 2}) as pool:
         cases = [
             ({"env": f"docker://{ECHO}"}, "has containers of 'envweave-base:latest'"),
-            ({"done_at": 3}, "serve kwargs={'done_at': 2}, and not {'done_at': 3}"),
-            ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, and not 5"),
+            ({"done_at": 3}, "serve kwargs={'done_at': 2}, not {'done_at': 3}"),
+            ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, not 5"),
             ({"done_at": 2, "token": "mine"}, "token=… came too late"),
         ]
         for options, refusal in cases:
@@ -236,7 +236,7 @@ def test_an_invalid_size_is_refused(size: Any) -> None:
     ("options", "message"),
     [
         ({"memroy": "1g"}, "Did you mean 'memory'"),
-        ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "another one for each container"),
+        ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "differs for each container"),
         ({"kwargs": {"a": object()}}, "cannot be sent to a container"),
     ],
 )

@@ -140,8 +140,8 @@ def test_an_id_that_the_image_lacks_is_reported_and_nothing_is_left() -> None:
     ("options", "message"),
     [
         ({"provider": ew.SubprocessProvider()}, "does not start pods"),
-        ({"docker_image": " "}, "is no image's name"),
-        ({"encoding": "xml"}, "encoding='xml' is none"),
+        ({"docker_image": " "}, "is not the name of an image"),
+        ({"encoding": "xml"}, r"encoding must be one of .*, got 'xml'"),
         ({"base_url": "http://127.0.0.1:1"}, "cannot run what"),
     ],
 )

@@ -114,7 +114,7 @@ PREEMPTED = {
         (
             UNSCHEDULABLE,
             Outlook.WITHOUT_NODE,
-            "0/1 nodes are available: 1 Insufficient memory. Ask",
+            "0/1 nodes are available: 1 Insufficient memory. Request",
         ),
         (PREEMPTED, Outlook.OVER, "was deleted by another client (preempted)"),
         ({}, Outlook.WAITING, "waits for a node"),
