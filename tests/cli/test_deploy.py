@@ -93,7 +93,7 @@ def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch)
             ["echo-v0", "--memory", "lots"],
             "memory must be a size in bytes, or a string such as '512m', got 'lots'",
         ),
-        (["echo-v0", "--namespace", "A B"], "namespace='A B' is no name"),
+        (["echo-v0", "--namespace", "A B"], "namespace='A B' is not a valid Kubernetes name"),
         (["123-v0"], "makes no name for a service"),
         (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is no name for a service"),
     ],
