@@ -89,8 +89,11 @@ def test_no_two_deployments_have_the_same_token(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "told"),
     [
         (["pkg://my_module:MyEnv"], "No image is known for 'pkg://my_module:MyEnv'"),
-        (["echo-v0", "--memory", "lots"], "memory='lots' is no size"),
-        (["echo-v0", "--namespace", "A B"], "namespace='A B' is no name"),
+        (
+            ["echo-v0", "--memory", "lots"],
+            "memory must be a size in bytes, or a string such as '512m', got 'lots'",
+        ),
+        (["echo-v0", "--namespace", "A B"], "namespace='A B' is not a valid Kubernetes name"),
         (["123-v0"], "No service name can be made"),
         (["echo-v0", "--name", "My Echo"], "--name 'My Echo' is not a valid service name"),
     ],

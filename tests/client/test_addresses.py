@@ -1,4 +1,4 @@
-"""URLs of servers, and the handshake with what is found there."""
+"""URLs of servers, and the WebSocket handshake."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_header_that_would_break_the_handshake_is_refused():
 
 @contextlib.contextmanager
 def saying(answer: bytes) -> Iterator[Address]:
-    """Who answers one caller with these bytes, and hangs up."""
+    """Run a server that answers one client with these bytes, and disconnects."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer_one() -> None:

@@ -1,4 +1,4 @@
-"""Calls and replies, without any connection: what is sent again, and what is taken for whose."""
+"""The client's side of the protocol without a connection: resending calls, matching replies."""
 
 from __future__ import annotations
 

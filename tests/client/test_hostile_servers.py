@@ -1,4 +1,4 @@
-"""Clients of servers that send nonsense: they say so, and neither hang nor mix up replies."""
+"""Clients of servers that send nonsense raise an error; they do not hang or mix up replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`HTTPEnvClient`: two lines for most, and nothing lost for those who write more."""
+"""`HTTPEnvClient`: two lines are enough, and overriding its methods loses nothing."""
 
 from __future__ import annotations
 

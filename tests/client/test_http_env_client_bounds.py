@@ -1,4 +1,4 @@
-"""What `HTTPEnvClient` does not send, and how long and how much it reads."""
+"""What `HTTPEnvClient` refuses to send, and the limits on time and size of what it reads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Say = Callable[[socket.socket], None]
 
 @contextlib.contextmanager
 def saying(*answers: Say) -> Iterator[str]:
-    """Who lets each of these answer a request, one after the other, on one connection."""
+    """Run a server that answers requests with these functions, in order, on one connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

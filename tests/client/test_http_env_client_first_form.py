@@ -1,4 +1,4 @@
-"""`HTTPEnvClient` and servers of the protocol's first form, each with the other's newest."""
+"""`HTTPEnvClient` and servers of the protocol's first version, in both directions."""
 
 from __future__ import annotations
 

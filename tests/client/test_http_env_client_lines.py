@@ -1,4 +1,4 @@
-"""`HTTPEnvClient` on bad lines, and before servers that are none of ours."""
+"""`HTTPEnvClient` with bad connections, and with servers that are not envweave's."""
 
 from __future__ import annotations
 
@@ -87,15 +87,15 @@ class SeedServer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = type(self)
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/reset":
             server.value = 0
             self._answer(200, {"obs": {"value": 0}, "done": False})
-        elif self.path == "/step" and "delta" not in said["action"]:
+        elif self.path == "/step" and "delta" not in body["action"]:
             self._answer(422, {"detail": "delta is missing"})
         elif self.path == "/step":
             server.calls += 1
-            server.value += said["action"]["delta"]
+            server.value += body["action"]["delta"]
             if server.hangs_up:
                 self.close_connection = True
                 return

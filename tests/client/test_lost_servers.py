@@ -1,4 +1,4 @@
-"""A session or a server that is gone: its episode is lost, the caller is told, and may go on."""
+"""Lost sessions and servers: the episode is lost, the error says so, and the caller continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many sessions over one connection: nobody waits for a neighbour, and none is mistaken for one."""
+"""Many sessions over one connection neither wait for each other nor mix up replies."""
 
 from __future__ import annotations
 

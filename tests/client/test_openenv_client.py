@@ -95,7 +95,7 @@ def test_a_reset_that_shows_what_no_schema_declares_adds_it_to_every_observation
 
 
 def test_pings_are_answered_while_the_caller_thinks(sly: Sly) -> None:
-    """A server that hears no pong hangs up, and the episode with it."""
+    """A server that gets no pong closes the connection, and the episode is lost."""
     answered = threading.Event()
 
     def ping(request: dict[str, Any], connection: Any) -> Any:

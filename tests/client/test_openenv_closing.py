@@ -1,4 +1,4 @@
-"""Closing an environment at an OpenEnv server holds nobody up, and leaves no thread."""
+"""Closing an environment at an OpenEnv server blocks no other, and leaves no thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sly() -> Iterator[Sly]:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Makes the last to let go of the keeper wait until it is told to go on."""
+    """Makes the last release of the supervisor wait for an event."""
     reached, may_go_on = threading.Event(), threading.Event()
     release = connection.LoopSupervisor.release
 

@@ -1,4 +1,4 @@
-"""`make("http://…")` and its twins: the same as in this process, and clear where it cannot be."""
+"""`make("http://…")` and its variants behave as in this process, or say why they cannot."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_full_server_is_reported(url):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_episode_steps": 3}, "max_episode_steps=3 comes too late.*Start it with"),
         ({"transform": str}, "transform=.* comes too late"),
@@ -218,8 +218,8 @@ def test_a_full_server_is_reported(url):
         ({"provider": ew.SubprocessProvider()}, "runs already"),
     ],
 )
-def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, said):
-    with pytest.raises(OptionError, match=said):
+def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, message):
+    with pytest.raises(OptionError, match=message):
         ew.make(url, **options)
 
 

@@ -1,4 +1,4 @@
-"""Servers that are started for a caller: as large as is asked for, and no more than one."""
+"""Servers that are started for a caller: one, with room for every session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vector at a server whose lines are cut, whose sessions are gone, whose steps hang."""
+"""A vector at a server with cut connections, lost sessions and hung steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roads of a remote vector's steps: whole frames, and row by row. Both lead to the same."""
+"""Steps of a remote vector in one frame and row by row give the same results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Seen(ew.Observation):
 
 
 class Wild(ew.Environment):
-    """Does as it is told, and shows numbers, texts and arrays."""
+    """Does what its actions say, and shows numbers, strings and arrays."""
 
     def reset(self, *, seed: int | None = None) -> Seen:
         self.at = 0

@@ -1,4 +1,4 @@
-"""Frames: what the client sends a WebSocket library reads, and nothing a server sends harms it."""
+"""WebSocket frames: another library reads ours, and nothing a server sends does harm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_damaged_message_raises_nothing_but_a_wire_error(payload, damage):
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         (b"\xc2\x00", "extension"),
         (b"\x82\x80\0\0\0\0", "masked"),
@@ -100,10 +100,10 @@ def test_a_damaged_message_raises_nothing_but_a_wire_error(payload, damage):
         (b"\x02\x7e\x00\x60" + bytes(96) + b"\x80\x05", "more than 100 bytes"),
     ],
 )
-def test_an_invalid_frame_is_refused_with_a_reason(sent, said):
+def test_an_invalid_frame_is_refused_with_a_reason(sent, message):
     stream = ClientStream(max_message_bytes=100)
 
-    with pytest.raises(WireError, match=said):
+    with pytest.raises(WireError, match=message):
         stream.receive(sent)
 
     assert stream.answers()[0] == 0x80 | CLOSE

@@ -1,4 +1,4 @@
-"""Whatever is tested here leaves no container behind."""
+"""Checks that no test here leaves a container behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that `envweave build` builds serve what they were built for, and nothing else is left."""
+"""Images built by `envweave build` serve their environment, and building leaves nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def left_of(image: str) -> list[str]:
     """Return what the build of an image has left behind."""
     found = docker("images", "--quiet", "--filter", "dangling=true", "--filter", f"label={STAGE}")
     # Builds of other tests come and go meanwhile.
-    said = subprocess.run(
+    done = subprocess.run(
         [
             "docker",
             "inspect",
@@ -77,7 +77,7 @@ def left_of(image: str) -> list[str]:
         text=True,
         check=False,
     )
-    return [stage for stage in said.stdout.split() if stage.startswith(image)]
+    return [stage for stage in done.stdout.split() if stage.startswith(image)]
 
 
 @pytest.fixture
@@ -160,10 +160,10 @@ def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
 ) -> None:
     code = main(["build", str(project), "-t", image, "--env", "pkg://shouting:ShoutedEnv"])
 
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert code == 1
-    assert "has no attribute 'ShoutedEnv'. Did you mean 'ShoutEnv'?" in told
-    assert f"Error: Building '{image}' failed: a command in it exited with 1." in told
+    assert "has no attribute 'ShoutedEnv'. Did you mean 'ShoutEnv'?" in message
+    assert f"Error: Building '{image}' failed: a command in it exited with 1." in message
     assert docker("images", "--quiet", image) == ""
     assert left_of(image) == []
 
@@ -176,14 +176,14 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
 
     code = main(["build", str(project), "-t", image])
 
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert code == 1
-    assert "iniconfig==0.0.0.1" in told
-    assert "Error: pip cannot fetch the dependencies of the environment." in told
+    assert "iniconfig==0.0.0.1" in message
+    assert "Error: pip cannot fetch the dependencies of the environment." in message
 
 
 @pytest.mark.parametrize(
-    ("base", "told"),
+    ("base", "message"),
     [
         (
             "envweave-bse",
@@ -193,12 +193,12 @@ def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
     ],
 )
 def test_an_invalid_base_image_is_reported(
-    base: str, told: str, capsys: pytest.CaptureFixture[str]
+    base: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["build", "echo-v0", "--base", base])
 
     assert code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_installed_wheel_has_the_dockerfile_too() -> None:

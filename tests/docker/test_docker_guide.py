@@ -1,4 +1,4 @@
-"""The programs on the guide's page, and on the environments' own, do what they say."""
+"""The programs in the guide and on the environments' pages work as described."""
 
 from __future__ import annotations
 

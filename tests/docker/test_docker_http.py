@@ -1,4 +1,4 @@
-"""`backend="docker_http"`: environments in containers, by every door there is."""
+"""`backend="docker_http"`: environments in containers, through every public function."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_the_seeds_client_starts_an_image_and_stops_it() -> None:
         (name,) = mine()
         env.reset()
         reward = env.step(EchoAction("Hello, World!")).reward
-        told = inspect(name)["Config"]["Env"]
+        variables = inspect(name)["Config"]["Env"]
 
     assert reward == 1.3
-    assert "GREETING=hello" in told
+    assert "GREETING=hello" in variables
     assert mine() == []
 
 
@@ -163,10 +163,10 @@ def test_without_a_network_the_same() -> None:
 def test_a_token_of_the_callers_is_the_servers() -> None:
     with ew.make(f"docker://{ECHO}", token="mine") as env:
         (name,) = mine()
-        told = inspect(name)["Config"]["Env"]
+        variables = inspect(name)["Config"]["Env"]
         env.reset()
 
-    assert "ENVWEAVE_TOKEN=mine" in told
+    assert "ENVWEAVE_TOKEN=mine" in variables
 
 
 def test_an_image_that_is_missing_says_so() -> None:
@@ -197,15 +197,19 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "options", "told"),
+    ("env", "options", "message"),
     [
         ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "does not go with the image"),
         ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "two places"),
         (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),
         ("echo-v0", {"docker_image": " "}, "is not the name of an image"),
-        ("echo-v0", {"backend": "docker_http", "encoding": "xml"}, "encoding='xml' is none"),
-        ("pkg://a:B", {"backend": "docker_http"}, "Say docker_image="),
+        (
+            "echo-v0",
+            {"backend": "docker_http", "encoding": "xml"},
+            r"encoding must be one of .*, got 'xml'",
+        ),
+        ("pkg://a:B", {"backend": "docker_http"}, "Pass docker_image="),
         (
             "echo-v0",
             {"backend": "docker_http", "provider": ew.SubprocessProvider()},
@@ -215,8 +219,10 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
         ("docker://a b", {}, "names no image"),
     ],
 )
-def test_options_that_contradict_are_refused(env: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises((OptionError, ew.errors.EnvIdError), match=told):
+def test_options_that_contradict_are_refused(
+    env: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((OptionError, ew.errors.EnvIdError), match=message):
         ew.make(env, **options)
 
 

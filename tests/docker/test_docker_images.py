@@ -88,9 +88,9 @@ def test_the_size_of_images_is_reported() -> None:
     done = script("--sizes")
 
     assert done.returncode == 0
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert {BASE, CODING, ECHO, LINEWORLD.removesuffix(":latest")} <= set(told)
-    assert all(int(size.removesuffix(" MB")) < 300 for size in told.values())
+    sizes = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert {BASE, CODING, ECHO, LINEWORLD.removesuffix(":latest")} <= set(sizes)
+    assert all(int(size.removesuffix(" MB")) < 300 for size in sizes.values())
 
 
 def test_an_image_that_nobody_wrote_is_told() -> None:

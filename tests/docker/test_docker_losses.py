@@ -1,4 +1,4 @@
-"""A container that dies, and an engine that stops: told with the reason, and never a hang."""
+"""Dead containers and engines are reported with the reason, and never hang."""
 
 from __future__ import annotations
 

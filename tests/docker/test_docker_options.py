@@ -1,4 +1,4 @@
-"""What a container can be given, and what it cannot."""
+"""Valid and invalid options of a container."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_an_option_for_one_container_is_checked_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "size"),
+    ("value", "size"),
     [("512m", 512 * 2**20), ("1.5g", 3 * 2**29), ("64 MiB", 2**26), ("100", 100), (7, 7)],
 )
-def test_sizes_are_bytes_or_strings(said: Any, size: int) -> None:
-    assert size_of("memory", said) == size
+def test_sizes_are_bytes_or_strings(value: Any, size: int) -> None:
+    assert size_of("memory", value) == size
 
 
 def test_sizes_are_shown_in_readable_units() -> None:

@@ -1,4 +1,4 @@
-"""Containers that wait, paused, until somebody wants one."""
+"""Containers that are kept ready and paused."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ def test_one_that_was_lost_while_it_waited_is_passed_over() -> None:
 
 def test_keywords_are_the_pools_and_what_differs_is_refused() -> None:
     with warm(BASE, size=1, env_vars={"ENVWEAVE_ENV": "counter-v0"}, kwargs={"done_at": 2}) as pool:
-        told = [
+        cases = [
             ({"env": f"docker://{ECHO}"}, "has containers of 'envweave-base:latest'"),
-            ({"done_at": 3}, "serve kwargs={'done_at': 2}, and not {'done_at': 3}"),
-            ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, and not 5"),
+            ({"done_at": 3}, "serve kwargs={'done_at': 2}, not {'done_at': 3}"),
+            ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, not 5"),
             ({"done_at": 2, "token": "mine"}, "token=… came too late"),
         ]
-        for options, refusal in told:
+        for options, refusal in cases:
             env = options.pop("env", f"docker://{BASE}")
             with pytest.raises(OptionError, match=refusal):
                 ew.make(env, provider=pool, **options)
@@ -233,15 +233,15 @@ def test_an_invalid_size_is_refused(size: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"memroy": "1g"}, "Did you mean 'memory'"),
-        ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "another one for each container"),
+        ({"env_vars": {"ENVWEAVE_TOKEN": "x"}}, "differs for each container"),
         ({"kwargs": {"a": object()}}, "cannot be sent to a container"),
     ],
 )
-def test_unsupported_options_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_unsupported_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         WarmPool(ECHO, **options)
 
 

@@ -1,4 +1,4 @@
-"""A server in a container: reached, held tight, told off, and never left behind."""
+"""A server in a container: reached, isolated, reported when it fails, and always removed."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_port_in_use_is_reported() -> None:
 
 
 def failing(code: str, **options: Any) -> str:
-    """Return what is told of a container that runs a program of Python's."""
+    """Return the error message for a container that runs a Python program."""
     provider = LocalDockerProvider(command=["python", "-c", code], **options)
     try:
         with pytest.raises(StartupError) as caught:
@@ -214,21 +214,23 @@ def failing(code: str, **options: Any) -> str:
 
 @usefixtures("images")
 def test_a_server_that_exits_shows_its_last_lines() -> None:
-    told = failing("for i in range(40): print('line', i)\nraise SystemExit(7)")
+    message = failing("for i in range(40): print('line', i)\nraise SystemExit(7)")
 
     lines = "\n".join(f"line {i}" for i in range(20, 40))
-    assert told.endswith(f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}")
+    assert message.endswith(
+        f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}"
+    )
 
 
 @usefixtures("images")
 def test_a_server_that_runs_out_of_memory_is_reported() -> None:
-    told = failing(
+    message = failing(
         "print('so much', flush=True); x = bytearray(2**30); x[:] = b'1' * 2**30", memory="64m"
     )
 
-    assert "ran out of memory: it needed more than 64 MiB" in told
-    assert "memory=…" in told
-    assert told.endswith("so much")
+    assert "ran out of memory: it needed more than 64 MiB" in message
+    assert "memory=…" in message
+    assert message.endswith("so much")
 
 
 @usefixtures("images")
@@ -262,9 +264,9 @@ def test_a_missing_program_is_reported() -> None:
 @usefixtures("images")
 def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
     provider = LocalDockerProvider()
-    told = {"id": "counter-v0", "kwargs": {"done_att": 2}}
+    config = {"id": "counter-v0", "kwargs": {"done_att": 2}}
     try:
-        base_url = provider.start_container(BASE, env_vars={"ENVWEAVE_CONFIG": json.dumps(told)})
+        base_url = provider.start_container(BASE, env_vars={"ENVWEAVE_CONFIG": json.dumps(config)})
 
         with pytest.raises(OptionError, match="'done_att' is neither an option") as caught:
             provider.wait_for_ready(base_url, READY_S)
@@ -294,7 +296,7 @@ def test_an_image_that_runs_as_root_is_warned_of_unless_that_is_wanted() -> None
 
 @usefixtures("images")
 @pytest.mark.parametrize(
-    ("options", "told", "refusal"),
+    ("options", "config", "refusal"),
     [
         ({"network": "none"}, {}, "listens on a unix socket"),
         ({}, {"kwargs": {"done_at": 0}}, "done_at=0 cannot be passed"),
@@ -302,13 +304,13 @@ def test_an_image_that_runs_as_root_is_warned_of_unless_that_is_wanted() -> None
     ],
 )
 def test_options_that_another_kind_of_image_does_not_support_are_refused(
-    options: dict[str, Any], told: dict[str, Any], refusal: str
+    options: dict[str, Any], config: dict[str, Any], refusal: str
 ) -> None:
     provider = LocalDockerProvider(user="root", **options)
 
     with pytest.raises(OptionError, match=refusal):
         provider.start_container(
-            "envweave-python:3.11", env_vars={"ENVWEAVE_CONFIG": json.dumps(told)}
+            "envweave-python:3.11", env_vars={"ENVWEAVE_CONFIG": json.dumps(config)}
         )
 
 

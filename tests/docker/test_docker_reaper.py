@@ -1,4 +1,4 @@
-"""Containers whose owners are gone are removed; everybody else's are left alone."""
+"""Containers whose owners are gone are removed; all others are left alone."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def dead() -> Owner:
         [sys.executable, "-c", "from envweave.providers.cleanup import Owner; print(Owner.here())"],
         stdout=subprocess.PIPE,
     ) as process:
-        said = process.stdout.read().decode()
-    return eval(said, {"Owner": Owner})
+        output = process.stdout.read().decode()
+    return eval(output, {"Owner": Owner})
 
 
 def test_this_process_is_not_gone() -> None:

@@ -1,4 +1,4 @@
-"""What code can do that has taken over the server in a container: very little."""
+"""Code that has taken over the server in a container can do very little."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def container() -> Iterator[str]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_code_inside_cannot(container: str, attack: str) -> None:
-    code, told = ATTACKS[attack]
+    code, expected = ATTACKS[attack]
 
     done = subprocess.run(
         ["docker", "exec", container, "python", "-c", code],
@@ -114,5 +114,5 @@ def test_code_inside_cannot(container: str, attack: str) -> None:
     )
 
     assert done.returncode != 0
-    assert told in done.stderr
+    assert expected in done.stderr
     assert inspect(container)["State"]["Running"]

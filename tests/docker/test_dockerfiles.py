@@ -1,4 +1,4 @@
-"""The Dockerfiles in docker/, and the images that they are for. No engine is asked."""
+"""The Dockerfiles in docker/, and their images. No engine is needed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_id_has_a_default_image(env_id: str, image: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "expected"),
     [
         (
             "envweave-lineworld",
@@ -84,8 +84,8 @@ def test_an_id_has_a_default_image(env_id: str, image: str | None) -> None:
         ("registry:5000/nothing", "or fetch it: `docker pull registry:5000/nothing`."),
     ],
 )
-def test_a_missing_image_is_reported_with_the_way_to_get_it(image: str, told: str) -> None:
+def test_a_missing_image_is_reported_with_the_way_to_get_it(image: str, expected: str) -> None:
     message = missing_image_message(image, ["echo-env:latest", "me/my-game:2"])
 
     assert message.startswith(f"There is no image {image!r} on this machine.")
-    assert told in message
+    assert expected in message

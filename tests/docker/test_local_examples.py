@@ -1,4 +1,4 @@
-"""The examples that run in containers do what they say, from a command line."""
+"""The examples that use containers work from a command line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestTraining:
     pytestmark = needs_engine
 
     def test_it_learns_in_a_container_what_it_learns_here(self, tmp_path: Path) -> None:
-        told = []
+        metrics = []
         for backend in ("docker_http", "inproc"):
             done = run(
                 "-m", "envweave.examples.train_lineworld_pg", "--backend", backend,
@@ -90,9 +90,9 @@ class TestTraining:
                 "--run-dir", str(tmp_path / backend), "--json",
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            told.append(json.loads(done.stdout))
+            metrics.append(json.loads(done.stdout))
 
-        there, here = told
+        there, here = metrics
         assert there["random"]["success"] < 0.5
         assert there["trained"]["success"] > 0.9
         assert [there[part] for part in ("random", "trained", "updates")] == [

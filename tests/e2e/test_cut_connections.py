@@ -1,4 +1,4 @@
-"""Whatever happens to the connection, every step is taken exactly once, or the loss is told."""
+"""Whatever happens to the connection, every step runs exactly once, or the loss is reported."""
 
 from __future__ import annotations
 

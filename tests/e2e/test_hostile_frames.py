@@ -1,4 +1,4 @@
-"""Frames that nobody meant, at a live server: none of them harms it, or whoever calls after."""
+"""Malformed frames harm neither a live server nor its other clients."""
 
 from __future__ import annotations
 

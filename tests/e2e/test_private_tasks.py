@@ -1,4 +1,4 @@
-"""The private part of a task reaches its environment, and nobody else, on every road."""
+"""The private part of a task reaches its environment and no one else, on every path."""
 
 from __future__ import annotations
 
@@ -301,18 +301,18 @@ def test_reading_withheld_data_raises_with_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         (secret_task("mine"), "'mine' has a private part that did not come with it"),
         (ew.Task("a", data={"prompt": "another"}), "Pass task='a', or give your own task another"),
         (ew.Task("b"), "Pass task='b'"),
     ],
 )
-def test_an_unsupported_task_of_the_caller_is_refused(task: ew.Task, said: str) -> None:
+def test_an_unsupported_task_of_the_caller_is_refused(task: ew.Task, message: str) -> None:
     with served(Careless) as url, ew.make(url) as env, pytest.raises(TaskError) as refused:
         env.reset(task=task)
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_task_that_was_written_down_and_read_again_is_the_environments_own() -> None:

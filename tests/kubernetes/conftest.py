@@ -1,4 +1,4 @@
-"""Whatever is tested here leaves nothing in the cluster."""
+"""Checks that no test here leaves anything in the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without a cluster, or with one that cannot be reached, it is said what to do."""
+"""A missing or unreachable cluster is reported with advice."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_an_api_server_that_does_not_answer_is_told(tmp_path: Path, free_port: i
     with pytest.raises(StartupError) as caught:
         start(kubeconfig=write_config(tmp_path, free_port))
 
-    told = str(caught.value)
-    assert f"The API server at http://127.0.0.1:{free_port} does not answer" in told
-    assert "(connection refused)" in told
-    assert "Set KUBECONFIG" in told
+    message = str(caught.value)
+    assert f"The API server at http://127.0.0.1:{free_port} does not answer" in message
+    assert "(connection refused)" in message
+    assert "Set KUBECONFIG" in message
 
 
 def test_a_missing_cluster_is_reported_with_how_to_configure_one(
@@ -151,7 +151,7 @@ FORBIDDEN = json.dumps({"message": "pods is forbidden: User cannot create"}).enc
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "message"),
     [
         (200, b"<html>hello</html>", "is not a Kubernetes API server"),
         (401, b"{}", "does not know this user"),
@@ -162,7 +162,7 @@ FORBIDDEN = json.dumps({"message": "pods is forbidden: User cannot create"}).enc
     ],
 )
 def test_messages_of_the_api_server_are_passed_on(
-    answering: Any, status: int, body: bytes, told: str
+    answering: Any, status: int, body: bytes, message: str
 ) -> None:
-    with pytest.raises(StartupError, match=told):
+    with pytest.raises(StartupError, match=message):
         start(kubeconfig=answering(status, body))

@@ -1,4 +1,4 @@
-"""`backend="kubernetes"`: environments in pods, by every door there is."""
+"""`backend="kubernetes"`: environments in pods, through every public function."""
 
 from __future__ import annotations
 
@@ -137,16 +137,16 @@ def test_an_id_that_the_image_lacks_is_reported_and_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"provider": ew.SubprocessProvider()}, "does not start pods"),
-        ({"docker_image": " "}, "is no image's name"),
-        ({"encoding": "xml"}, "encoding='xml' is none"),
-        ({"base_url": "http://127.0.0.1:1"}, "does not go with"),
+        ({"docker_image": " "}, "is not the name of an image"),
+        ({"encoding": "xml"}, r"encoding must be one of .*, got 'xml'"),
+        ({"base_url": "http://127.0.0.1:1"}, "cannot run what"),
     ],
 )
-def test_options_that_contradict_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_options_that_contradict_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         ew.make("echo-v0", backend="kubernetes", **options)
 
 

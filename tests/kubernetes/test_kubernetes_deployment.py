@@ -1,4 +1,4 @@
-"""`envweave deploy` in a cluster: a server that stays, reached by those who have its token."""
+"""`envweave deploy` in a cluster: a permanent server, reached with its token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a pod: many callers, large messages, all kinds of ends."""
+"""A forwarded port: many clients, large messages, all kinds of endings."""
 
 from __future__ import annotations
 

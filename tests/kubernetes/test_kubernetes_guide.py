@@ -1,4 +1,4 @@
-"""The programs on the guide's page do what it says, in a cluster."""
+"""The programs in the guide work as described, in a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods whose owners are gone are deleted; everybody else's are left alone."""
+"""Pods whose owners are gone are deleted; all others are left alone."""
 
 from __future__ import annotations
 

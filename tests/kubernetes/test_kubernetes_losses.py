@@ -1,4 +1,4 @@
-"""A pod that dies, and lines to it that break: told with the reason, and never a hang."""
+"""Dead pods and broken connections are reported with the reason, and never hang."""
 
 from __future__ import annotations
 

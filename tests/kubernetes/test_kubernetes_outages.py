@@ -1,4 +1,4 @@
-"""An API server that goes away, or hangs: told with the reason, and never a hang."""
+"""An API server that is down or hangs is reported with the reason, and never hangs a caller."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def test_objects_that_could_not_be_deleted_are_deleted_at_exit() -> None:
         with away("apiserver"):
             program.stdin.write("\n")
             program.stdin.flush()
-            said = program.stdout.readline()
+            line = program.stdout.readline()
         left = left_of(mark)
         program.communicate("\n", timeout=60)
 
-    assert said == "stopped\n"
+    assert line == "stopped\n"
     assert list(left) == ["pods", "secrets", "services"]
     assert left_of(mark) == {}

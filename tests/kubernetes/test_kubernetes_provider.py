@@ -1,4 +1,4 @@
-"""A server in a pod: reached, held tight, told off, and never left behind."""
+"""A server in a pod: reached, isolated, reported when it fails, and always deleted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def seen(provider: KubernetesProvider, kind: str = "pods") -> dict[str, Any]:
 
 
 def failing(image: str = BASE, timeout_s: float = READY_S, **options: Any) -> str:
-    """Return what is told of a pod that does not become ready."""
+    """Return the error message for a pod that does not become ready."""
     provider = KubernetesProvider(**{**QUICK, **options})
     try:
         with pytest.raises(StartupError) as caught:
@@ -115,11 +115,11 @@ print(json.dumps({
 }))
 """
     with started() as (provider, _):
-        told = json.loads(inside(str(provider.pod), look))
+        output = json.loads(inside(str(provider.pod), look))
         limits = seen(provider)["spec"]["containers"][0]["resources"]["limits"]
 
     none, sealed = "0" * 16, "Read-only file system"
-    assert told == {
+    assert output == {
         "user": 10001,
         "capabilities": [none, none, none],
         "may gain rights": False,
@@ -158,7 +158,7 @@ def test_it_has_a_service_if_requested() -> None:
 
 @contextmanager
 def unawaited(**options: Any) -> Iterator[tuple[KubernetesProvider, str]]:
-    """A pod that nobody waits for."""
+    """A pod that is not waited for."""
     provider = KubernetesProvider(**{**QUICK, **options})
     try:
         yield provider, provider.start_container(ECHO)
@@ -183,30 +183,30 @@ def test_what_the_caller_names_is_passed_on() -> None:
         with pytest.raises(CallOrderError, match="started a pod already"):
             provider.start_container(ECHO)
         provider.wait_for_ready(base_url, READY_S)
-        told = inside(str(provider.pod), "import os; print(os.environ['GREETING'])")
+        output = inside(str(provider.pod), "import os; print(os.environ['GREETING'])")
     finally:
         provider.stop_container()
         provider.stop_container()
 
-    assert told == "$(HOME)"
+    assert output == "$(HOME)"
 
 
 # What goes wrong
 
 
 def test_an_image_that_is_missing_is_told_at_once() -> None:
-    told = failing("no-such-image:1", image_pull_policy="Never")
+    message = failing("no-such-image:1", image_pull_policy="Never")
 
-    assert "of 'no-such-image:1' cannot be started (ErrImageNeverPull)" in told
-    assert "use 'IfNotPresent'" in told
+    assert "of 'no-such-image:1' cannot be started (ErrImageNeverPull)" in message
+    assert "use 'IfNotPresent'" in message
 
 
 def test_an_image_that_cannot_be_fetched_is_told_at_once() -> None:
-    told = failing("127.0.0.1:1/no-such-image:1")
+    message = failing("127.0.0.1:1/no-such-image:1")
 
-    assert "cannot be started (ErrImagePull)" in told or "(ImagePullBackOff)" in told
-    assert "127.0.0.1:1" in told
-    assert "Push the image" in told
+    assert "cannot be started (ErrImagePull)" in message or "(ImagePullBackOff)" in message
+    assert "127.0.0.1:1" in message
+    assert "Push the image" in message
 
 
 def test_an_image_whose_name_is_none_is_told_at_once() -> None:
@@ -214,42 +214,44 @@ def test_an_image_whose_name_is_none_is_told_at_once() -> None:
 
 
 def test_a_pod_too_large_for_every_node_is_reported_with_the_schedulers_message() -> None:
-    told = failing(memory="900t", memory_request="800t", schedule_timeout_s=1)
+    message = failing(memory="900t", memory_request="800t", schedule_timeout_s=1)
 
-    assert "finds no node to run on (Unschedulable)" in told
-    assert "Insufficient memory" in told
+    assert "finds no node to run on (Unschedulable)" in message
+    assert "Insufficient memory" in message
 
 
 def test_a_missing_node_is_reported_with_the_schedulers_message() -> None:
-    told = failing(node_selector={"no-such": "node"}, schedule_timeout_s=1)
+    message = failing(node_selector={"no-such": "node"}, schedule_timeout_s=1)
 
-    assert "node(s) didn't match" in told
+    assert "node(s) didn't match" in message
 
 
 def test_a_server_that_exits_shows_its_last_lines() -> None:
     code = "for i in range(40): print('line', i)\nraise SystemExit(7)"
 
-    told = failing(command=["python", "-c", code])
+    message = failing(command=["python", "-c", code])
 
     lines = "\n".join(f"line {i}" for i in range(20, 40))
-    assert told.endswith(f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}")
+    assert message.endswith(
+        f"of 'envweave-base:latest' exited with code 7. Its last lines:\n{lines}"
+    )
 
 
 def test_a_server_that_runs_out_of_memory_is_reported() -> None:
     code = "print('so much', flush=True); x = bytearray(2**30); x[:] = b'1' * 2**30"
 
-    told = failing(command=["python", "-c", code], memory="64m")
+    message = failing(command=["python", "-c", code], memory="64m")
 
-    assert "ran out of memory: it needed more than 64 MiB, and was killed (OOMKilled" in told
-    assert told.endswith("so much")
+    assert "ran out of memory: it needed more than 64 MiB, and was killed (OOMKilled" in message
+    assert message.endswith("so much")
 
 
 def test_a_server_that_starts_too_slowly_is_reported_with_its_log() -> None:
     code = "print('soon', flush=True); import time; time.sleep(60)"
 
-    told = failing(command=["python", "-c", code], timeout_s=8)
+    message = failing(command=["python", "-c", code], timeout_s=8)
 
-    assert told.endswith("did not answer within 8 s. Its last lines:\nsoon")
+    assert message.endswith("did not answer within 8 s. Its last lines:\nsoon")
 
 
 def test_a_missing_program_is_reported() -> None:
@@ -257,10 +259,10 @@ def test_a_missing_program_is_reported() -> None:
 
 
 def test_an_image_that_would_be_root_is_refused_with_the_way_out() -> None:
-    told = failing("envweave-python:3.11")
+    message = failing("envweave-python:3.11")
 
-    assert "CreateContainerConfigError" in told
-    assert "user='1000:1000'" in told
+    assert "CreateContainerConfigError" in message
+    assert "user='1000:1000'" in message
 
 
 def test_a_missing_namespace_is_reported() -> None:
@@ -276,16 +278,16 @@ def test_a_refusal_of_the_cluster_is_reported() -> None:
 
 
 def test_a_pod_lives_no_longer_than_it_may() -> None:
-    told = failing(command=["python", "-c", "import time; time.sleep(100)"], ttl_s=10)
+    message = failing(command=["python", "-c", "import time; time.sleep(100)"], ttl_s=10)
 
-    assert "more than ttl_s=10 seconds (DeadlineExceeded)" in told
+    assert "more than ttl_s=10 seconds (DeadlineExceeded)" in message
 
 
 def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
     provider = KubernetesProvider(**QUICK)
-    told = {"id": "counter-v0", "kwargs": {"done_att": 2}}
+    config = {"id": "counter-v0", "kwargs": {"done_att": 2}}
     try:
-        base_url = provider.start_container(BASE, env_vars={"ENVWEAVE_CONFIG": json.dumps(told)})
+        base_url = provider.start_container(BASE, env_vars={"ENVWEAVE_CONFIG": json.dumps(config)})
 
         with pytest.raises(OptionError, match="'done_att' is neither an option") as caught:
             provider.wait_for_ready(base_url, READY_S)

@@ -1,4 +1,4 @@
-"""The rights that the guide lists are enough, and a watch is no more than a convenience."""
+"""The permissions that the guide lists are enough; `watch` is optional."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_a_broken_watch_is_restarted(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(config.replace(f":{port}", f":{proxy.port}"))
     nowhere = {"node_selector": {"no-such": "node"}, "schedule_timeout_s": 3, "stop_timeout_s": 0}
     provider = KubernetesProvider(kubeconfig=str(tmp_path / "config"), **nowhere)
-    told: list[str] = []
+    messages: list[str] = []
 
     def wait(base_url: str) -> None:
         with pytest.raises(StartupError) as caught:
             provider.wait_for_ready(base_url, READY_S)
-        told.append(str(caught.value))
+        messages.append(str(caught.value))
 
     with proxy:
         try:
@@ -126,4 +126,4 @@ def test_a_broken_watch_is_restarted(tmp_path: Path) -> None:
             provider.stop_container()
 
     assert proxy.cuts > 0
-    assert "finds no node to run on (Unschedulable)" in told[0]
+    assert "finds no node to run on (Unschedulable)" in messages[0]

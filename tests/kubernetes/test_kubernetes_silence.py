@@ -1,4 +1,4 @@
-"""How long an API server may be out of reach before what is behind it counts as lost."""
+"""How long an API server may be unreachable before a pod counts as lost."""
 
 from __future__ import annotations
 

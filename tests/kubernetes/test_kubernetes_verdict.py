@@ -10,7 +10,7 @@ from envweave.providers.kubernetes.options import KubernetesOptions
 from envweave.providers.kubernetes.pod import Outlook, judge
 
 
-def said(
+def pod_status(
     phase: str, *, reason: str | None = None, message: str | None = None, **state: Any
 ) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": phase, "reason": reason, "message": message}
@@ -47,30 +47,30 @@ PREEMPTED = {
 @pytest.mark.parametrize(
     ("pod", "outlook", "why"),
     [
-        (said("Pending"), Outlook.WAITING, "waits for a node"),
+        (pod_status("Pending"), Outlook.WAITING, "waits for a node"),
         (
-            said("Pending", waiting={"reason": "ContainerCreating"}),
+            pod_status("Pending", waiting={"reason": "ContainerCreating"}),
             Outlook.WAITING,
             "waits (ContainerCreating)",
         ),
-        (said("Running", running={"startedAt": "now"}), Outlook.RUNNING, ""),
+        (pod_status("Running", running={"startedAt": "now"}), Outlook.RUNNING, ""),
         (
-            said("Pending", waiting={"reason": "ErrImagePull", "message": "not found"}),
+            pod_status("Pending", waiting={"reason": "ErrImagePull", "message": "not found"}),
             Outlook.HOPELESS,
             "cannot be started (ErrImagePull): not found. Push the image",
         ),
         (
-            said("Pending", waiting={"reason": "ErrImageNeverPull"}),
+            pod_status("Pending", waiting={"reason": "ErrImageNeverPull"}),
             Outlook.HOPELESS,
             "image_pull_policy='Never' forbids",
         ),
         (
-            said("Pending", waiting={"reason": "InvalidImageName", "message": "A B"}),
+            pod_status("Pending", waiting={"reason": "InvalidImageName", "message": "A B"}),
             Outlook.HOPELESS,
             "Use a name such as",
         ),
         (
-            said(
+            pod_status(
                 "Pending",
                 waiting={
                     "reason": "CreateContainerConfigError",
@@ -81,40 +81,40 @@ PREEMPTED = {
             "pass user='1000:1000'",
         ),
         (
-            said("Failed", terminated={"reason": "OOMKilled", "exitCode": 137}),
+            pod_status("Failed", terminated={"reason": "OOMKilled", "exitCode": 137}),
             Outlook.OVER,
             "ran out of memory: it needed more than 2 GiB, and was killed (OOMKilled",
         ),
         (
-            said("Failed", terminated={"reason": "Error", "exitCode": 7}),
+            pod_status("Failed", terminated={"reason": "Error", "exitCode": 7}),
             Outlook.OVER,
             "exited with code 7",
         ),
         (
-            said("Succeeded", terminated={"reason": "Completed", "exitCode": 0}),
+            pod_status("Succeeded", terminated={"reason": "Completed", "exitCode": 0}),
             Outlook.OVER,
             "exited with code 0",
         ),
         (
-            said("Failed", terminated={"reason": "StartError", "message": "no such file"}),
+            pod_status("Failed", terminated={"reason": "StartError", "message": "no such file"}),
             Outlook.HOPELESS,
             "could not be started: no such file",
         ),
         (
-            said("Failed", reason="Evicted", message="The node was low on memory."),
+            pod_status("Failed", reason="Evicted", message="The node was low on memory."),
             Outlook.OVER,
             "was ended by the cluster (Evicted): The node was low on memory",
         ),
         (
-            said("Failed", reason="DeadlineExceeded", terminated={"exitCode": 137}),
+            pod_status("Failed", reason="DeadlineExceeded", terminated={"exitCode": 137}),
             Outlook.OVER,
             "more than ttl_s=86400 seconds (DeadlineExceeded)",
         ),
-        (said("Failed"), Outlook.OVER, "has ended (Failed)"),
+        (pod_status("Failed"), Outlook.OVER, "has ended (Failed)"),
         (
             UNSCHEDULABLE,
             Outlook.WITHOUT_NODE,
-            "0/1 nodes are available: 1 Insufficient memory. Ask",
+            "0/1 nodes are available: 1 Insufficient memory. Request",
         ),
         (PREEMPTED, Outlook.OVER, "was deleted by another client (preempted)"),
         ({}, Outlook.WAITING, "waits for a node"),

@@ -1,4 +1,4 @@
-"""A server process for a caller: found ready, told off, ended, and never left behind."""
+"""A server process for a caller: ready, reported when it fails, stopped, and never left behind."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ time.sleep(60)
 @pytest.mark.slow  # starts server processes
 def test_a_server_ends_when_its_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
-        said = starter.stdout.readline().decode().split()
-        pid, socket_path = int(said[0]), Path(said[1].removeprefix("unix://"))
+        words = starter.stdout.readline().decode().split()
+        pid, socket_path = int(words[0]), Path(words[1].removeprefix("unix://"))
         watch = os.pidfd_open(pid)
         try:
             starter.kill()
@@ -192,7 +192,7 @@ def test_a_keyword_that_is_not_json_is_refused_by_name(value: object) -> None:
 def test_an_environment_made_elsewhere_is_sent_by_its_id() -> None:
     pytest.importorskip("gymnasium")
 
-    told = served_as(ew.spec("gym://CartPole-v1"), {"render_mode": None})
+    config = served_as(ew.spec("gym://CartPole-v1"), {"render_mode": None})
 
-    assert told["id"] == "gym://CartPole-v1"
-    assert told["kwargs"] == {"render_mode": None}
+    assert config["id"] == "gym://CartPole-v1"
+    assert config["kwargs"] == {"render_mode": None}

@@ -1,4 +1,4 @@
-"""`make(ID, venv=…)`: environments in Pythons of their own, with packages of their own."""
+"""`make(ID, venv=…)`: environments in separate Pythons with separate packages."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_package_that_is_missing_there_is_named(venvs):
 
 
 @pytest.mark.parametrize(
-    ("env", "options", "said"),
+    ("env", "options", "message"),
     [
         (CounterEnv, {}, "'CounterEnv' is not such an ID"),
         ("http://127.0.0.1:1", {}, "is not such an ID"),
@@ -162,8 +162,8 @@ def test_a_package_that_is_missing_there_is_named(venvs):
         ("counter-v0", {"venv": "auto", "requirements": None}, "must be a list of strings"),
     ],
 )
-def test_what_does_not_go_with_a_virtual_environment_is_refused(tmp_path, env, options, said):
-    with pytest.raises(OptionError, match=said):
+def test_what_does_not_go_with_a_virtual_environment_is_refused(tmp_path, env, options, message):
+    with pytest.raises(OptionError, match=message):
         ew.make(env, **{"venv": tmp_path, **options})
 
 

@@ -1,4 +1,4 @@
-"""Observations as columns: they say what they would have said one by one."""
+"""Observations as columns equal the observations one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is encoded arrives as it was."""
+"""Encoded values are decoded unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of faults is closed, and turns every error into itself."""
+"""The table of faults is closed, and every error comes back as itself."""
 
 from __future__ import annotations
 

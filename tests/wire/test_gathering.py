@@ -1,4 +1,4 @@
-"""Calls and replies that were written one by one, and travel in one frame."""
+"""Calls and replies that were encoded one by one and are sent in one frame."""
 
 from __future__ import annotations
 

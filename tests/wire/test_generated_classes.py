@@ -237,7 +237,7 @@ def test_an_invalid_schema_is_refused(schema: Any):
 
 
 def description(**changes: Any) -> Description:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "X",
         "env_id": "x-v0",
         "version": "1",
@@ -246,7 +246,7 @@ def description(**changes: Any) -> Description:
         "state": schema_of(spec_from_hint(State)),
         "reset_takes": ["seed", "nonsense"],
     }
-    return Description(**{**told, **changes})
+    return Description(**{**fields, **changes})
 
 
 def test_a_caller_without_the_authors_classes_gets_some_with_the_same_fields():
@@ -274,9 +274,9 @@ def test_a_caller_with_the_authors_classes_gets_those():
 
 def test_several_agents_have_a_spec_and_an_observation_each():
     several = {"type": "object", "properties": {"x": {"type": "integer"}, "o": {"type": "string"}}}
-    told = description(action=several, observation=several, possible_agents=["x", "o"])
+    described = description(action=several, observation=several, possible_agents=["x", "o"])
 
-    rebuilt = Rebuilt(told, Types(observation=Seen))
+    rebuilt = Rebuilt(described, Types(observation=Seen))
 
     tree = {"tree": {"value": 1, "left": None}}
     assert rebuilt.rebuild({"x": tree, "o": tree}) == {
@@ -349,9 +349,9 @@ class HasNone(HasState):
 
 
 def test_the_state_is_what_the_hint_of_the_property_says():
-    told = schema_of(state_spec(HasState()))
+    schema = schema_of(state_spec(HasState()))
 
-    arrived = Rebuilt(description(state=told)).rebuild_state(
+    arrived = Rebuilt(description(state=schema)).rebuild_state(
         {"far": 2, "episode_id": "e", "step_count": 1}
     )
 

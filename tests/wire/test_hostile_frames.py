@@ -1,4 +1,4 @@
-"""No input crashes the wire: whatever a stranger sends is read, or refused by `WireError`."""
+"""No input crashes the wire: it is read, or refused with a `WireError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author's code made comes back as it was, also where it does not fit its hint."""
+"""The author's objects are rebuilt unchanged, even if they do not fit their hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A spec that travelled as a schema is the same spec."""
+"""A spec survives the round trip through its schema."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ LOSSES = (ServerError, DeadlineError, WireError)
 _MARGIN_S = 30.0
 
 
-class Connection(Protocol):
+class SessionConnection(Protocol):
     """The part of a connection that a session needs."""
 
     exchange: Exchange
@@ -83,7 +83,7 @@ class RemoteSession:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SessionConnection,
         served: ServerInfo,
         *,
         autoreset: bool,

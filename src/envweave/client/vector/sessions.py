@@ -226,14 +226,14 @@ class PendingCalls:
             return
         encode = self.connection.exchange.encoding.encode
         some: list[Call] = []
-        held = 0
+        size_bytes = 0
         for call in calls:
             more = len(encode(call))
-            if some and (len(some) == size or held + more > FRAME_BYTES):
+            if some and (len(some) == size or size_bytes + more > FRAME_BYTES):
                 yield some
-                some, held = [], 0
+                some, size_bytes = [], 0
             some.append(call)
-            held += more
+            size_bytes += more
         if some:
             yield some
 

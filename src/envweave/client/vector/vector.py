@@ -255,7 +255,7 @@ class RemoteTransport:
         return _Step(gathered.columns, gathered.rewards, special, infos, {})
 
     def _each(self, keys: Sequence[Key], rows: Sequence[int]) -> _Step:
-        """Return a step whose rows are read one by one; with autoreset lost ones begin anew.
+        """Return a step whose rows are read one by one; with autoreset lost rows begin again.
 
         Raises:
             EnvWeaveError: A step could not be taken; the others can still be received.
