@@ -188,12 +188,12 @@ def test_make_takes_it_as_any_environment():
         ({"servers": {"mcpServers": {"it": {}}}}, "neither 'command' nor 'url'"),
         ({"allow": ["file_read"]}, "there are none"),
         ({"max_calls": 3}, "there are none"),
-        ({"servers": configured(it=wild("echo")), "allow": ["file_read"]}, "come together"),
+        ({"servers": configured(it=wild("echo")), "allow": ["file_read"]}, "added together"),
         ({"servers": configured(it=wild("echo")), "allow": "echo"}, "list of names"),
         ({"tools": ToolRegistry()}, "add_source"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
         create_mcp_environment(**options)
 

@@ -21,7 +21,7 @@ import envweave as ew
 from envweave.codeact.executors.docker.messages import (
     MODULE,
     Failed,
-    FromBox,
+    FromContainer,
     Open,
     Opened,
     RelayInfo,
@@ -161,7 +161,7 @@ def test_where_no_walls_stand_the_container_is_one_unless_others_were_asked_for(
     def hear() -> Any:
         while (frame := frames.next()) is None:
             frames.feed(program.stdout.read1())
-        return msgspec.msgpack.decode(frame, type=FromBox)
+        return msgspec.msgpack.decode(frame, type=FromContainer)
 
     with program:
         hello = hear()

@@ -17,14 +17,14 @@ import pytest
 
 from envweave.codeact.executors.docker.messages import (
     FRAME_BYTES,
-    Beyond,
     Data,
     InspectRequest,
     Interrupt,
     Kill,
+    LimitExceeded,
     RelayInfo,
     SessionEnded,
-    ToBox,
+    ToContainer,
 )
 from envweave.codeact.executors.docker.mux import ContainerHandle, StdioMux, Streams
 from envweave.errors import BranchError, SessionLostError
@@ -49,18 +49,18 @@ class Container:
         self.end.settimeout(LONG_S)
         self.let_go = threading.Event()
         self.line = StdioMux(theirs, lambda: death, self.let_go.set, **options)
-        self.body = ContainerHandle(self.line.say)
+        self.body = ContainerHandle(self.line.send)
         self.line.adopt(self.body)
         self.session = AsyncSession(self.body, LIMITS, SandboxTools({"add": lambda a, b: a + b}))
         self._frames = Frames(1 << 24)
 
-    def hear(self) -> ToBox:
+    def hear(self) -> ToContainer:
         while (frame := self._frames.next()) is None:
             data = self.end.recv(1 << 16)
             if not data:
                 raise EOFError
             self._frames.feed(data)
-        return msgspec.msgpack.decode(frame, type=ToBox)
+        return msgspec.msgpack.decode(frame, type=ToContainer)
 
     def hear_a(self, kind: type) -> Any:
         while not isinstance(word := self.hear(), kind):
@@ -175,7 +175,7 @@ def test_a_reply_to_another_step_or_of_another_session_is_dropped() -> None:
             one.say(
                 Data(one.body.number ^ 1, encode(finished(run.id, "forged"))),
                 SessionEnded(one.body.number ^ 1, "exit", 0),
-                Beyond(one.body.number ^ 1, "memory"),
+                LimitExceeded(one.body.number ^ 1, "memory"),
             )
             one.finish(run, "true")
 
@@ -220,7 +220,7 @@ def test_a_limit_that_the_program_sees_passed_ends_the_session() -> None:
 
         def play() -> None:
             one.hear_a(InspectRequest)
-            one.say(Beyond(one.body.number, "disk"))
+            one.say(LimitExceeded(one.body.number, "disk"))
             one.hear_a(Kill)
 
         result = played(one, play)
@@ -241,7 +241,7 @@ def test_a_session_that_is_killed_and_gone_does_not() -> None:
         asyncio.run(one.session.close())
         one.hear_a(Kill)
         one.say(SessionEnded(one.body.number, "unknown", 0))
-        after = ContainerHandle(one.line.say)
+        after = ContainerHandle(one.line.send)
         one.line.adopt(after)
         after.interrupt()
 

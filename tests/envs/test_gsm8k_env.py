@@ -234,8 +234,8 @@ def test_max_examples_keeps_the_first_rows(rows):
     [
         ({"path": "/nowhere"}, "There is no GSM8K in '/nowhere'"),
         ({"split": "tests"}, "split='tests' is not a split of GSM8K"),
-        ({"max_examples": 0}, "max_examples=0 is not a whole number of at least 1"),
-        ({"max_examples": "3"}, "max_examples='3' is not a whole number"),
+        ({"max_examples": 0}, "max_examples must be an integer >= 1, got 0"),
+        ({"max_examples": "3"}, "max_examples must be an integer >= 1, got '3'"),
         ({"extraction": "exacts"}, "Did you mean 'exact'?"),
         ({"download": "ftp://here"}, "not an http or https address"),
     ],

@@ -86,23 +86,23 @@ def test_secrets_are_not_shown():
     [
         ([], ["dict", "JSON file"]),
         ({}, ["mcpServers"]),
-        ({"mcpServers": {}}, ["no set of servers"]),
-        ({"mcpServers": [1]}, ["no set of servers"]),
+        ({"mcpServers": {}}, ["expected a dict of servers"]),
+        ({"mcpServers": [1]}, ["expected a dict of servers"]),
         ({"mcpservers": {}}, ["'mcpservers'", "Did you mean 'mcpServers'?"]),
         ({"mcpServers": {"": {}}}, ["name of a server"]),
         ({"mcpServers": {"it": "node"}}, ["'it'", "expected a dict"]),
         (one(), ["'it'", "neither 'command' nor 'url'"]),
         (one(command="x", url="http://h"), ["'it'", "both 'command' and 'url'"]),
         (one(command="x", arg=[]), ["'it'", "'arg'", "Did you mean 'args'?"]),
-        (one(command="x", headers={}), ["'it'", "'headers'", "not known"]),
-        (one(url="http://h", env={}), ["'it'", "'env'", "not known"]),
+        (one(command="x", headers={}), ["'it'", "'headers'", "unknown key"]),
+        (one(url="http://h", env={}), ["'it'", "'env'", "unknown key"]),
         (one(command=""), ["'it'", "command=''"]),
         (one(command=["x"]), ["'it'", "command=['x']", "text"]),
         (one(command="x", args="y"), ["'it'", "args='y'", "list of texts"]),
         (one(command="x", args=[1]), ["'it'", "args=[1]"]),
-        (one(command="x", env={"A": 1}), ["'it'", "env", "texts by name"]),
-        (one(command="x", env=["A"]), ["'it'", "env", "texts by name"]),
-        (one(command="x", env={"A=B": "1"}), ["'it'", "env", "texts by name"]),
+        (one(command="x", env={"A": 1}), ["'it'", "env", "a dict of strings"]),
+        (one(command="x", env=["A"]), ["'it'", "env", "a dict of strings"]),
+        (one(command="x", env={"A=B": "1"}), ["'it'", "env", "a dict of strings"]),
         (one(command="x", cwd=3), ["'it'", "cwd=3", "a path"]),
         (one(command="x", type="sse"), ["'it'", "type='sse'", "'stdio'"]),
         (one(url="ftp://h"), ["'it'", "url='ftp://h'", "http://"]),
@@ -112,13 +112,13 @@ def test_secrets_are_not_shown():
         (one(url="http://h", type="sse", transport="http"), ["'it'", "differ"]),
         (one(url="http://h", headers={"A": "b\r\nC: d"}), ["'it'", "headers['A']", "line break"]),
         (one(command="x", allow="read"), ["'it'", "allow='read'", "list of texts"]),
-        (one(command="x", timeout_s=0), ["'it'", "timeout_s=0", "more than 0"]),
+        (one(command="x", timeout_s=0), ["'it'", "timeout_s=0", "above 0"]),
         (one(command="x", timeout_s=True), ["'it'", "timeout_s=True"]),
         (one(command="x", timeout_s=float("nan")), ["'it'", "timeout_s=nan"]),
         (one(command="x", env={"A": "${NO_SUCH_ONE}"}), ["'it'", "env['A']", "'NO_SUCH_ONE'"]),
     ],
 )
-def test_what_is_not_sound_is_refused_by_server_and_key(config, words):
+def test_an_invalid_configuration_names_the_server_and_the_key(config, words):
     with pytest.raises(OptionError) as refused:
         McpServers(config)
 
@@ -130,7 +130,11 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path):
     broken.write_text("{")
     odd.write_text("[]")
 
-    for path, words in [(tmp_path / "none.json", "read"), (broken, "no JSON"), (odd, "object")]:
+    for path, words in [
+        (tmp_path / "none.json", "read"),
+        (broken, "not valid JSON"),
+        (odd, "object"),
+    ]:
         with pytest.raises(OptionError, match=words) as refused:
             McpServers(path)
         assert path.name in str(refused.value)
@@ -140,6 +144,6 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path):
     ("options", "words"),
     [({"timeout_s": -1}, "timeout_s=-1"), ({"prefix": "sometimes"}, "'always'")],
 )
-def test_options_that_nobody_knows_are_refused(options, words):
+def test_unknown_options_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
         McpServers(one(command=sys.executable), **options)

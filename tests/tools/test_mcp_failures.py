@@ -47,9 +47,12 @@ def test_all_servers_that_cannot_be_started_are_named():
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        ({"command": "no-such-program"}, "no program 'no-such-program'"),
-        ({"command": __file__}, "no program .*test_mcp_failures"),
-        ({"command": sys.executable, "cwd": "/no/such/folder"}, "'/no/such/folder' is no folder"),
+        ({"command": "no-such-program"}, "command 'no-such-program' not found"),
+        ({"command": __file__}, "command .*test_mcp_failures.* not found"),
+        (
+            {"command": sys.executable, "cwd": "/no/such/folder"},
+            "'/no/such/folder' is not a folder",
+        ),
     ],
 )
 def test_a_program_that_is_not_there_is_named(server, words):

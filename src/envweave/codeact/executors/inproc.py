@@ -66,11 +66,11 @@ class InprocExecutor(ThreadExecutor):
 
     def interpreter(self, names: Mapping[str, Any]) -> Interpreter:
         """Return a namespace with these names, in which cells run."""
-        return PythonInterpreter(names)
+        return CellInterpreter(names)
 
 
 @final
-class PythonInterpreter(Interpreter):
+class CellInterpreter(Interpreter):
     """Runs cells of code in one namespace, as at a prompt that knows `await`."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:

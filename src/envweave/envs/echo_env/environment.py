@@ -1,4 +1,4 @@
-"""The echo environment: it says what it is told."""
+"""The echo environment: it returns every message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EchoEnvironment(ew.Environment):
         return EchoObservation(READY)
 
     def step(self, action: EchoAction) -> EchoObservation:
-        """Say what was said."""
+        """Return the message."""
         length = len(action.message)
         # A division, since 3 * 0.1 is 0.30000000000000004.
         return EchoObservation(action.message, length, reward=length / 10)

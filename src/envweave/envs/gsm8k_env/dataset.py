@@ -1,6 +1,6 @@
 """The questions of GSM8K: from a folder, from the cache, downloaded, or the sample in this package.
 
-GSM8K is by OpenAI, under the MIT licence, which stands beside the sample. A row is a JSON object
+GSM8K is by OpenAI, under the MIT license, which is beside the sample. A row is a JSON object
 with a `question` and an `answer`, whose last line is `#### 42`.
 """
 
@@ -74,8 +74,8 @@ def load(
         path: The folder.
         download: Whether to download; an address is that of another copy of the two files. Their
             checksums must be the official ones.
-        first_split: Where a task is drawn from when none is asked for.
-        max_examples: Keep at most so many rows of each split, from its start.
+        first_split: The split that tasks are drawn from by default.
+        max_examples: Maximum number of rows of each split, from its start.
 
     Raises:
         OptionError: `path` has no rows, or not GSM8K's, or another option is invalid.
@@ -84,7 +84,7 @@ def load(
     if first_split not in SPLITS:
         raise OptionError(f"split={first_split!r} is not a split of GSM8K. Use 'train' or 'test'.")
     if max_examples is not None and not (isinstance(max_examples, int) and max_examples >= 1):
-        raise OptionError(f"max_examples={max_examples!r} is not a whole number of at least 1.")
+        raise OptionError(f"max_examples must be an integer >= 1, got {max_examples!r}.")
     given = path if path is not None else os.environ.get(PATH_VARIABLE) or None
     cache = cache_dir()
     if given is not None:

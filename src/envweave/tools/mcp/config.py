@@ -1,4 +1,4 @@
-"""Reads `{"mcpServers": …}`: which MCP servers there are, and how each is reached."""
+"""Parses `{"mcpServers": …}`: the MCP servers, and how to reach each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 from envweave.errors import OptionError, suggest
 
 AnyConfig = Mapping[str, Any] | str | os.PathLike[str]
-"""A configuration, or the path of a JSON file that holds one."""
+"""A configuration, or the path of a JSON file that contains one."""
 
 Transport = Literal["http", "sse"]
 
@@ -43,7 +43,7 @@ class ServerConfig(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """How it is reached, for errors. It tells no secret."""
+        """How it is reached, for errors. Contains no secrets."""
 
 
 @final
@@ -65,7 +65,7 @@ class CommandServer(ServerConfig):
 
     @property
     def where(self) -> str:
-        """The command line. A secret belongs into `env`."""
+        """The command line. Secrets belong in `env`."""
         return " ".join([self.command, *self.args])
 
 
@@ -97,17 +97,17 @@ def read_config(config: AnyConfig) -> list[CommandServer | UrlServer]:
     `${NAME}` in `env` and `headers` stands for that variable of this process's environment.
 
     Raises:
-        OptionError: It is not sound; the message names the server and the key.
+        OptionError: It is invalid; the message names the server and the key.
     """
     found = config if isinstance(config, Mapping) else _from_file(config)
     servers = found.get("mcpServers")
     for key in found:
         if key != "mcpServers":
             hint = suggest(str(key), ["mcpServers"])
-            raise OptionError(f"MCP servers: {key!r} is not known; expected 'mcpServers'.{hint}")
+            raise OptionError(f"MCP servers: unknown key {key!r}; expected 'mcpServers'.{hint}")
     if not isinstance(servers, Mapping) or not servers:
         raise OptionError(
-            f"MCP servers: {servers!r} is no set of servers. Expected "
+            f"MCP servers: expected a dict of servers, got {servers!r}. Use "
             '{"mcpServers": {name: {"command": …} or {"url": …}}}.'
         )
     return [_server(name, given) for name, given in servers.items()]
@@ -115,29 +115,29 @@ def read_config(config: AnyConfig) -> list[CommandServer | UrlServer]:
 
 def _from_file(path: Any) -> Mapping[str, Any]:
     if not isinstance(path, str | os.PathLike):
-        raise OptionError(f"MCP servers: expected a dict or the path of a JSON file, not {path!r}.")
+        raise OptionError(f"MCP servers: expected a dict or the path of a JSON file, got {path!r}.")
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"MCP servers: {path!r} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise OptionError(f"MCP servers: {path!r} is no JSON: {error}.") from None
+        raise OptionError(f"MCP servers: {path!r} is not valid JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise OptionError(f"MCP servers: {path!r} holds no JSON object.")
+        raise OptionError(f"MCP servers: {path!r} does not contain a JSON object.")
     return found
 
 
 def _server(name: Any, given: Any) -> CommandServer | UrlServer:
     if not isinstance(name, str) or not name.strip():
-        raise OptionError(f"MCP servers: the name of a server is text, not {name!r}.")
+        raise OptionError(f"MCP servers: the name of a server must be a string, got {name!r}.")
     if not isinstance(given, Mapping):
-        raise OptionError(f"MCP server {name!r}: expected a dict, not {given!r}.")
+        raise OptionError(f"MCP server {name!r}: expected a dict, got {given!r}.")
     entry = _Entry(name, given)
     if ("command" in given) == ("url" in given):
         both = "both 'command' and 'url'" if "url" in given else "neither 'command' nor 'url'"
         raise OptionError(
-            f"MCP server {name!r} has {both}. Give 'command' to start a server here, or 'url' to "
-            "reach one that runs."
+            f"MCP server {name!r} has {both}. Set 'command' to start a server here, or 'url' to "
+            "connect to a running one."
         )
     return _command(entry) if "command" in given else _url(entry)
 
@@ -180,34 +180,34 @@ def _url(entry: _Entry) -> UrlServer:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One server as it was given, and what its keys hold."""
+    """The configuration of one server, with checks of its keys."""
 
     name: str
     given: Mapping[str, Any]
 
-    def wrong(self, key: str, wanted: str) -> OptionError:
+    def wrong(self, key: str, expected: str) -> OptionError:
         given = f"={self.given[key]!r}" if key in self.given else ""
-        return OptionError(f"MCP server {self.name!r}: {key}{given}: expected {wanted}.")
+        return OptionError(f"MCP server {self.name!r}: {key}{given}: expected {expected}.")
 
     def allow_only(self, known: tuple[str, ...]) -> None:
         for key in self.given:
             if key not in known:
                 raise OptionError(
-                    f"MCP server {self.name!r}: {key!r} is not known."
+                    f"MCP server {self.name!r}: unknown key {key!r}."
                     f"{suggest(str(key), known)} Known: {', '.join(known)}."
                 )
 
     def kind(self) -> str | None:
-        """Return what `type` says, or `transport`, which is the same."""
-        said = [self.given[key] for key in ("type", "transport") if key in self.given]
-        if len(said) == 2 and said[0] != said[1]:
+        """Return `type`, or its synonym `transport`."""
+        kinds = [self.given[key] for key in ("type", "transport") if key in self.given]
+        if len(kinds) == 2 and kinds[0] != kinds[1]:
             raise OptionError(
-                f"MCP server {self.name!r}: type={said[0]!r} and transport={said[1]!r} mean the "
-                "same, and differ. Give one."
+                f"MCP server {self.name!r}: type={kinds[0]!r} and transport={kinds[1]!r} mean the "
+                "same, but differ. Set one of them."
             )
-        if said and not isinstance(said[0], str):
+        if kinds and not isinstance(kinds[0], str):
             raise self.wrong("type" if "type" in self.given else "transport", "text")
-        return said[0] if said else None
+        return kinds[0] if kinds else None
 
     def text(self, key: str) -> str:
         value = self.given[key]
@@ -232,7 +232,7 @@ class _Entry:
         return check_seconds(value, f"MCP server {self.name!r}: {key}={value!r}")
 
     def expanded(self, key: str) -> dict[str, str]:
-        """Return texts by name, with the variables of this process's environment filled in."""
+        """Return strings by name, with environment variables of this process substituted."""
         values = self.given.get(key)
         if values is None:
             return {}
@@ -262,7 +262,7 @@ class _Entry:
 
     def _wrong_texts(self, key: str) -> OptionError:
         # The values are not shown: they may be secret.
-        return OptionError(f"MCP server {self.name!r}: {key}: expected texts by name.")
+        return OptionError(f"MCP server {self.name!r}: {key}: expected a dict of strings.")
 
 
 def check_seconds(value: Any, shown: str) -> float:
@@ -273,5 +273,5 @@ def check_seconds(value: Any, shown: str) -> float:
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:
-        raise OptionError(f"{shown}: expected a number of seconds, more than 0.")
+        raise OptionError(f"{shown}: expected a number of seconds above 0.")
     return float(value)

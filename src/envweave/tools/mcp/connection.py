@@ -17,12 +17,12 @@ from envweave.tools.mcp.sdk import ListedTool, McpError, McpToolResult, Peer, Pe
 logger = logging.getLogger("envweave.tools")
 
 _NEWS_S = 5.0
-"""How long it may take until it is known why a connection broke."""
+"""How long to wait for the reason why a connection broke."""
 
 
 @final
-class Connection:
-    """A connection, held by one task of its own: the library wants it left where it was entered.
+class McpConnection:
+    """A connection, run by a task: the library requires to leave it in the task that entered it.
 
     It belongs to the event loop it is used on, and is opened once.
 
@@ -44,7 +44,7 @@ class Connection:
 
     @property
     def protocol(self) -> str:
-        """The revision of the protocol that is spoken."""
+        """The negotiated protocol version."""
         return "" if self._peer is None else self._peer.protocol
 
     async def open(self) -> list[ListedTool]:
@@ -74,7 +74,7 @@ class Connection:
         )
 
     async def tools(self) -> list[ListedTool] | None:
-        """Return the tools that there are now; `None` if the server does not answer any more."""
+        """Return the current tools; `None` if the server no longer answers."""
         if self._over.done():
             return None
         try:
@@ -121,7 +121,7 @@ class Connection:
         await asyncio.wait({holder}, timeout=END_S)
 
     async def _list(self) -> list[ListedTool]:
-        """List the tools; not longer than the connection stands."""
+        """List the tools, as long as the connection lives."""
         assert self._peer is not None
         listing = asyncio.create_task(self._peer.list_tools())
         listing.add_done_callback(_forget)
@@ -134,7 +134,7 @@ class Connection:
             listing.cancel()
 
     async def _hold(self) -> None:
-        """Enter the connection, stay until it is not wanted or breaks, and leave it."""
+        """Enter the connection, stay until it is closed or breaks, and leave it."""
         try:
             why = await self._stay(is_old=False)
             if why and self._was_offended():
@@ -150,7 +150,7 @@ class Connection:
                 self._peer = await self._connect(stack, is_old=is_old)
                 self._opened.set_result(None)
                 await self._until_over()
-        except Exception as error:  # noqa: BLE001 - whatever a library and a server come up with
+        except Exception as error:  # noqa: BLE001 - a library and a server may raise anything
             return await self._why(error)
         return ""
 
@@ -196,7 +196,7 @@ class Connection:
             )
 
     async def _why(self, error: BaseException) -> str:
-        """Return in words why a connection could not be made, or broke."""
+        """Describe why a connection could not be made, or broke."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, EnvWeaveError):
@@ -211,7 +211,7 @@ class Connection:
         return self._over.result() if self._over.done() else ""
 
     def _gone(self) -> McpError:
-        # What it printed is for whoever runs it: the code that called is the agent's.
+        # Without the server's output, which is for its operator: the caller is the agent's code.
         why = self._over.result() if self._over.done() else "it was never started"
         return McpError(
             f"The MCP server {self.server.name!r} is gone: {why}. The next episode starts it again."
@@ -228,6 +228,6 @@ async def _first(*futures: asyncio.Future[Any], timeout_s: float | None = None) 
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Look at what a task raised that nobody waits for any more."""
+    """Retrieve the exception of a task that is no longer awaited."""
     if not task.cancelled():
         task.exception()

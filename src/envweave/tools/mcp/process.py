@@ -23,7 +23,7 @@ MESSAGE_BYTES = 64 << 20
 """The longest message that a server may send."""
 
 END_S = 3 * supervisor.EXIT_S + 7.0
-"""How long the end of a server may take before its keeper is killed."""
+"""How long a server may take to end before its supervisor is killed."""
 
 _LINES_KEPT, _LINE_CHARACTERS = 20, 400
 _STDERR_S = 1.0
@@ -32,7 +32,7 @@ _EXIT_S = 1.0
 
 @final
 class McpServerProcess:
-    """A server that runs here, under a keeper which ends it when this process ends.
+    """A server that runs here, under a supervisor that ends it when this process ends.
 
     It belongs to the event loop that it is started on.
 
@@ -76,7 +76,7 @@ class McpServerProcess:
                 env=dict(env),
                 cwd=server.cwd,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a Ctrl-C is for the caller, who closes it in order
+                start_new_session=True,  # Ctrl-C is handled by the caller, which closes it in order
             )
         except BaseException:
             ours.close()
@@ -125,7 +125,7 @@ class McpServerProcess:
         return line
 
     async def why_silent(self) -> str:
-        """Return in words why there is nothing more to read."""
+        """Describe why there is nothing more to read."""
         if not self._fault:
             await asyncio.wait({self._gone}, timeout=_EXIT_S)
             self._fault = self._gone.result() if self._gone.done() else "it closed its stdout"
@@ -134,7 +134,7 @@ class McpServerProcess:
         return self._fault
 
     def last_lines(self) -> str:
-        """Return the last that the server wrote to stderr."""
+        """Return the last lines of the server's stderr."""
         return self._stderr.text()
 
     async def end(self) -> str:
@@ -152,15 +152,15 @@ class McpServerProcess:
             for pipe in (self._keeper.stdin, self._keeper.stdout, self._keeper.stderr):
                 if pipe is not None:
                     pipe.close()
-            await asyncio.sleep(0)  # transports let go of their pipes in the loop's next round
+            await asyncio.sleep(0)  # transports close their pipes in the loop's next iteration
         return self._gone.result()
 
     def _read_line(self, *, is_over: bool = False) -> None:
-        """Read how the server exited: its keeper says so, and exits."""
-        said = b""
+        """Read how the server exited, as its supervisor reports before it exits."""
+        status = b""
         if not is_over:
             try:
-                said = self._line.recv(64)
+                status = self._line.recv(64)
             except BlockingIOError:
                 return
             except OSError:
@@ -168,9 +168,9 @@ class McpServerProcess:
         asyncio.get_running_loop().remove_reader(self._line)
         self._line.close()
         with contextlib.suppress(ProcessLookupError):
-            self._keeper.kill()  # it has said all that it can; the server dies with it
+            self._keeper.kill()  # its report has been read; the server dies with it
         self._keeper.wait()
-        self._gone.set_result(_ending(int(said) if said else -signal.SIGKILL))
+        self._gone.set_result(_ending(int(status) if status else -signal.SIGKILL))
 
 
 def _find(server: CommandServer, env: Mapping[str, str]) -> str:
@@ -180,7 +180,7 @@ def _find(server: CommandServer, env: Mapping[str, str]) -> str:
         StartupError: There is none, or the folder is none.
     """
     if server.cwd is not None and not Path(server.cwd).is_dir():
-        raise StartupError(f"MCP server {server.name!r}: cwd={server.cwd!r} is no folder.")
+        raise StartupError(f"MCP server {server.name!r}: cwd={server.cwd!r} is not a folder.")
     if os.sep in server.command:
         path = Path(server.cwd or ".", Path(server.command).expanduser())
         found = shutil.which(str(path.absolute()))
@@ -188,8 +188,8 @@ def _find(server: CommandServer, env: Mapping[str, str]) -> str:
         found = shutil.which(server.command, path=env.get("PATH"))
     if found is None:
         raise StartupError(
-            f"MCP server {server.name!r}: there is no program {server.command!r}. Install it, or "
-            "give its path as 'command'."
+            f"MCP server {server.name!r}: command {server.command!r} not found. Install it, or "
+            "set 'command' to its path."
         )
     return found
 
@@ -229,15 +229,15 @@ class _Writer(asyncio.BaseProtocol):
 
     async def write(self, data: bytes) -> None:
         if self._transport is None or self._is_lost or self._transport.is_closing():
-            raise ConnectionResetError("The server reads no more.")
+            raise ConnectionResetError("The server closed its input.")
         self._transport.write(data)
         await self._room.wait()
         if self._is_lost:
-            raise ConnectionResetError("The server reads no more.")
+            raise ConnectionResetError("The server closed its input.")
 
     def close(self) -> None:
         if self._transport is not None:
-            self._transport.abort()  # what is not read yet, nobody waits for
+            self._transport.abort()  # nothing waits for the rest
 
 
 @final

@@ -21,7 +21,7 @@ from envweave.tools.mcp.config import (
     check_seconds,
     read_config,
 )
-from envweave.tools.mcp.connection import Connection
+from envweave.tools.mcp.connection import McpConnection
 from envweave.tools.mcp.sdk import (
     ListedTool,
     McpError,
@@ -190,7 +190,7 @@ class McpServers(ToolSource):
 
     Raises:
         MissingExtraError: The MCP SDK is not installed.
-        OptionError: The configuration is not sound; the message names the server and the key.
+        OptionError: The configuration is invalid; the message names the server and the key.
     """
 
     name = "MCP servers"
@@ -300,7 +300,7 @@ class _Crew:
         self._timeout_s = timeout_s
         self._thread = McpLoopThread()
         self._starting = asyncio.Lock()  # held while servers are started, and while they end
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, McpConnection] = {}
         self._is_closed = False
 
     @property
@@ -353,7 +353,7 @@ class _Crew:
             if tools is not None:
                 return tools
             await old.close()
-        connection = self._connections[server.name] = Connection(server, self._timeout_s)
+        connection = self._connections[server.name] = McpConnection(server, self._timeout_s)
         return await connection.open()
 
     async def _end(self) -> None:

@@ -17,7 +17,7 @@ from envweave.codeact.executors.docker.messages import (
     MODULE,
     PROTOCOL,
     Failed,
-    FromBox,
+    FromContainer,
     Make,
     Open,
     Opened,
@@ -53,13 +53,13 @@ from envweave.sandbox.protocol.orders import Isolation
 logger = logging.getLogger("envweave.providers")
 
 DEFAULT_IMAGE = "envweave-base:latest"
-"""In which code is run, where nobody names another image."""
+"""The default image in which code runs."""
 
 START_S = 120.0
-"""How long a container may take to start its program, and that to put up the walls."""
+"""How long a container may take to start its program and the sandbox in it."""
 
 MAKE_S = 60.0
-"""How long a session may take to be made."""
+"""How long a session may take to start."""
 
 _SETTLE_S = 3.0
 _LOOK_EVERY_S = 0.05
@@ -77,13 +77,13 @@ _ERRORS: dict[str, type[EnvWeaveError]] = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """What a container that runs code is asked for.
+    """The options of a container that runs code.
 
     Attributes:
-        sandbox: What its sandbox is asked for.
-        image: From which image.
-        cpus: How many cores' worth of time.
-        docker_host: Where the engine is; left out, where `docker` itself looks.
+        sandbox: The options of the sandbox inside.
+        image: The image.
+        cpus: CPU limit, in cores.
+        docker_host: The address of the engine; default: as the `docker` command.
     """
 
     sandbox: SandboxOptions
@@ -92,7 +92,7 @@ class ContainerOptions:
     docker_host: str | None
 
     def __post_init__(self) -> None:
-        """Refuse what no container can be given."""
+        """Refuse invalid options."""
         check_image_name(self.image)
         for option, value, kind in (
             ("profile", self.sandbox.profile, Profile),
@@ -100,11 +100,11 @@ class ContainerOptions:
         ):
             if value not in get_args(kind):
                 known = ", ".join(map(repr, get_args(kind)))
-                raise OptionError(f"{option}={value!r}: expected one of {known}.")
+                raise OptionError(f"{option} must be one of {known}, got {value!r}.")
         self.container()
 
     def container(self) -> DockerOptions:
-        """Return what the container is given: what a session may use, and some to spare."""
+        """Return the limits of the container: those of a session, and some headroom."""
         limits = self.sandbox.limits
         folder = limits.disk_bytes + _SPARE_FOLDER_BYTES
         messages = 4 * limits.message_bytes  # on their way, in the program and in the session
@@ -114,13 +114,13 @@ class ContainerOptions:
             pids=limits.processes + _SPARE_PIDS,
             tmp_size=folder,
             network="none",
-            init=False,  # its program is the first process, which nobody inside can signal
+            init=False,  # its program is PID 1, which no process inside can signal
             docker_host=self.docker_host,
         )
 
 
 class _ContainerLease:
-    """A container, as far as it is looked at and removed. Any thread may."""
+    """Inspects and removes a container. Thread-safe."""
 
     def __init__(self, engine: Engine, options: ContainerOptions) -> None:
         self._engine = engine
@@ -130,40 +130,42 @@ class _ContainerLease:
         self.which = f"its container {self.name} of {options.image!r}"
 
     def why_gone(self) -> ExitReason:
-        """Say why nobody answers there any more."""
+        """Return why the container no longer answers."""
         ends_s = time.monotonic() + _SETTLE_S
         while True:
             try:
                 state = self._engine.inspect(self.name)["State"]
             except NoSuchContainerError:
-                return ExitReason("lost", why=f"{self.which} was removed by somebody else")
+                return ExitReason("lost", why=f"{self.which} was removed by another process")
             except EngineError as error:
-                return ExitReason("lost", why=f"{self.which} is out of reach. {error}".rstrip("."))
+                return ExitReason(
+                    "lost", why=f"{self.which} cannot be reached. {error}".rstrip(".")
+                )
             except StartupError as error:
                 return ExitReason("lost", why=f"{self.which} is gone: {error}")
             if state["Status"] in ("exited", "dead"):
                 return self._ending(state)
             if time.monotonic() >= ends_s:
-                return ExitReason("lost", why=f"the line to {self.which} was cut")
-            time.sleep(_LOOK_EVERY_S)  # the engine takes note of an end a little later
+                return ExitReason("lost", why=f"the connection to {self.which} was lost")
+            time.sleep(_LOOK_EVERY_S)  # the engine reports an exit with a delay
 
     def _ending(self, state: dict[str, Any]) -> ExitReason:
         code = state.get("ExitCode")
         if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
-            # All that is in there, but for what there is to spare, is the code's.
+            # Except for the headroom, all memory in there is the code's.
             limit = shown(int(self._memory))
-            return ExitReason("memory", why=f"{self.which} needed more memory than {limit}")
-        said = f": {state['Error']}" if state.get("Error") else ""
-        return ExitReason("lost", why=f"{self.which} exited with code {code}{said}")
+            return ExitReason("memory", why=f"{self.which} exceeded its memory limit of {limit}")
+        error = f": {state['Error']}" if state.get("Error") else ""
+        return ExitReason("lost", why=f"{self.which} exited with code {code}{error}")
 
     def remove(self) -> None:
-        """Remove it, whatever it does. A forked copy of whoever started it leaves it alone."""
+        """Remove it, in whatever state. Does nothing in a forked process."""
         if not self._owner.is_current:
             return
         try:
             self._engine.remove(self.name)
         except StartupError as error:
-            # Whoever starts a container next removes it, when this process has ended.
+            # After this process ends, the next start of a container removes it.
             logger.warning("%s could not be removed: %s", self.name, error)
         finally:
             self._engine.close()
@@ -173,17 +175,17 @@ class _ContainerLease:
 class ExecutorContainer:
     """A container with a sandbox in it, which makes one session at a time.
 
-    It is removed by `close`, when it is dropped, when the process ends, and, if that was killed,
-    when the next container is started by anybody; without its host its program ends by itself.
+    It is removed by `close`, when it is garbage-collected, and when the process ends. If that was
+    killed, the next start of a container removes it; its program ends without its host.
 
     Attributes:
-        name: What the engine calls it.
-        tier: The walls that stand inside.
+        name: Its name in the engine.
+        tier: The isolation inside.
         is_used: Whether a session was made in it.
 
     Raises:
         StartupError: The engine does not answer, there is no such image, or it cannot be used.
-        EnvWeaveError: The sandbox inside cannot be made; as it would be raised here.
+        EnvWeaveError: The sandbox inside cannot be started; the same errors as without Docker.
     """
 
     def __init__(self, options: ContainerOptions) -> None:
@@ -213,7 +215,7 @@ class ExecutorContainer:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no session can be made any more."""
+        """Whether it can no longer start sessions."""
         return self._line.is_over
 
     def make(self, seed: int | None, tools: Sequence[ToolSignature]) -> ContainerHandle:
@@ -224,7 +226,7 @@ class ExecutorContainer:
             SandboxError: It cannot be made.
         """
         self.is_used = True
-        body = ContainerHandle(self._line.say)
+        body = ContainerHandle(self._line.send)
         self._line.adopt(body)
         try:
             answer = self._line.ask(Make(body.number, seed, list(tools)), MAKE_S)
@@ -325,11 +327,11 @@ def _config(options: ContainerOptions) -> dict[str, Any]:
         },
         "Healthcheck": {"Test": ["NONE"]},
         "OpenStdin": True,
-        "StdinOnce": True,  # its input ends with whoever started it, and so does its program
+        "StdinOnce": True,  # stdin closes with this process, which ends the program
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
-        # What it says is for its host alone, and would fill the engine's disk.
+        # Its output is for this host only, and would fill the engine's disk.
         "HostConfig": {**options.container().host_config(), "LogConfig": {"Type": "none"}},
     }
 
@@ -339,14 +341,14 @@ def _refuse_other(hello: RelayInfo, image: str) -> None:
     if (hello.version, hello.protocol) != (here, PROTOCOL):
         raise StartupError(
             f"The image {image!r} has envweave {hello.version[:40]!r}, and this is {here!r}: they "
-            "must be the same. Build the image anew."
+            "must be the same. Rebuild the image."
         )
 
 
-def _refusal(answer: FromBox) -> EnvWeaveError:
+def _refusal(answer: FromContainer) -> EnvWeaveError:
     if isinstance(answer, Failed):
         return _ERRORS[answer.kind](answer.text)
-    return SessionLostError("The program in the container answered what nobody asked.")
+    return SessionLostError("The program in the container sent an unexpected answer.")
 
 
 def _end(held: _ContainerLease, line: StdioMux) -> None:

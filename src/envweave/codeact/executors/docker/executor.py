@@ -1,4 +1,4 @@
-"""Runs code in a container, for machines whose kernel cannot put up the sandbox's walls."""
+"""`DockerExecutor`: runs code in a container, for machines whose kernel cannot run the sandbox."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from envweave.sandbox.tools import SandboxTools
 
 @final
 class DockerSessions(SessionSource):
-    """Sessions, one at a time, in a container that is started for the first.
+    """Sessions, one at a time, in a container that is started for the first one.
 
-    A container that is gone is replaced by the next session. Where no walls stand in it, each
-    session has a container of its own: nothing else would end what the one before left running.
+    A container that is gone is replaced for the next session. Without isolation inside, each
+    session gets a new container: nothing else would end what the one before left running.
 
     Raises:
         StartupError: The engine does not answer, or has no such image.
@@ -52,24 +52,24 @@ class DockerSessions(SessionSource):
         finally:
             engine.close()
         self._options = options
-        # Held while a container is started, or a session made: a caller who no longer waits for it
-        # may have come back, or close all.
+        # Held while a container or a session is started: a caller that was cancelled meanwhile may
+        # call again, or close.
         self._lock = threading.Lock()
         self._box: ExecutorContainer | None = None
         self._is_closed = False
 
     @property
     def isolation(self) -> str:
-        """`"docker"`, and the walls inside: `"docker+landlock"` for one."""
+        """`"docker"` and the isolation inside, such as `"docker+landlock"`."""
         return "docker" if self._box is None else f"docker+{self._box.tier}"
 
     @property
     def container(self) -> str | None:
-        """What the engine calls the container; `None` while there is none."""
+        """The name of the container in the engine; `None` while there is none."""
         return None if self._box is None else self._box.name
 
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
-        """Return a session that nobody used before."""
+        """Return a fresh session."""
         chosen = SandboxTools(tools)
         body = await make_in_thread(lambda: self._body(seed, chosen), ContainerHandle.release)
         limits = self._options.sandbox.limits
@@ -99,7 +99,7 @@ class DockerSessions(SessionSource):
                 return box.make(seed, faces)
             except SessionLostError:
                 box.close()
-            return self._ready_box().make(seed, faces)  # it was lost while nobody looked
+            return self._ready_box().make(seed, faces)  # it was lost since the last session
 
     def _ready_box(self) -> ExecutorContainer:
         box = self._box
@@ -114,7 +114,7 @@ class DockerSessions(SessionSource):
         return box
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
-        """Have the sandboxes of containers to come show none of these."""
+        """Hide these modules in containers that are started later."""
         sandbox = self._options.sandbox
         private = tuple(sorted({*sandbox.private, *modules}))
         sandbox = dataclasses.replace(sandbox, private=private)
@@ -132,49 +132,48 @@ class DockerSessions(SessionSource):
                 box.close()
 
     def hold(self) -> Callable[[], None]:
-        """Keep nothing: no two share a container."""
+        """Do nothing: containers are not shared."""
         return lambda: None
 
 
 CPUS = 2.0
-"""How many cores' worth of time a container has, where nobody says."""
+"""The default CPU limit of a container, in cores."""
 
 
 @final
 class DockerExecutor(SessionExecutor):
     """Runs code in a container of this machine's Docker engine, in a sandbox inside it.
 
-    It is for a Mac with Docker Desktop, and for every other machine with an engine where
-    `executor="sandbox"` finds no walls. Code does the same in both: variables, tools, files,
-    seeds, limits and what a step is told are one.
+    It is for a Mac with Docker Desktop, and for any other machine with an engine whose own kernel
+    cannot run `executor="sandbox"`. Code behaves the same in both: variables, tools, files, seeds,
+    limits and results.
 
-    Each executor has one container, started for its first episode: no network, a file system that
-    cannot be written to, a user without rights, and memory, processes and time by `limits`. Inside
-    it a sandbox puts up the walls that the engine's kernel allows, by default Landlock and
-    seccomp, and each episode has a session of its own there. Where that kernel allows none, the
-    container alone is the wall; then each episode has a container of its own, and `isolation` says
-    `"docker+none"`.
+    Each executor has one container, started for its first episode: no network, a read-only file
+    system, an unprivileged user, and memory, processes and time by `limits`. Inside it a sandbox
+    uses the isolation that the engine's kernel supports, by default Landlock and seccomp, and each
+    episode has a fresh session there. If that kernel supports none, the container alone isolates
+    the code; then each episode has a fresh container, and `isolation` is `"docker+none"`.
 
-    The tools run here, and this process takes every byte from the container for hostile. Code that
-    fills the container's memory, or ends its session otherwise, has ended its episode. A container
-    that is lost to no fault of the code's ends the episode as lost, and the next one has another.
+    Tools run in this process, which treats every byte from the container as hostile. Code that
+    fills the container's memory, or ends its session otherwise, ends its episode. A container that
+    is lost through no fault of the code ends the episode as lost; the next one starts another.
 
     Args:
-        image: From which image; it must have this very envweave, as those built on
-            `envweave-base` have.
+        image: The image; it must contain the same version of envweave, as images built on
+            `envweave-base` do.
         limits: What a session may use.
-        preload: Modules of the image that every session finds imported.
+        preload: Modules of the image that are imported before a session starts.
         packages: Packages of the image that sessions see; see `Sandbox`.
-        profile: `"shell"` lets code also run programs of the image.
-        isolation: The walls inside the container; by name, it is these or an error.
-        cpus: How many cores' worth of time the container has.
-        docker_host: Where the engine is; left out, where `docker` itself looks.
+        profile: `"shell"` also lets code run programs of the image.
+        isolation: The isolation inside the container; a named one is required, or an error.
+        cpus: CPU limit of the container, in cores.
+        docker_host: The address of the engine; default: as the `docker` command.
 
     Raises:
         StartupError: The engine does not answer, or has no such image; the message says what to
             do.
         MissingExtraError: The library for it is not installed.
-        OptionError: An option is not sound.
+        OptionError: An option is invalid.
     """
 
     name = "docker"
@@ -200,34 +199,34 @@ class DockerExecutor(SessionExecutor):
             isolation=isolation,
         )
         options = ContainerOptions(with_modules(sandbox), image, cpus, docker_host)
-        self._boxed = DockerSessions(options)
-        super().__init__(self._boxed)
+        self._sessions = DockerSessions(options)
+        super().__init__(self._sessions)
 
     @property
     def container(self) -> str | None:
-        """What the engine calls the container; `None` while there is none."""
-        return self._boxed.container
+        """The name of the container in the engine; `None` while there is none."""
+        return self._sessions.container
 
 
 def default_sessions(options: SandboxOptions) -> DockerSessions:
-    """Return where sessions in containers come from, for whoever has no other wishes.
+    """Return a source of sessions in containers, with default options.
 
     Raises:
-        OptionError: Some files of this host are to be seen.
+        OptionError: `visible` is not empty.
     """
     refuse_visible(options.visible)
     return DockerSessions(ContainerOptions(options, DEFAULT_IMAGE, CPUS, None))
 
 
 def refuse_visible(visible: tuple[str, ...]) -> None:
-    """Refuse to show code files of this host.
+    """Refuse to show files of this host to code.
 
     Raises:
-        OptionError: Some are to be seen.
+        OptionError: `visible` is not empty.
     """
     if visible:
         raise OptionError(
-            f"visible={list(visible)!r} is for executor='sandbox': a container sees no files of "
-            "this machine. Leave it out, and put what code needs into the image, with "
-            "executor=DockerExecutor(image=…); or hand it in by a tool."
+            f"visible={list(visible)!r} is only supported by executor='sandbox': a container sees "
+            "no files of this machine. Put what code needs into the image, with "
+            "executor=DockerExecutor(image=…), or provide it by a tool."
         )

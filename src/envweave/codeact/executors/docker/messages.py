@@ -1,8 +1,7 @@
-"""What a host and the program in its container say to each other: see `docker_inside`.
+"""The messages between a host and `relay`, the program in its container.
 
-The frames and the plain data are those of `envweave.sandbox`; the bytes of a session travel in
-`Data` as they are, and are read by nobody on their way. The host takes each message for the word
-of code that broke out of its walls, decodes it into these classes, and into nothing else.
+Frames and plain data are those of `envweave.sandbox`; the bytes of a session are carried in `Data`
+unread. The host treats each message as hostile, and decodes it into these classes only.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from envweave.sandbox.protocol.messages import ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
 
 MODULE = "envweave.codeact.executors.docker.relay"
-"""The program."""
+"""The program in the container."""
 
 PROTOCOL = 2
-"""Which edition of these words this is, and of those of `envweave.sandbox.protocol.messages`."""
+"""The version of these messages, and of those of `envweave.sandbox.protocol.messages`."""
 
 DATA_BYTES = 64 << 10
 """The most bytes of a session in one frame."""
 
 TEXT_CHARACTERS = 8 << 10
-"""The longest sentence."""
+"""The longest text."""
 
 FRAME_BYTES = DATA_BYTES + 4 * TEXT_CHARACTERS + 1024
 """The longest frame that a host reads."""
 
 
 class Open(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """Make a sandbox. The first word of the host's; `Opened` or `Failed` answers.
+    """Start the sandbox: the first message of the host. Answered by `Opened` or `Failed`.
 
     Attributes:
         limits: The fields of `Limits`.
-        packages: Of the image; `None` for the default.
-        private: What of the image is not shown. It may not be there.
+        packages: Packages of the image; `None` for the default.
+        private: Modules that are hidden, if the image has them.
     """
 
     limits: dict[str, int | float]
@@ -70,59 +69,59 @@ class Interrupt(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 
 class Kill(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """End a session, if it is there; `SessionEnded` answers."""
+    """End a session, if it exists. Answered by `SessionEnded`."""
 
     number: int
 
 
 class InspectRequest(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """See whether a session is beyond a limit; `Beyond` answers if it is."""
+    """Check whether a session exceeds a limit. Answered by `LimitExceeded` if so."""
 
     number: int
 
 
-ToBox = Open | Make | Data | Interrupt | Kill | InspectRequest
+ToContainer = Open | Make | Data | Interrupt | Kill | InspectRequest
 
 
 class RelayInfo(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """The program runs: which envweave, which edition of these words."""
+    """The program runs: its version of envweave, and of these messages."""
 
     version: str
     protocol: int
 
 
 class Opened(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The sandbox stands: its tier, and why it is no better one."""
+    """The sandbox is started: its isolation, and why it is not a stronger one."""
 
     tier: Isolation
     reasons: list[str]
 
 
 class Failed(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """It could not be done: the class of the error, and what it says."""
+    """The request failed: the class and the message of the error."""
 
     kind: Literal["OptionError", "IsolationError", "SandboxError"]
     text: str
 
 
 class SessionMade(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """The session stands, in this work folder."""
+    """The session is started, in this work folder."""
 
     number: int
     work: str
 
 
-class Beyond(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """A session is beyond this limit."""
+class LimitExceeded(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """A session exceeds this limit."""
 
     number: int
     limit: Literal["disk", "memory"]
 
 
 class SessionEnded(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """A session is gone, and nothing more will come from it: the fields of `Death`.
+    """A session ended, and sends nothing more: the fields of `ExitReason`.
 
-    None is lost in here: whatever ends one, but for the end of the container, its code did.
+    The kind is never `"lost"`: as long as the container lives, only its code can end a session.
     """
 
     number: int
@@ -130,4 +129,4 @@ class SessionEnded(msgspec.Struct, array_like=True, tag=6, frozen=True):
     code: int
 
 
-FromBox = RelayInfo | Opened | Data | Failed | SessionMade | Beyond | SessionEnded
+FromContainer = RelayInfo | Opened | Data | Failed | SessionMade | LimitExceeded | SessionEnded

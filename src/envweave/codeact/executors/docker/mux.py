@@ -23,14 +23,14 @@ import msgspec
 from envweave.codeact.executors.docker.messages import (
     DATA_BYTES,
     FRAME_BYTES,
-    Beyond,
     Data,
-    FromBox,
+    FromContainer,
     InspectRequest,
     Interrupt,
     Kill,
+    LimitExceeded,
     SessionEnded,
-    ToBox,
+    ToContainer,
 )
 from envweave.errors import BranchError, SessionLostError
 from envweave.lifetime import OwnerProcess
@@ -44,7 +44,7 @@ _DEATH_S = 30.0
 
 @final
 class ContainerHandle:
-    """The `Body` of a session that the program in a container made.
+    """The handle of a session that the program in a container started.
 
     What is sent to its socket goes to the session, and what the session says comes from there.
 
@@ -57,20 +57,20 @@ class ContainerHandle:
         beyond: The limit that it is beyond, as far as the program told.
     """
 
-    def __init__(self, say: Callable[[ToBox], None]) -> None:
+    def __init__(self, say: Callable[[ToContainer], None]) -> None:
         self.number = secrets.randbits(62)
         self.work: str | None = None
         self.socket, far = socket.socketpair()
         far.setblocking(False)  # noqa: FBT003 - the standard library's
         self.far: socket.socket | None = far
         self.beyond: Literal["disk", "memory"] | None = None
-        self._say = say
+        self._send = say
         self._owner = OwnerProcess()
         self._is_killed = False
         self._death = ExitReason("lost", why="its container did not say what became of it")
         self._is_over = threading.Event()
 
-    # Called by whoever runs code. See `Body`.
+    # Called by the session. See `SessionHandle`.
 
     is_stopped = False
 
@@ -82,24 +82,24 @@ class ContainerHandle:
 
     def interrupt(self) -> None:
         """Interrupt the code."""
-        self._say(Interrupt(self.number))
+        self._send(Interrupt(self.number))
 
     def kill(self) -> None:
         """End it; if it is not gone soon, its container is removed."""
         if not self._is_killed and self._owner.is_current:
             self._is_killed = True
-            self._say(Kill(self.number))
+            self._send(Kill(self.number))
 
     def exit_reason(self) -> ExitReason:
-        """Say why it is gone."""
+        """Return why it is gone."""
         if not self._is_over.wait(_DEATH_S):
             self.kill()
         return self._death
 
     def excess(self) -> Literal["disk", "memory"] | None:
-        """Say which limit it was beyond when the program last looked, and have it look again."""
+        """Return the limit that it exceeded at the last check, and request another check."""
         if self.beyond is None:
-            self._say(InspectRequest(self.number))
+            self._send(InspectRequest(self.number))
         return self.beyond
 
     def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of Body
@@ -111,14 +111,14 @@ class ContainerHandle:
         raise BranchError("A session in a container cannot be branched.")
 
     def release(self) -> None:
-        """Kill it, and give its descriptors back."""
+        """Kill it, and close its descriptors."""
         self.kill()
         self.socket.close()
 
-    # Called by the line's own thread.
+    # Called by the thread of the connection.
 
     def hang_up(self) -> None:
-        """Let whoever reads know that nothing more will come."""
+        """Signal the end of the data to the reader."""
         far, self.far = self.far, None
         if far is not None:
             with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ class ContainerHandle:
             far.close()
 
     def end(self, death: ExitReason) -> None:
-        """Take note of what became of it, and let whoever reads know."""
+        """Record why it ended, and signal the end of the data to the reader."""
         if not self._is_over.is_set():
             self._death = death
             self._is_over.set()
@@ -139,11 +139,11 @@ KILL_S = 20.0
 _JOIN_S = 10.0
 _ERRORS_KEPT = 8 << 10
 _OUTPUT, _ERRORS = 1, 2
-_read: msgspec.msgpack.Decoder[FromBox] = msgspec.msgpack.Decoder(FromBox)
+_read: msgspec.msgpack.Decoder[FromContainer] = msgspec.msgpack.Decoder(FromContainer)
 
 
-class ChannelClosed(Exception):  # noqa: N818 - it says what happened, and is no failure of ours
-    """There is nobody at the other end any more, or nobody to be trusted."""
+class ChannelClosed(Exception):  # noqa: N818 - an event, not a failure of ours
+    """The other end is gone, or violated the protocol."""
 
     def __init__(self, death: ExitReason | None) -> None:
         super().__init__(str(death))
@@ -179,10 +179,10 @@ class StdioMux:
         self._frames = Frames(FRAME_BYTES)
         self._out: deque[memoryview] = deque()  # to the container
         self._in: deque[memoryview] = deque()  # to the session's socket
-        self._orders: deque[ToBox | ContainerHandle] = deque()  # of other threads
-        self._answers: queue.SimpleQueue[FromBox | None] = queue.SimpleQueue()
+        self._orders: deque[ToContainer | ContainerHandle] = deque()  # of other threads
+        self._answers: queue.SimpleQueue[FromContainer | None] = queue.SimpleQueue()
         self._is_asked = False
-        self._asking = threading.Lock()  # held by whoever asks
+        self._asking = threading.Lock()  # held from a request to its answer
         self._body: ContainerHandle | None = None
         self._dying: dict[int, float] = {}
         self._is_closing = False
@@ -195,21 +195,21 @@ class StdioMux:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be said any more."""
+        """Whether the connection is closed."""
         return not self._thread.is_alive() or self._death is not None
 
     def errors(self) -> list[str]:
-        """Return the last lines of what the program told besides."""
+        """Return the last lines of the program's stderr."""
         lines = bytes(self._streams.errors).decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()]
 
-    def say(self, message: ToBox) -> None:
-        """Have something sent. Nobody answers if the line is over."""
+    def send(self, message: ToContainer) -> None:
+        """Queue a message. It is dropped if the connection is closed."""
         self._orders.append(message)
         self._wake()
 
-    def ask(self, message: ToBox | None, timeout_s: float) -> FromBox:
-        """Have something sent, or nothing, and wait for the answer.
+    def ask(self, message: ToContainer | None, timeout_s: float) -> FromContainer:
+        """Send a message, if any, and wait for the answer.
 
         Raises:
             SessionLostError: There is none, or none in time: then the line is over.
@@ -217,7 +217,7 @@ class StdioMux:
         with self._asking:
             self._is_asked = True
             if message is not None:
-                self.say(message)
+                self.send(message)
             try:
                 answer = None if self.is_over else self._answers.get(timeout=timeout_s)
             except queue.Empty:
@@ -237,7 +237,7 @@ class StdioMux:
         self._wake()
 
     def close(self) -> None:
-        """Hang up. Harmless twice."""
+        """Close the connection. Harmless twice."""
         self._is_closing = True
         self._wake()
         if self._thread is not threading.current_thread():
@@ -247,7 +247,7 @@ class StdioMux:
         with contextlib.suppress(OSError):  # it has been woken before, or is gone
             self._wakes.send(b"w")
 
-    # What follows is done by the line's own thread alone.
+    # The rest runs in the thread of the connection only.
 
     def _carry(self) -> None:
         death: ExitReason | None = None
@@ -350,47 +350,47 @@ class StdioMux:
             body.end(death)
 
     def _hear(self) -> None:
-        """Take what the container sends."""
+        """Read what the container sends."""
         try:
             data = self._attached.recv(4 * DATA_BYTES)
         except BlockingIOError:
             return
         if not data:
             if self._body is not None:
-                self._body.hang_up()  # nobody need wait until it is known why
+                self._body.hang_up()  # readers need not wait until the reason is known
             raise ChannelClosed(None)
         self._frames.feed(self._streams.output_of(data))
 
     def _read_on(self) -> None:
-        """Do what the container says, unless its session has bytes to take first."""
+        """Handle messages of the container, unless the session has bytes to read first."""
         self._feed()
         while not self._in:
             frame = self._frames.next()
             if frame is None:
                 return
-            self._obey(_read.decode(frame))
+            self._handle(_read.decode(frame))
             self._feed()
 
-    def _obey(self, said: FromBox) -> None:
+    def _handle(self, message: FromContainer) -> None:
         body = self._body
-        if isinstance(said, Data):
-            if body is not None and said.number == body.number:
-                self._in.append(memoryview(said.data))
-        elif isinstance(said, SessionEnded):
-            self._dying.pop(said.number, None)
-            if body is not None and said.number == body.number:
-                self._leave_body(ExitReason(said.kind, said.code))
-        elif isinstance(said, Beyond):
-            if body is not None and said.number == body.number:
-                body.beyond = said.limit
+        if isinstance(message, Data):
+            if body is not None and message.number == body.number:
+                self._in.append(memoryview(message.data))
+        elif isinstance(message, SessionEnded):
+            self._dying.pop(message.number, None)
+            if body is not None and message.number == body.number:
+                self._leave_body(ExitReason(message.kind, message.code))
+        elif isinstance(message, LimitExceeded):
+            if body is not None and message.number == body.number:
+                body.beyond = message.limit
         elif self._is_asked:
             self._is_asked = False
-            self._answers.put(said)
+            self._answers.put(message)
         else:
-            raise ValueError("an answer that nobody asked for")
+            raise ValueError("an unexpected answer")
 
     def _feed(self) -> None:
-        """Hand the session's bytes to whoever reads them."""
+        """Write the session's bytes to its reader."""
         far = None if self._body is None else self._body.far
         if far is None:
             self._in.clear()
@@ -398,7 +398,7 @@ class StdioMux:
         try:
             _send(far, self._in)
         except OSError:
-            self._in.clear()  # whoever read them is gone, and has it killed
+            self._in.clear()  # the reader is gone, and has it killed
 
     def _hear_host(self) -> None:
         body = self._body
@@ -421,7 +421,7 @@ class StdioMux:
 
 @final
 class Streams:
-    """Takes apart what an engine sends of a container's output and errors.
+    """Separates stdout and stderr of a container in what an engine sends.
 
     Attributes:
         errors: The last of the latter.

@@ -1,4 +1,4 @@
-"""The program in a container of `DockerExecutor`: it makes sessions, and passes on what they say.
+"""The program in a container of `DockerExecutor`: it starts sessions, and relays their data.
 
 It speaks with its host by standard input and output, in the words of `docker_words`. What a
 session and its host say to each other it does not read: it runs no tool, keeps no time and counts
@@ -24,20 +24,20 @@ from envweave.codeact.executors.docker.messages import (
     DATA_BYTES,
     PROTOCOL,
     TEXT_CHARACTERS,
-    Beyond,
     Data,
     Failed,
-    FromBox,
+    FromContainer,
     InspectRequest,
     Interrupt,
     Kill,
+    LimitExceeded,
     Make,
     Open,
     Opened,
     RelayInfo,
     SessionEnded,
     SessionMade,
-    ToBox,
+    ToContainer,
 )
 from envweave.errors import IsolationError, OptionError, SandboxError
 from envweave.sandbox.config import SandboxConfig, WantedIsolation, read_options
@@ -50,14 +50,14 @@ from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.walls import kernel
 from envweave.sandbox.walls.mounts import WORK
 
-_HOST_FRAME_BYTES = (1 << 32) - 1  # the host is no opponent
+_HOST_FRAME_BYTES = (1 << 32) - 1  # the host is trusted
 _SET_DUMPABLE = 4
-_read: msgspec.msgpack.Decoder[ToBox] = msgspec.msgpack.Decoder(ToBox)
+_read: msgspec.msgpack.Decoder[ToContainer] = msgspec.msgpack.Decoder(ToContainer)
 
 
 @final
 class Relay:
-    """Passes words and bytes between the host and one session at a time.
+    """Relays messages and bytes between the host and one session at a time.
 
     Nothing here waits for one of them while the other may have something to say, but while a
     session is made.
@@ -82,8 +82,8 @@ class Relay:
         self._orphans = _Orphans()
 
     def serve(self) -> None:
-        """Serve until the host hangs up; then end everything."""
-        self._say(RelayInfo(version("envweave"), PROTOCOL))
+        """Serve until the host disconnects; then end everything."""
+        self._send(RelayInfo(version("envweave"), PROTOCOL))
         try:
             while self._turn():
                 pass
@@ -107,7 +107,7 @@ class Relay:
                 waiting.register(self._body.socket, wanted)
         ready = {descriptor for descriptor, _ in waiting.poll()}
         if self._orphans.wakes in ready:
-            self._orphans.bury(self._factory)
+            self._orphans.reap(self._factory)
         if self._body is not None and self._body.socket.fileno() in ready:
             self._feed()
             self._hear_session()
@@ -118,7 +118,7 @@ class Relay:
 
     # The host
 
-    def _say(self, message: FromBox) -> None:
+    def _send(self, message: FromContainer) -> None:
         self._out.append(memoryview(encode(message)))
 
     def _flush(self) -> None:
@@ -139,59 +139,61 @@ class Relay:
             return False
         self._frames.feed(data)
         while (frame := self._frames.next()) is not None:
-            self._obey(_read.decode(frame))
+            self._handle(_read.decode(frame))
         return True
 
-    def _obey(self, told: ToBox) -> None:
-        if isinstance(told, Open | Make):
+    def _handle(self, message: ToContainer) -> None:
+        if isinstance(message, Open | Make):
             try:
                 with self._oom.children():
-                    self._say(self._opened(told) if isinstance(told, Open) else self._made(told))
+                    self._send(
+                        self._opened(message) if isinstance(message, Open) else self._made(message)
+                    )
             except (SandboxError, OptionError, WallSetupError, OSError) as error:
-                self._say(_failed(error))
-        elif isinstance(told, Kill):
-            if told.number == self._number:
+                self._send(_failed(error))
+        elif isinstance(message, Kill):
+            if message.number == self._number:
                 self._end_session()
-            self._say(SessionEnded(told.number, "unknown", 0))
-        elif self._body is None or told.number != self._number:
-            return  # it is gone, and the host has been told
-        elif isinstance(told, Data):
-            self._in.append(memoryview(told.data))
+            self._send(SessionEnded(message.number, "unknown", 0))
+        elif self._body is None or message.number != self._number:
+            return  # it is gone, and the host knows
+        elif isinstance(message, Data):
+            self._in.append(memoryview(message.data))
             self._feed()
-        elif isinstance(told, Interrupt):
+        elif isinstance(message, Interrupt):
             self._body.interrupt()
-        elif isinstance(told, InspectRequest):
+        elif isinstance(message, InspectRequest):
             limit = self._body.excess()
             if limit is not None:
-                self._say(Beyond(told.number, limit))
+                self._send(LimitExceeded(message.number, limit))
 
     # Sessions
 
-    def _opened(self, told: Open) -> Opened:
+    def _opened(self, message: Open) -> Opened:
         try:
-            self._factory = SessionFactory(_options(told, told.isolation))
+            self._factory = SessionFactory(_options(message, message.isolation))
             reasons = list(self._factory.tier.reasons)
         except IsolationError as error:
-            if told.isolation != "auto":
+            if message.isolation != "auto":
                 raise
-            # The walls do not stand here. The container does, and the host is told so.
+            # Only the container isolates the code here; the host learns that from the tier.
             reasons = [str(error)]
-            self._factory = SessionFactory(_options(told, "none"))
+            self._factory = SessionFactory(_options(message, "none"))
         tier = self._factory.tier
         if tier.name == "none":
             _hide_memory()
         return Opened(tier.name, [one[:1000] for one in reasons[:4]])
 
-    def _made(self, told: Make) -> SessionMade:
+    def _made(self, message: Make) -> SessionMade:
         self._end_session()
         if self._factory is None:
             raise SandboxError("There is no sandbox yet.")
-        self._body = self._factory.make(told.seed, told.tools)
-        self._number = told.number
-        return SessionMade(told.number, self._body.work or WORK)
+        self._body = self._factory.make(message.seed, message.tools)
+        self._number = message.number
+        return SessionMade(message.number, self._body.work or WORK)
 
     def _feed(self) -> None:
-        """Give the session what it takes of what the host sent."""
+        """Write the host's bytes to the session, as far as it takes them."""
         assert self._body is not None
         line = self._body.socket
         try:
@@ -218,12 +220,12 @@ class Relay:
         except OSError:
             data = b""
         if data:
-            self._say(Data(self._number, data))
+            self._send(Data(self._number, data))
             return
         death = self._body.exit_reason()
         self._end_session()
         kind = "unknown" if death.kind == "lost" else death.kind
-        self._say(SessionEnded(self._number, kind, death.code))
+        self._send(SessionEnded(self._number, kind, death.code))
 
     def _end_session(self) -> None:
         body, self._body = self._body, None
@@ -233,7 +235,7 @@ class Relay:
 
 
 class _Orphans:
-    """Buries processes whose parents ended before them: the first of a container inherits them.
+    """Reaps orphaned processes: PID 1 of a container inherits them.
 
     As the first it has another right: nobody inside can signal it, whatever code breaks out.
 
@@ -242,12 +244,12 @@ class _Orphans:
     """
 
     def __init__(self) -> None:
-        self.wakes, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        self.wakes, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def bury(self, factory: SessionFactory | None) -> None:
-        """Bury all but the templates, whose end is the factory's to see."""
+    def reap(self, factory: SessionFactory | None) -> None:
+        """Reap all but the templates, which the factory waits for."""
         os.read(self.wakes, 4096)
         own = [] if factory is None else factory.template_pids()
         with contextlib.suppress(ChildProcessError):
@@ -275,14 +277,14 @@ class _Expendable:
             os.pwrite(self._score, self._own, 0)
 
 
-def _options(told: Open, isolation: WantedIsolation) -> SandboxConfig:
+def _options(message: Open, isolation: WantedIsolation) -> SandboxConfig:
     return read_options(
-        limits=Limits(**cast("dict[str, Any]", told.limits)),
-        preload=told.preload,
-        packages=told.packages,
-        private=told.private,
+        limits=Limits(**cast("dict[str, Any]", message.limits)),
+        preload=message.preload,
+        packages=message.packages,
+        private=message.private,
         visible=(),
-        profile=told.profile,
+        profile=message.profile,
         isolation=isolation,
         shards=1,
         warm=0,
