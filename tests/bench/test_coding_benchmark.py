@@ -1,4 +1,4 @@
-"""`benchmarks/coding.py`: complete in form, and nobody's code is taken for run that was not."""
+"""`benchmarks/run coding`: its results, and that wrong output is not counted as a run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments, given=""):
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=BENCHMARKS,
+        cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
         input=given,
         capture_output=True,
@@ -27,45 +27,47 @@ def run(*arguments, given=""):
 
 
 @pytest.mark.slow  # 64 sessions
-def test_a_run_of_our_own_side_has_a_figure_a_turn(tmp_path):
-    path = tmp_path / "figures.json"
+def test_a_run_of_envweave_alone_has_one_sample_per_repeat(tmp_path):
+    path = tmp_path / "results.json"
 
     done = run(
-        BENCHMARKS / "coding.py",
-        *("--side", "envweave", "--only", "fib", "--only", "crowd"),
+        ROOT / "benchmarks/run",
+        *("coding", "--library", "envweave", "--only", "fib", "--only", "noisy-neighbor"),
         *("--repeats", "2", "--seconds", "0.05", "--json", path),
     )
 
     assert done.returncode == 0, done.stderr
-    figures = json.loads(path.read_text())
-    (row,) = figures["rows"]
+    results = json.loads(path.read_text())
+    (row,) = results["rows"]
     assert (row["key"], row["unit"], row["problems"]) == ("fib", "s", {})
-    assert len(row["found"]["envweave"]["samples"]) == 2
-    crowd = figures["crowd"]
-    assert crowd["problems"] == {}
-    assert {name: one["circled"]["samples"] for name, one in crowd["found"].items()} == {
-        "nobody in circles": [0.0, 0.0],
-        "one in circles": [1.0, 1.0],
+    assert len(row["measured"]["envweave"]["samples"]) == 2
+    sessions = results["noisy_neighbor"]
+    assert sessions["problems"] == {}
+    assert {name: one["timeouts"]["samples"] for name, one in sessions["measured"].items()} == {
+        "no noisy neighbor": [0.0, 0.0],
+        "a noisy neighbor": [1.0, 1.0],
     }
-    for one in crowd["found"].values():
+    for one in sessions["measured"].values():
         assert min(one["steps"]["samples"]) >= 63
         assert one["p50"]["median"] <= one["p99"]["median"]
-    assert "A step among 64 sessions, while one of them runs in circles" in done.stdout
+    assert "Noisy neighbor: one of 64 sessions runs an infinite loop" in done.stdout
 
 
 @pytest.mark.parametrize(("printed", "code"), [("2583", 0), ("2584", 1), ("", 0)])
-def test_code_that_did_not_print_what_it_must_is_not_counted(printed, code):
-    done = run("-c", f"import coding_code; coding_code.check('fib', {printed!r}, {code})")
+def test_wrong_output_fails_the_check(printed, code):
+    done = run(
+        "-c", f"from benchmarks.coding.client import check; check('fib', {printed!r}, {code})"
+    )
 
     assert "ValueError: fib printed" in done.stderr
 
 
-def test_a_client_that_fails_tells_why_and_takes_the_next_order():
-    orders = '{"do": "open", "how": "by pigeon", "url": ""}\n{"do": "close"}\n'
+def test_a_client_reports_an_error_and_serves_the_next_request():
+    requests = '{"command": "open", "client": "pigeon", "url": ""}\n{"command": "close"}\n'
 
-    done = run(BENCHMARKS / "coding_client.py", "envweave", given=orders)
+    done = run("-m", "benchmarks.coding.client", "envweave", given=requests)
 
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"problem": "KeyError: ('envweave', 'by pigeon')"},
+        {"problem": "KeyError: ('envweave', 'pigeon')"},
         {},
     ]

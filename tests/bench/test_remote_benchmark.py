@@ -1,4 +1,4 @@
-"""`benchmarks/remote.py`: complete in form, and honest about which side is ahead."""
+"""`benchmarks/run remote`: its options, its results, and which library they favor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import pytest
 pytestmark = pytest.mark.slow  # measures for a while
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
 OPENENV = ROOT / "scripts/openenv-venv"
 
 
 def run(*arguments, given=None, **variables):
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=BENCHMARKS,
+        cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", **variables},
         input=given or "",
         capture_output=True,
@@ -31,66 +30,66 @@ def run(*arguments, given=None, **variables):
 
 
 def remote(*arguments):
-    return run(BENCHMARKS / "remote.py", *arguments)
+    return run(ROOT / "benchmarks/run", "remote", *arguments)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """One short run of our own side, and the figures it wrote."""
-    path = tmp_path_factory.mktemp("bench") / "figures.json"
-    chosen = ["--side", "envweave", "--only", "sessions-64", "--only", "vector", "--only", "import"]
+def quick(tmp_path_factory):
+    """One short run of envweave alone, and its results."""
+    path = tmp_path_factory.mktemp("bench") / "results.json"
+    chosen = [
+        "--library",
+        "envweave",
+        "--only",
+        "sessions-64",
+        "--only",
+        "vector",
+        "--only",
+        "import",
+    ]
     done = remote(*chosen, "--repeats", "2", "--seconds", "0.05", "--json", str(path))
     assert done.returncode == 0, done.stderr
     return done, json.loads(path.read_text())
 
 
-def test_every_comparison_asked_for_has_a_figure_a_turn(alone):
-    _, figures = alone
+def test_every_selected_comparison_has_one_sample_per_repeat(quick):
+    _, results = quick
 
-    assert [(row["key"], row["unit"]) for row in figures["rows"]] == [
+    assert [(row["key"], row["unit"]) for row in results["rows"]] == [
         ("sessions-64", "steps/s"),
         ("vector-64", "steps/s"),
         ("import", "s"),
     ]
-    for row in figures["rows"]:
+    for row in results["rows"]:
         assert row["problems"] == {}
-        assert len(row["found"]["envweave"]["samples"]) == 2
+        assert len(row["measured"]["envweave"]["samples"]) == 2
         assert row["comparisons"] == []
 
 
 @pytest.mark.slow  # measures for a while
-def test_the_figures_say_what_they_were_measured_on(alone):
-    done, figures = alone
+def test_results_include_machine_and_settings(quick):
+    done, results = quick
 
-    assert {"processor", "cores", "python", "versions", "company"} <= set(figures["machine"])
-    assert figures["settings"] == {"repeats": 2, "seconds": 0.05}
-    assert "What was measured" in done.stdout
+    assert {"processor", "cores", "python", "versions", "other_load"} <= set(results["machine"])
+    assert results["settings"] == {"repeats": 2, "seconds": 0.05}
+    assert "Measured values" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("unit", "ours", "theirs"), [("steps/s", 8.0, 2.0), ("s", 2.0, 8.0), ("bytes", 2.0, 8.0)]
 )
-def test_the_target_is_for_the_best_of_the_others(unit, ours, theirs):
-    worse = theirs / 2 if unit == "steps/s" else theirs * 2
+def test_a_ratio_above_one_means_that_envweave_is_better(unit, ours, theirs):
     code = (
-        "import json, remote_runs as runs; from remote_rows import TimeRow; "
-        "rate = lambda value: runs.Rate((value, value)); "
-        f"found = {{runs.OURS: rate({ours}), runs.AS_TEMPLATE: rate({worse}), "
-        f"runs.AT_BEST: rate({theirs})}}; "
-        f"row = runs.figures_of(TimeRow('key', 'title', 5.0), found, {{}}, unit={unit!r}); "
-        "print(json.dumps(row['comparisons']))"
+        "import json; from benchmarks.measurement.comparison import Rate, comparison_results; "
+        f"measured = {{'ours': Rate(({ours},)), 'theirs': Rate(({theirs},))}}; "
+        "row = comparison_results('key', 'title', measured, {}, ours='ours', others=['theirs'], "
+        f"unit={unit!r}); print(json.dumps(row['comparisons']))"
     )
 
     done = run("-c", code)
 
-    told = [
-        (one["against"], one["ratio"]["median"], one["target"], one["reached"])
-        for one in json.loads(done.stdout)
-    ]
-    assert told == [
-        ("OpenEnv, as its template", 8.0, None, None),
-        ("OpenEnv, at its best", 4.0, 5.0, False),
-    ]
+    [compared] = json.loads(done.stdout)
+    assert (compared["against"], compared["ratio"]["median"]) == ("theirs", 4.0)
 
 
 @pytest.mark.slow  # measures for a while
@@ -98,38 +97,41 @@ def test_the_target_is_for_the_best_of_the_others(unit, ours, theirs):
     ("arguments", "says"),
     [
         (["--only", "nothing"], "no comparison has 'nothing' in its name"),
-        (["--side", "gymnasium"], "invalid choice: 'gymnasium'"),
-        (["--repeats", "0"], "0 is less than 1"),
-        (["--seconds", "-1"], "-1 is not more than 0"),
-        (["--docs", "--quick"], "--docs takes the whole run"),
-        (["--json", "/no/such/place/figures.json"], "there is no such directory"),
+        (["--library", "gymnasium"], "invalid choice: 'gymnasium'"),
+        (["--repeats", "0"], "must be at least 1, got 0"),
+        (["--seconds", "-1"], "must be more than 0, got -1"),
+        (["--docs", "--quick"], "--docs needs a complete run"),
+        (["--json", "/no/such/place/figures.json"], "no such directory"),
     ],
 )
-def test_what_cannot_be_used_is_refused(arguments, says):
+def test_invalid_options_are_rejected(arguments, says):
     done = remote(*arguments)
 
-    assert done.returncode in (1, 2)
+    assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_client_that_fails_tells_why_and_takes_the_next_order():
-    orders = '{"do": "open", "how": "by pigeon", "url": "", "sessions": 1}\n{"do": "close"}\n'
+def test_a_client_reports_an_error_and_serves_the_next_request():
+    requests = (
+        '{"command": "open", "client": "pigeon", "url": "", "sessions": 1}\n{"command": "close"}\n'
+    )
 
-    done = run(BENCHMARKS / "remote_client.py", "envweave", given=orders)
+    done = run("-m", "benchmarks.remote.client", "envweave", given=requests)
 
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"problem": "KeyError: 'by pigeon'"},
+        {"problem": "KeyError: 'pigeon'"},
         {},
     ]
 
 
-def test_steps_that_the_environment_did_not_take_are_no_figure():
+def test_steps_that_the_environment_did_not_take_fail_the_check():
     code = (
-        "from types import SimpleNamespace as Shown; import remote_envweave_side as side; "
-        "side.check(Shown(count=3, text='x' * side.SIZE), 3); "
-        "side.check(Shown(count=3, text='x' * side.SIZE), 4)"
+        "from types import SimpleNamespace as Observation; "
+        "from benchmarks.remote.libraries import TEXT_SIZE, Envweave; "
+        "Envweave.check(Observation(count=3, text='x' * TEXT_SIZE), 3); "
+        "Envweave.check(Observation(count=3, text='x' * TEXT_SIZE), 4)"
     )
 
     done = run("-c", code)
@@ -138,32 +140,20 @@ def test_steps_that_the_environment_did_not_take_are_no_figure():
 
 
 @pytest.mark.slow  # measures for a while
-def test_a_server_that_does_not_start_is_told_of_with_its_last_words():
+def test_a_server_that_does_not_start_is_reported_with_its_last_lines():
     code = (
-        "import remote_sides as sides\n"
-        "try: sides.Server(sides.OURS, serves='no-such-env-v0')\n"
-        "except sides.NotAvailableError as error: print(error)"
+        "from benchmarks.remote import processes\n"
+        "try: processes.start_server('envweave', env_id='no-such-env-v0')\n"
+        "except processes.NotAvailableError as error: print(error)"
     )
 
     done = run("-c", code)
 
-    assert done.stdout.startswith("its server ended: ")
+    assert done.stdout.startswith("the server exited: ")
     assert "no-such-env-v0" in done.stdout
 
 
-def test_the_page_shows_the_figures_that_are_written_down():
-    code = (
-        "import page; from remote_page import BLOCK; text = (page.ROOT / page.PAGE).read_text(); "
-        "assert BLOCK.filled(text, BLOCK.read_figures()) == text, "
-        "'run: python benchmarks/remote_page.py'"
-    )
-
-    done = run("-c", code)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_setting_up_openenv_refuses_what_it_does_not_know_before_it_begins(tmp_path):
+def test_openenv_venv_rejects_unknown_arguments_before_it_installs(tmp_path):
     done = run(OPENENV, "--agian", XDG_CACHE_HOME=str(tmp_path))
 
     assert done.returncode == 2

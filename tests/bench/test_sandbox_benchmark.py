@@ -1,4 +1,4 @@
-"""`benchmarks/sandbox.py`: complete in form, and honest about who is ahead."""
+"""`benchmarks/run sandbox`: its options, its results, and that wrong values are not counted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import pytest
 pytestmark = pytest.mark.slow  # measures for a while
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
 TIMED = ["create", "life", "hot", "other", "cell", "loop", "tool"]
 
 
 def run(*arguments, given=None, **variables):
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=BENCHMARKS,
+        cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", **variables},
         input=given or "",
         capture_output=True,
@@ -31,21 +30,21 @@ def run(*arguments, given=None, **variables):
 
 
 def sandbox(*arguments):
-    return run(BENCHMARKS / "sandbox.py", *arguments)
+    return run(ROOT / "benchmarks/run", "sandbox", *arguments)
 
 
-def orders(*given, target="sandbox_exec:open_exec"):
-    lines = "".join(f"{json.dumps(order)}\n" for order in given)
-    done = run(BENCHMARKS / "sandbox_worker.py", target, given=lines)
+def send(*requests, function="open_exec"):
+    lines = "".join(f"{json.dumps(request)}\n" for request in requests)
+    done = run("-m", "benchmarks.sandbox.worker", function, given=lines)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """One short run of those that need nothing installed, and the figures it wrote."""
-    path = tmp_path_factory.mktemp("bench") / "figures.json"
-    who = ["--who", "envweave", "--who", "exec", "--who", "subprocess"]
+    """One short run of libraries that need no installation, and its results."""
+    path = tmp_path_factory.mktemp("bench") / "results.json"
+    who = ["--library", "envweave", "--library", "exec", "--library", "subprocess"]
     what = ["--only", "create", "--only", "hot", "--only", "branch", "--only", "memory"]
     short = ["--repeats", "2", "--seconds", "0.01", "--sessions", "3"]
     done = sandbox(*who, *what, *short, "--json", str(path))
@@ -54,82 +53,69 @@ def quick(tmp_path_factory):
 
 
 @pytest.mark.slow  # measures for a while
-def test_every_comparison_asked_for_has_a_figure_a_turn_or_a_reason(quick):
-    _, figures = quick
+def test_every_selected_comparison_has_one_sample_per_repeat_or_a_reason(quick):
+    _, results = quick
 
-    assert [(row["key"], row["unit"], row["sessions"]) for row in figures["rows"]] == [
+    assert [(row["key"], row["unit"], row["sessions"]) for row in results["rows"]] == [
         ("create", "s", None),
         ("hot", "s", None),
         ("branch", "s", None),
         ("live-create", "s", 3),
         ("memory", "bytes", 3),
     ]
-    for row in figures["rows"]:
-        assert {"exec in the same process", "envweave"} <= set(row["found"]) | set(row["problems"])
-        assert all(len(found["samples"]) == 2 for found in row["found"].values())
-        assert not set(row["found"]) & set(row["problems"])
+    for row in results["rows"]:
+        assert {"exec in the same process", "envweave"} <= set(row["measured"]) | set(
+            row["problems"]
+        )
+        assert all(len(measured["samples"]) == 2 for measured in row["measured"].values())
+        assert not set(row["measured"]) & set(row["problems"])
 
 
-def test_who_cannot_do_something_is_named_with_the_reason(quick):
-    done, figures = quick
-    [branch] = [row for row in figures["rows"] if row["key"] == "branch"]
+def test_what_a_library_cannot_do_is_reported(quick):
+    done, results = quick
+    [branch] = [row for row in results["rows"] if row["key"] == "branch"]
 
-    assert branch["problems"]["subprocess python"] == "it cannot copy a live session"
-    assert "subprocess python: it cannot copy a live session" in done.stdout
+    assert branch["problems"]["subprocess python"] == "cannot copy a live session"
+    assert "subprocess python: cannot copy a live session" in done.stdout
 
 
-def test_our_own_ways_are_measured_but_not_compared_with_each_other(quick):
-    _, figures = quick
+def test_variants_of_envweave_are_measured_but_not_compared_with_each_other(quick):
+    _, results = quick
 
-    compared = {one["against"] for row in figures["rows"] for one in row["comparisons"]}
+    compared = {one["against"] for row in results["rows"] for one in row["comparisons"]}
 
     assert compared == {"exec in the same process", "subprocess python"}
 
 
-def test_targets_are_those_of_the_design():
-    code = (
-        "import json; from sandbox_rows import TIMES; "
-        "print(json.dumps([(row.key, row.targets) for row in TIMES]))"
+@pytest.mark.parametrize("function", ["open_exec", "open_subprocess"])
+def test_everything_that_is_timed_runs_and_is_checked(function):
+    replies = send(
+        *({"command": "time", "what": what, "seconds": 0.0} for what in TIMED), function=function
     )
 
-    done = run("-c", code)
-
-    told = {key: targets for key, targets in json.loads(done.stdout) if targets}
-    assert told == {
-        "create": {"bubblewrap + python": 6.0, "docker run python": 150.0},
-        "hot": {"smolagents": 4.0},
-        "loop": {"smolagents": 40.0},
-    }
+    assert all(reply["seconds"] > 0 for reply in replies)
 
 
-@pytest.mark.parametrize("target", ["sandbox_exec:open_exec", "sandbox_pipes:open_subprocess"])
-def test_everything_that_is_timed_runs_and_is_checked(target):
-    answers = orders(
-        *({"do": "time", "what": what, "seconds": 0.0} for what in TIMED), target=target
-    )
-
-    assert all(answer["seconds"] > 0 for answer in answers)
-
-
-def test_a_wrong_result_is_no_figure():
+def test_a_wrong_value_fails_the_check():
     code = (
-        "import sandbox_worker as work; from sandbox_box import Box\n"
+        "from benchmarks.sandbox.executors import Executor\n"
+        "from benchmarks.sandbox.worker import Worker\n"
         "class Wrong:\n"
         "    def run(self, code): return 43\n"
         "    def close(self): pass\n"
-        "work.Worker(lambda: Box(Wrong)).timed('hot', 0.0)"
+        "Worker(lambda: Executor(Wrong)).average('hot', 0.0)"
     )
 
     done = run("-c", code)
 
-    assert "ValueError: it returned 43 instead of 42" in done.stderr
+    assert "ValueError: the code returned 43 instead of 42" in done.stderr
 
 
-def test_a_library_that_is_not_there_is_told_of_and_the_next_order_is_taken():
-    answers = orders({"do": "open"}, {"do": "close"}, target="sandbox_nobody:open_nobody")
+def test_a_library_that_is_not_installed_is_reported_and_the_next_request_is_served():
+    replies = send({"command": "open"}, {"command": "close"}, function="open_monty")
 
-    assert answers == [
-        {"problem": "ModuleNotFoundError: No module named 'sandbox_nobody'"},
+    assert replies == [
+        {"problem": "ModuleNotFoundError: No module named 'pydantic_monty'"},
         {},
     ]
 
@@ -139,27 +125,15 @@ def test_a_library_that_is_not_there_is_told_of_and_the_next_order_is_taken():
     ("arguments", "says"),
     [
         (["--only", "nothing"], "no comparison has 'nothing' in its name"),
-        (["--who", "nobody"], "no contender has 'nobody' in its name"),
-        (["--sessions", "0"], "0 is less than 1"),
-        (["--docs", "--quick"], "--docs takes the whole run"),
-        (["--json", "/no/such/place/figures.json"], "there is no such directory"),
+        (["--library", "nothing"], "no library has 'nothing' in its name"),
+        (["--sessions", "0"], "must be at least 1, got 0"),
+        (["--docs", "--quick"], "--docs needs a complete run"),
+        (["--json", "/no/such/place/figures.json"], "no such directory"),
     ],
 )
-def test_what_cannot_be_used_is_refused(arguments, says):
+def test_invalid_options_are_rejected(arguments, says):
     done = sandbox(*arguments)
 
-    assert done.returncode in (1, 2)
+    assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_page_shows_the_figures_that_are_written_down():
-    code = (
-        "import page; from sandbox_page import BLOCK; text = (page.ROOT / page.PAGE).read_text(); "
-        "assert BLOCK.filled(text, BLOCK.read_figures()) == text, "
-        "'run: python benchmarks/sandbox_page.py'"
-    )
-
-    done = run("-c", code)
-
-    assert done.returncode == 0, done.stderr

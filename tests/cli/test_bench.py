@@ -208,6 +208,7 @@ def test_a_vector_that_would_take_too_long_is_left_out_with_the_reason(envweave,
     assert "64 inproc serial: left out: stepping 64 would take about" in ran.text
 
 
+@pytest.mark.slow  # measures for a while
 def test_an_environment_that_fails_is_told_with_its_cause(envweave, worlds):
     ran = envweave("bench", f"{worlds}Broken", *TINY)
 

@@ -151,6 +151,7 @@ def test_check_names_the_member_of_a_union_that_fails(envweave):
     assert "nobody can jump" in ran.text
 
 
+@pytest.mark.slow  # starts the command line anew
 def test_an_import_that_fails_since_its_package_is_hidden_is_noted(envweave, here):
     here.joinpath("hidden_import_env.py").write_text(HIDDEN_IMPORT)
 

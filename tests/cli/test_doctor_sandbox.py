@@ -16,7 +16,7 @@ import errno, platform, sys
 from envweave.cli import main
 from envweave.sandbox.walls import capabilities, seccomp
 refused = seccomp.Rule(seccomp.refuse(errno.EPERM))
-policy = seccomp.Policy(
+policy = seccomp.SeccompPolicy(
     dict.fromkeys({calls}, refused), default=seccomp.ALLOW, unknown=seccomp.ALLOW
 )
 capabilities.no_new_privileges()

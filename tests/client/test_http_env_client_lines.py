@@ -61,6 +61,7 @@ def test_an_answer_may_take_longer_than_usual_where_the_caller_grants_it() -> No
     assert result.observation.at == 1
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_no_answer_in_time_is_told_with_the_id_to_ask_again_by() -> None:
     Tally.hung.clear()
     with served(Tally) as url, TallyClient(url, request_timeout_s=1.0) as env:

@@ -338,6 +338,7 @@ def said(value: Any) -> Any:
     return [type(value).__name__, value]
 
 
+@pytest.mark.slow  # many generated values
 @given(PLAIN)
 def test_plain_data_is_the_same_as_itself_whatever_it_holds(value: Any) -> None:
     assert is_same(value, value)
@@ -348,6 +349,7 @@ def test_two_values_are_the_same_if_they_are_spelt_alike(one: Any, other: Any) -
     assert is_same(one, other) == is_same(other, one) == (said(one) == said(other))
 
 
+@pytest.mark.slow  # many generated values
 @given(st.integers() | st.floats(), st.integers() | st.floats())
 def test_a_comparison_with_a_tolerance_never_raises_and_is_exact(one: Any, other: Any) -> None:
     near = is_same(one, other, absolute=0.5, relative=0.25)

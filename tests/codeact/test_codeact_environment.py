@@ -83,6 +83,7 @@ def test_tools_of_either_colour_are_called_from_code_and_kept_on_record(way: Roa
     assert calls == [("add", 3, None), ("later", "on", None)]
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_code_that_is_interrupted_keeps_its_names(way: Road) -> None:
     way.reset()
 

@@ -93,7 +93,7 @@ def test_looking_changes_nothing() -> None:
         (RAISES, "Raises", "<Raises instance>"),
         (EXITS, "Exits", "<Exits object, whose repr raised SystemExit>"),
         (HUGE, "Huge", "h" * 38 + "..." + "h" * 39),
-        (LOOPS, "Loops", "<Loops object>"),
+        pytest.param(LOOPS, "Loops", "<Loops object>", marks=pytest.mark.slow),
         (LIES, "list", "a lie"),
         (LIES, "Lies", "l" * 80),
     ],

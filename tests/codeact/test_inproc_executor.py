@@ -200,6 +200,7 @@ def test_a_folder_that_grows_too_large_ends_the_episode() -> None:
     assert after.value == ["tmp/"]
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_coroutines_run_at_the_top_level_and_are_interrupted(way: Road) -> None:
     first = way.step(
         "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 4\nawait f()"

@@ -139,6 +139,7 @@ def test_tools_of_either_colour_are_called_counted_and_kept_on_record(executor: 
     assert len(many.told.tool_calls) == 3
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_tool_that_takes_too_long_is_left_at_the_deadline(executor: str) -> None:
     gate = threading.Event()
 
@@ -186,6 +187,7 @@ def test_file_tools_see_a_folder_of_the_episodes_own(way: Road, tmp_path: Path) 
     assert not folder.exists()
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_code_that_is_interrupted_keeps_its_names(way: Road) -> None:
     spinning = way.step("kept = 7\nwhile True:\n    pass")
     sleeping = way.step("kept = 8\ntime.sleep(60)")

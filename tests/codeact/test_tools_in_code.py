@@ -263,6 +263,7 @@ def test_every_call_is_in_the_record_of_its_step(make: Make) -> None:
     assert recorded(second) == []
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_tool_that_takes_longer_than_the_run_ends_the_run(make: Make) -> None:
     release = threading.Event()
 

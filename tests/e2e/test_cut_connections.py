@@ -106,6 +106,7 @@ def test_a_vector_steps_exactly_once_too(count: int) -> None:
     assert proxy.cuts > 5
 
 
+@pytest.mark.slow  # many cut connections
 def test_episodes_that_end_are_followed_by_the_streams_next_though_connections_are_cut() -> None:
     def seeds(env: ew.Env) -> list[Any]:
         env.reset(seed=5)

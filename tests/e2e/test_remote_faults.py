@@ -173,6 +173,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow  # starts Python anew
 def test_the_place_of_a_vector_that_was_dropped_by_a_killed_client_is_free_again() -> None:
     code = (
         "import sys, envweave as ew\n"

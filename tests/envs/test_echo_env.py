@@ -49,6 +49,7 @@ def test_its_client_reaches_its_app(url: str) -> None:
     assert state == ew.State(episode_id="mine", step_count=1)
 
 
+@pytest.mark.slow  # starts Python anew
 def test_its_models_can_be_had_without_the_server() -> None:
     code = "import sys, envweave.envs.echo_env as e; e.EchoEnv; print('starlette' in sys.modules)"
 

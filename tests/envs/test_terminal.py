@@ -250,6 +250,7 @@ def test_an_endless_command_is_interrupted_and_the_shell_goes_on(
     assert run_in_haste("echo $kept").stdout == "1\n"
 
 
+@pytest.mark.slow  # waits for a deadline
 @pytest.mark.parametrize(
     "stubborn",
     [

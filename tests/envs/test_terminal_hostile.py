@@ -138,6 +138,7 @@ def test_a_shell_that_is_spoilt_is_replaced(run_in_haste: Run, attack: str) -> N
     assert (shown.stdout, shown.exit_code) == ("on\n", 6)
 
 
+@pytest.mark.slow  # starts many processes
 def test_no_more_processes_start_than_may_and_all_can_be_ended(run_in_haste: Run) -> None:
     run = run_in_haste
     shown = run("for n in {1..60}; do sleep 600 & done")
@@ -191,6 +192,7 @@ def test_a_shell_that_ended_between_two_commands_is_replaced(sandbox: Sandbox) -
     assert told[2].startswith("[shell] The shell had ended, with status 137. A new one began")
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_where_there_is_no_bash_sh_keeps_the_same_promises(sandbox: Sandbox) -> None:
     commands = [
         "x=1; f() { echo $x; }; cd tmp; echo err >&2; f; (exit 7)",

@@ -69,6 +69,7 @@ def test_the_command_shows_an_answer_that_python_does_not(capsys, monkeypatch):
     assert "Answer: <an answer that cannot be shown" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_server_with_an_invalid_retry_after_is_tried_again():
     failures = [Failure(503, "soon", Retry_After="nan")]
 

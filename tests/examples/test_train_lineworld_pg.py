@@ -42,6 +42,7 @@ def test_with_the_rewards_sign_flipped_success_falls_to_nothing(tmp_path):
     assert run.evaluations["trained"]["success"] <= 0.05
 
 
+@pytest.mark.slow  # trains
 def test_a_run_writes_its_log_and_its_picture(tmp_path, capsys):
     run_dir = tmp_path / "run"
 

@@ -89,6 +89,7 @@ def test_an_end_over_there_is_an_end_here(forward: PortForward, word: bytes) -> 
         assert caller.recv(100) == b""
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_caller_that_hangs_up_frees_its_line(forward: PortForward, far: FarEnd) -> None:
     with call(forward) as caller:
         ask(caller, b"hello")

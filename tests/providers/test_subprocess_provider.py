@@ -91,6 +91,7 @@ def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[s
     assert "no good today" in capfd.readouterr().err
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_server_that_is_late_is_told_of_and_ended() -> None:
     provider = ew.SubprocessProvider()
     base_url = provider.start_container("pkg://provider_worlds:Sleeps")

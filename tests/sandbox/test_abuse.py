@@ -117,6 +117,7 @@ def test_code_without_end_is_interrupted_and_keeps_its_variables(session, code):
         assert session.run("x").return_value == 5
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_code_that_will_not_be_interrupted_is_killed(session):
     result = session.run(
         "import time\ntry:\n    while True: time.sleep(.001)\nfinally: time.sleep(1000)",

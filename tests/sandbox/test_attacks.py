@@ -26,7 +26,7 @@ def grounds() -> Iterator[dict[str, Ground]]:
         }
 
 
-WAITING = {"both_streams_without_end", "child_that_keeps_its_parent_waiting"}
+WAITING = {"both_streams_without_end", "child_that_keeps_its_parent_waiting", "deep_folders"}
 """Attacks that are held only after a second or two."""
 
 

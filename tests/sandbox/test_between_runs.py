@@ -148,6 +148,7 @@ program.stdout.readline()
 """
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
     with Sandbox(profile="shell") as box, box.session() as session, box.session() as other:
         assert session.run(NAMELESS).success
@@ -162,6 +163,7 @@ def test_a_program_whose_name_is_not_text_does_not_end_the_watching() -> None:
     assert (told.return_value, told.limits_hit) == (None, ("idle",))
 
 
+@pytest.mark.slow  # starts several sandboxes
 def test_a_session_that_cannot_be_watched_is_ended_and_the_others_are_watched(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

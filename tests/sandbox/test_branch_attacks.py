@@ -118,6 +118,7 @@ def evil(self, message, there):
 }
 
 
+@pytest.mark.slow  # waits for a deadline
 @pytest.mark.parametrize("when", COPIES_THAT_HANG)
 def test_a_copy_that_hangs_is_ended_at_the_deadline(box, evil, when):
     session = evil(COPIES_THAT_HANG[when], of="_settle")

@@ -44,7 +44,7 @@ kept = {
 }
 others = {name: number for name, number in NUMBERS.items() if name not in kept}
 rules = {name: seccomp.Rule(seccomp.refuse(1000 + number)) for name, number in others.items()}
-told = seccomp.Policy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
+told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.refuse(4000))
 capabilities.no_new_privileges()
 seccomp.install(seccomp.assemble(told, MACHINE))
 # The last two on x86_64 are calls of the kernel's own probes, which no filter sees, and which end
@@ -71,12 +71,15 @@ values = (3, 70, 0x8000_0000)
 wide = 5 << 32 | 9
 rules = {
     "getpriority": seccomp.Rule(seccomp.refuse(1001), (
-        seccomp.Case((seccomp.Check(0, values), seccomp.Check(1, (8,), 12)), seccomp.refuse(1002)),
-        seccomp.Case((seccomp.Check(5, (wide,)),), seccomp.refuse(1003)),
+        seccomp.RuleCase(
+            (seccomp.ArgumentCheck(0, values), seccomp.ArgumentCheck(1, (8,), 12)),
+            seccomp.refuse(1002),
+        ),
+        seccomp.RuleCase((seccomp.ArgumentCheck(5, (wide,)),), seccomp.refuse(1003)),
     )),
 }
 capabilities.no_new_privileges()
-told = seccomp.Policy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
+told = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.ALLOW)
 seccomp.install(seccomp.assemble(told, MACHINE))
 number = NUMBERS["getpriority"]
 print([

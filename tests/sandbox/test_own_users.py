@@ -61,6 +61,7 @@ def test_each_session_has_a_user_id_of_its_own(python: Path, isolation: str) -> 
     assert seen == {"files": ["a/b"], "told": False}
 
 
+@pytest.mark.slow  # starts Python anew
 def test_where_other_users_cannot_pass_sessions_keep_the_hosts_id_and_their_files(
     python: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def run_bash(script: str, work, **options):
     )
 
 
+@pytest.mark.slow  # starts many programs
 def test_the_tools_of_a_terminal_work(tmp_path):
     output, status = run_bash(
         """

@@ -235,6 +235,7 @@ def test_several_agents_act_by_name_in_one_call() -> None:
     assert moves[-1]["reward"] == {"x": 1.0, "o": -1.0}
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_full_server_says_so_and_a_client_that_leaves_frees_its_session(line: str) -> None:
     async def crowd() -> Any:
         async with player(line, "legacy") as first, player(line, "auto") as second:

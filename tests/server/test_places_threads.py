@@ -301,6 +301,7 @@ class SlowlyMade(Worker):
         self.obey("rest briefly")
 
 
+@pytest.mark.slow  # opens many sessions
 def test_sessions_that_come_and_go_leave_no_threads_and_no_environments() -> None:
     world = fresh(SlowlyMade)
     before = set(threading.enumerate())

@@ -296,6 +296,7 @@ def test_a_private_loop_counts_the_seconds_in_which_it_does_not_turn() -> None:
     loop.close()
 
 
+@pytest.mark.slow  # waits for a deadline
 def test_a_sync_caller_has_deadlines_too_and_an_orphaned_call_does_not_hang_close() -> None:
     with ew.make(Stubborn, timeout_s=0.02, autoreset=True) as env:
         env.reset(seed=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ agent_entries = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow  # many generated values
 @settings(max_examples=200, deadline=None)
 @given(st.lists(agent_entries, min_size=1, max_size=8), st.booleans())
 def test_every_reward_reaches_its_agent_once_however_agents_come_and_go(

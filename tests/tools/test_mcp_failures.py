@@ -240,7 +240,10 @@ def test_a_large_result_arrives_whole():
     assert asyncio.run(run()) == "x" * (8 << 20)
 
 
-@pytest.mark.parametrize(("tool", "arguments"), [("huge", {"size": 2 << 20}), ("endless", {})])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("huge", {"size": 2 << 20}), pytest.param("endless", {}, marks=pytest.mark.slow)],
+)
 def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments):
     monkeypatch.setattr("envweave.tools.mcp.process.MESSAGE_BYTES", 1 << 20)
 

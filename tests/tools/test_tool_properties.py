@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Optional
 
 import jsonschema
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def is_valid(tool: Tool, arguments: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft202012Validator(tool.parameters).is_valid(arguments))
 
 
+@pytest.mark.slow  # many generated values
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), ARGUMENTS)
 def test_the_schema_accepts_exactly_what_the_function_takes(
@@ -108,6 +110,7 @@ def test_the_schema_accepts_exactly_what_the_function_takes(
     assert is_valid(tool, arguments) == fits(tool, arguments)
 
 
+@pytest.mark.slow  # many generated values
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(tuple(LEAVES)), st.integers(0, 2**32))
 def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) -> None:
@@ -122,6 +125,7 @@ def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) ->
     assert is_valid(tool, arguments)
 
 
+@pytest.mark.slow  # many generated values
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), ARGUMENTS)
 def test_a_tool_made_of_a_schema_takes_whatever_the_schema_takes(

@@ -185,6 +185,7 @@ def test_a_row_past_its_deadline_ends_as_a_timeout_and_is_replaced(mode: str) ->
         assert venv.step([0, 0, 0]).successor.tolist() == [[0, 2], [3, 1], [2, 2]]
 
 
+@pytest.mark.slow  # waits for a deadline
 @waiting
 def test_an_author_who_goes_on_after_the_deadline_holds_up_neither_a_step_nor_close(
     mode: str,

@@ -46,6 +46,7 @@ def parts(message: msgspec.Struct) -> dict[str, Any]:
     return {n: parts(one) if isinstance(one, msgspec.Struct) else one for n, one in named.items()}
 
 
+@pytest.mark.slow  # many generated messages
 @both
 @given(call=calls)
 @quick

@@ -62,6 +62,7 @@ def sent_and_read(
     return result_of(decode_result(reply.result), rebuild)
 
 
+@pytest.mark.slow  # many generated messages
 @both
 @given(result=results(), position=positions)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,119 @@
+"""Results as files: the JSON in docs/assets, the tables in a page of the docs, and the charts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measurement.machine import NOTABLE_LOAD
+from benchmarks.measurement.plots import THEMES, BarChart, draw
+from benchmarks.measurement.tables import Table, as_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+ASSETS = ROOT / "docs/assets"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a benchmark, and where the docs show them.
+
+    The JSON is in docs/assets/NAME.json, the charts in docs/assets/benchmark-NAME-THEME.svg, and
+    the tables between two comments of the page.
+
+    Attributes:
+        name: The name of the benchmark.
+        tables: Makes tables of the results.
+        chart: Makes a chart of them.
+        heading: The Markdown heading of a table.
+        page: The page, from the root of the project.
+    """
+
+    name: str
+    tables: Callable[[dict[str, Any]], list[Table]]
+    chart: Callable[[dict[str, Any]], BarChart] | None = None
+    heading: str = "###"
+    page: str = "docs/explanation/speed.md"
+
+    def load(self) -> dict[str, Any]:
+        """Return the stored results."""
+        results: dict[str, Any] = json.loads((ASSETS / f"{self.name}.json").read_text())
+        return results
+
+    def store(self, results: dict[str, Any]) -> None:
+        """Store results in docs/assets."""
+        write_json(ASSETS / f"{self.name}.json", results)
+
+    def files(self) -> dict[Path, str]:
+        """Return the docs' files with the stored results in them, by path."""
+        results, page = self.load(), ROOT / self.page
+        found = {page: self._fill(page.read_text(), results)}
+        if self.chart is not None:
+            chart = self.chart(results)
+            found |= {self._picture(theme): draw(chart, theme) for theme in THEMES}
+        return found
+
+    def write_docs(self) -> None:
+        """Write the stored results into the docs."""
+        for path, text in self.files().items():
+            path.write_text(text)
+            print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
+
+    def _picture(self, theme: str) -> Path:
+        return ASSETS / f"benchmark-{self.name}-{theme}.svg"
+
+    def _fill(self, page: str, results: dict[str, Any]) -> str:
+        begin, end = (f"<!-- {self.name} results: {which} -->" for which in ("begin", "end"))
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if len(pattern.findall(page)) != 1:
+            raise ValueError(f"{self.page} must contain {begin!r} and {end!r} once.")
+        section = "\n\n".join(self._section(results))
+        return pattern.sub(lambda _: f"{begin}\n\n{section}\n\n{end}", page)
+
+    def _section(self, results: dict[str, Any]) -> list[str]:
+        parts = []
+        if self.chart is not None:
+            title = self.chart(results).title
+            folder = (ROOT / self.page).parent
+            paths = {theme: os.path.relpath(self._picture(theme), folder) for theme in THEMES}
+            parts.append(
+                "\n".join(f"![{title}]({path}#only-{theme})" for theme, path in paths.items())
+            )
+        parts.append(_conditions(results))
+        for table in self.tables(results):
+            parts += [f"{self.heading} {table.title}", as_markdown(table)]
+        return parts
+
+
+def write_json(path: Path, results: dict[str, Any]) -> None:
+    """Write results to a file, and print where."""
+    path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
+    print(f"\nwritten: {os.path.relpath(path)}", file=sys.stderr)
+
+
+def _conditions(results: dict[str, Any]) -> str:
+    """Return on what and how the results were measured, as a paragraph."""
+    machine, settings = results["machine"], results["settings"]
+    versions = [f"{name} {version}" for name, version in machine["versions"].items()]
+    for name, peer in results["peers"].items():
+        package = name.split()[0]
+        if peer["version"] and not any(one.startswith(f"{package} ") for one in versions):
+            versions.append(f"{package} {peer['version']}")
+    share = machine["other_load"]
+    load = (
+        f" Other programs used {share:.0%} of the cores, which affects libraries that spin while "
+        "they wait most."
+        if share is not None and share > NOTABLE_LOAD
+        else ""
+    )
+    return (
+        f"Measured on {machine['cores']} cores of {machine['processor']} with Python "
+        f"{machine['python']}; {', '.join(versions)}. Each value is the median of "
+        f"{settings['repeats']} measurements of {settings['seconds']:g} s, interleaved with those "
+        f"of the other libraries; the range is from the lowest to the highest.{load}"
+    )
