@@ -109,12 +109,12 @@ class VectorWorker:
                 refusals[row] = error
         return refusals
 
-    def _go_on_from(self, positions: Mapping[int, Any]) -> None:
+    def _resume_from(self, positions: Mapping[int, Any]) -> None:
         for row, position in positions.items():
             self._session(row).resume_from(position)
 
     def _reset(self, wanted: Wanted, positions: Mapping[int, Any]) -> Started:
-        self._go_on_from(positions)
+        self._resume_from(positions)
         first = self._rows.start
         came = self._transport.reset({row - first: one for row, one in wanted.items()})
         outcomes = {i + first: outcome for i, outcome in came.items()}
