@@ -123,12 +123,12 @@ class VectorWorker:
                 refusals[row] = error
         return refusals
 
-    def _go_on_from(self, positions: Mapping[int, Any]) -> None:
+    def _resume_from(self, positions: Mapping[int, Any]) -> None:
         for row, position in positions.items():
             self._session(row).resume_from(position)
 
     def _reset(self, resets: ResetKwargs, positions: Mapping[int, Any]) -> ResetOutcomes:
-        self._go_on_from(positions)
+        self._resume_from(positions)
         first = self._rows.start
         results = self._transport.reset({row - first: one for row, one in resets.items()})
         outcomes = {i + first: result for i, result in results.items()}
