@@ -215,7 +215,7 @@ def test_a_full_server_is_reported(url):
         ({"backend": "process"}, "backend='process' does not go with"),
         ({"base_url": "http://a"}, "two servers"),
         ({"encoding": "xml"}, "encoding must be one of 'msgpack', 'json', got 'xml'"),
-        ({"provider": ew.SubprocessProvider()}, "runs already"),
+        ({"provider": ew.SubprocessProvider()}, "is already running"),
     ],
 )
 def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, message):

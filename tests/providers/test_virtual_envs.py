@@ -151,8 +151,8 @@ def test_a_package_that_is_missing_there_is_named(venvs):
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        (CounterEnv, {}, "'CounterEnv' is not such an ID"),
-        ("http://127.0.0.1:1", {}, "is not such an ID"),
+        (CounterEnv, {}, "'CounterEnv' is not one"),
+        ("http://127.0.0.1:1", {}, "is not one"),
         ("counter-v0", {"backend": "inproc"}, "backend='inproc' cannot run in a virtual"),
         ("counter-v0", {"base_url": "http://127.0.0.1:1"}, "Leave out base_url"),
         ("counter-v0", {"requirements": ["a"]}, "requirements are for a new .*venv='auto'"),

@@ -368,8 +368,8 @@ def test_max_workers_is_the_number_of_worker_processes() -> None:
     [
         ({"max_workers": 2, "workers": 3}, "workers=3 and max_workers=2 are two names"),
         ({"max_workers": 0}, "max_workers must be an integer >= 1"),
-        ({"mode": "serial", "max_workers": 2}, "workers=2 are processes or threads"),
-        ({"workers": 2}, "workers=2 are processes or threads"),
+        ({"mode": "serial", "max_workers": 2}, "workers=2 needs processes or threads"),
+        ({"workers": 2}, "workers=2 needs processes or threads"),
     ],
 )
 def test_invalid_numbers_of_workers_are_refused(how, words) -> None:
