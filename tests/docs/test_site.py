@@ -105,9 +105,6 @@ def test_the_gallery_has_every_environment(docs_assets: types.ModuleType) -> Non
     assert set(re.findall(r'^"(\S+)" =', section, re.MULTILINE)) == set(docs_assets.ENTRIES)
 
 
-@pytest.mark.skipif(
-    not (ROOT / "src/envweave/workers").exists(), reason="the packages are not yet moved"
-)
 def test_every_module_that_the_architecture_page_names_exists() -> None:
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
 

@@ -303,7 +303,7 @@ def test_reading_withheld_data_raises_with_where_it_is() -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (secret_task("mine"), "'mine' has a private part that did not come with it"),
+        (secret_task("mine"), "The private part of task 'mine' was withheld"),
         (ew.Task("a", data={"prompt": "another"}), "Pass task='a', or give your own task another"),
         (ew.Task("b"), "Pass task='b'"),
     ],
