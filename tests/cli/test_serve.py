@@ -114,7 +114,7 @@ def test_with_json_the_url_and_the_log_are_json_lines(tmp_path: Any) -> None:
     assert [line["message"] for line in lines] == [
         "session opened",
         "call refused",
-        "stopping: 0 episodes run",
+        "stopping with 0 running episodes",
         "session closed",
     ]
     assert lines[0].keys() == {"time", "level", "logger", "message"}

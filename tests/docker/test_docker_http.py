@@ -200,8 +200,8 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
     ("env", "options", "message"),
     [
         ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "does not go with the image"),
-        ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "two places"),
-        (f"docker://{ECHO}", {"docker_image": ECHO}, "two places"),
+        ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "contradicts"),
+        (f"docker://{ECHO}", {"docker_image": ECHO}, "contradicts"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),
         ("echo-v0", {"docker_image": " "}, "is not the name of an image"),
         (

@@ -58,7 +58,7 @@ def test_a_killed_server_is_reported_as_lost_and_never_continued() -> None:
 def impatient(env: ew.Env) -> None:
     """Let an environment try for a moment only to reach its server again."""
     transport: Any = env._transport
-    transport._connection._patience._limit_s = 1.0
+    transport._connection._backoff._limit_s = 1.0
 
 
 def ew_seed(base: int, k: int) -> int:

@@ -24,7 +24,7 @@ def _children() -> set[int]:
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
         if int(fields[1]) == os.getpid():

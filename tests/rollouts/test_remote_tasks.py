@@ -42,7 +42,7 @@ def stoppable(env: Any, path: Path) -> Iterator[tuple[str, Callable[[], None], C
 def impatient(pool: ew.Pool) -> None:
     """Let a pool try for a moment only to reach its server again."""
     connection: Any = pool._slots[0]._transport._connection
-    connection._patience = Backoff(0.05)
+    connection._backoff = Backoff(0.05)
 
 
 KINDS: list[tuple[type[Walk], Callable[[ew.Pool], Any]]] = [
