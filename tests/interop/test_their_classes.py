@@ -55,7 +55,11 @@ def test_observations_are_those_of_their_server(both: Any) -> None:
             {"order": {"kind": "buy", "item": "egg", "cuont": 1}},
             "ActionError: action.order.cuont: unknown field. Did you mean 'count'?",
         ),
-        ("untyped", {"x": 1}, "ActionError: action: the hints of Untyped.step() do not name the class"),
+        (
+            "untyped",
+            {"x": 1},
+            "ActionError: action: the hints of Untyped.step() do not name the class",
+        ),
     ],
 )
 def test_what_their_model_refuses_is_an_action_error_and_the_episode_goes_on(
