@@ -119,7 +119,7 @@ class AsyncConnection:
     def _send_soon(self, socket: AsyncSocket, data: bytes) -> None:
         """Send a call together with the others of the same turn of the event loop."""
         if len(self._waiting) == 1:
-            self._send(socket, data)  # there are no others
+            self._send(socket, data)
             return
         if not self._unsent and self._loop is not None:
             self._loop.call_soon(self._send_gathered)

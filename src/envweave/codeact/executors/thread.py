@@ -1,4 +1,4 @@
-"""Runs code in threads of this process: capture, time limits and tools for its interpreters.
+"""Runs code in threads of this process: time limits and tools for its interpreters.
 
 Each episode has a daemon thread. The event loop of the caller waits for it, answers the tools that
 it calls, and interrupts it at the time limit by an exception in the thread. A thread cannot be
@@ -13,28 +13,26 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-import io
 import logging
 import os
 import random
-import sys
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import gettempdir
 from types import TracebackType
-from typing import Any, TextIO, final
+from typing import Any, final
 
 from numpy.random import MT19937
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from envweave.codeact.executors.base import Executor, Functions
+from envweave.codeact.executors.thread_output import CapturedStream, capture_output
 from envweave.codeact.injected.files import functions, gates
 from envweave.codeact.injected.variables import LOOK_S, read_variables
 from envweave.codeact.injected.variables_inside import show
@@ -227,7 +225,7 @@ class _Episode:
             self._remove()
 
     async def _execute(self, do: Callable[[], Any], timeout_s: float) -> ExecutionResult:
-        """Call something in a thread, and return what came of it as the result of a run.
+        """Call something in a thread, and return its outcome as the result of a run.
 
         Raises:
             SandboxError: The episode is over.
@@ -386,8 +384,8 @@ class _Run:
         self._interpreter = interpreter
         self._generators = generators
         self._limits = limits
-        self._stdout = _Capture(limits.output_bytes, "<stdout>")
-        self._stderr = _Capture(limits.output_bytes, "<stderr>")
+        self._stdout = CapturedStream(limits.output_bytes, "<stdout>")
+        self._stderr = CapturedStream(limits.output_bytes, "<stderr>")
         self._thread = 0
         self._lock = threading.Lock()  # protects the three that follow
         self._is_running_code = False
@@ -453,7 +451,7 @@ class _Run:
         """Do it, in the thread that calls this."""
         self._thread = threading.get_ident()
         try:
-            with _redirected(self._stdout.stream(), self._stderr.stream(), self.is_left_behind):
+            with capture_output(self._stdout.stream(), self._stderr.stream(), self.is_left_behind):
                 self._generators.enter()
                 try:
                     self._evaluate()
@@ -633,107 +631,6 @@ def _get_state() -> tuple[Any, Any]:
 def _set_state(state: tuple[Any, Any]) -> None:
     random.setstate(state[0])
     set_bit_generator(state[1])
-
-
-@final
-class _Capture(io.RawIOBase):
-    """Keeps what is written, up to a limit."""
-
-    mode = "w"
-
-    def __init__(self, limit_bytes: int, name: str) -> None:
-        self.name = name
-        self._limit = limit_bytes
-        self._data = bytearray()
-        self._lost = 0
-
-    def stream(self) -> TextIO:
-        """Return the text stream that writes here."""
-        return io.TextIOWrapper(
-            self,
-            encoding="utf-8",
-            errors="backslashreplace",
-            newline="\n",
-            write_through=True,
-        )
-
-    def writable(self) -> bool:
-        """Return true."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Keep bytes."""
-        data = bytes(data)
-        kept = data[: self._limit - len(self._data)]
-        self._data += kept
-        self._lost += len(data) - len(kept)
-        return len(data)
-
-    def text(self) -> tuple[str, bool]:
-        """Return what was kept, and whether something was cut."""
-        if not self._lost:
-            return self._data.decode(errors="backslashreplace"), False
-        return f"{self._data.decode(errors='ignore')}\n... [{self._lost} bytes cut]", True
-
-
-_captured: ContextVar[Mapping[str, TextIO] | None] = ContextVar("captured", default=None)
-_streams_lock = threading.Lock()  # protects what is in `sys`, and the count
-_redirections: set[object] = set()
-
-
-@final
-class _StreamOfThread:
-    """Replaces a stream in `sys` while code runs: each thread writes to its own, or the host's."""
-
-    def __init__(self, name: str, host: Any) -> None:
-        self.host = host
-        self._name = name
-
-    def write(self, text: str) -> Any:
-        """Write to the stream of this thread."""
-        return self._stream().write(text)
-
-    def flush(self) -> None:
-        """Flush the stream of this thread."""
-        self._stream().flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream(), name)
-
-    def _stream(self) -> Any:
-        captured = _captured.get()
-        return self.host if captured is None else captured[self._name]
-
-
-@contextlib.contextmanager
-def _redirected(
-    stdout: TextIO, stderr: TextIO, is_left_behind: Callable[[], bool]
-) -> Iterator[None]:
-    """Capture what this thread prints. Other threads print to the host's streams.
-
-    Streams that the code puts into `sys` are taken out at the end, unless it was left behind: by
-    then they may be the host's.
-    """
-    token = _captured.set({"stdout": stdout, "stderr": stderr})
-    me = object()
-    with _streams_lock:
-        _redirections.add(me)
-        for name in ("stdout", "stderr"):
-            if type(getattr(sys, name)) is not _StreamOfThread:
-                setattr(sys, name, _StreamOfThread(name, getattr(sys, name)))
-        before = sys.stdout, sys.stderr
-    try:
-        yield
-    finally:
-        _captured.reset(token)
-        with _streams_lock:
-            _redirections.discard(me)
-            if not is_left_behind():
-                sys.stdout, sys.stderr = before
-            for name in ("stdout", "stderr"):
-                now: Any = getattr(sys, name)
-                if not _redirections and type(now) is _StreamOfThread:
-                    setattr(sys, name, now.host)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

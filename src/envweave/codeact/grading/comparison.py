@@ -71,7 +71,7 @@ def is_same(
     of no dimensions is the number that it holds.
 
     Args:
-        answer: What came of the code.
+        answer: The result of the code.
         expected: See `read_expected`.
         relative: A tolerance, as a part of the expected number.
         absolute: A tolerance.

@@ -154,7 +154,7 @@ class Shell:
         self._start()
 
     def run(self, command: str, timeout_s: float) -> Report:
-        """Run a command, and tell what came of it."""
+        """Run a command, and return its outcome."""
         if "\0" in command:
             return 2, "", "[shell] A command cannot hold the character NUL.\n", []
         limits, note = [], ""

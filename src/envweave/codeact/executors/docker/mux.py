@@ -52,7 +52,7 @@ class ContainerHandle:
         say: Has a word sent to the program.
 
     Attributes:
-        number: How it is called there; nobody can guess it.
+        number: Its id in the container, which cannot be guessed.
         far: The other end of its socket, which the line reads and writes; `None` once it is gone.
         beyond: The limit that it is beyond, as far as the program told.
     """
@@ -158,7 +158,7 @@ class StdioMux:
 
     Args:
         attached: The container's input and output. Closed with the line.
-        look: Says why nobody answers any more, when the line was cut at the other end.
+        look: Returns why the container no longer answers, after it closed the stream.
         let_go: Called once by the line's own thread, when it is over and not by `close`.
         kill_s: How long a session may take to be gone after it was killed.
     """

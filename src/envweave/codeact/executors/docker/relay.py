@@ -2,7 +2,7 @@
 
 It speaks with its host by standard input and output, in the words of `docker_words`. What a
 session and its host say to each other it does not read: it runs no tool, keeps no time and counts
-nothing, so whoever takes it over has won nothing but the container. Its end of input is its end.
+nothing, so code that takes it over has gained only the container. Its end of input is its end.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Relay:
 class _Orphans:
     """Reaps orphaned processes: PID 1 of a container inherits them.
 
-    As the first it has another right: nobody inside can signal it, whatever code breaks out.
+    As process 1 it cannot be signalled from inside, even by code that breaks out.
 
     Attributes:
         wakes: Can be read when there may be some.
